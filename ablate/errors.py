@@ -1,0 +1,113 @@
+"""Every error that `ablate` raises on purpose, as one tree.
+
+    AblateError                 anything below; the CLI prints it in plain words, without a traceback
+    ├── RequestError            the request is wrong: exit code 2, nothing was started
+    │   ├── StudyFileError      the study file has faults (all of them listed)
+    │   ├── DataError           a data set is missing or damaged
+    │   ├── RegistryError       an unknown name, or an import path that does not resolve
+    │   ├── ResourceError       more GPUs, CPUs or memory asked for than the cluster has
+    │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
+    ├── StudyFailedError        the study itself failed: exit code 1
+    ├── LedgerError             the ledger cannot be opened, read or written
+    │   ├── LedgerHeldError     another driver holds the study (who, where and until when are said)
+    │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
+    ├── CheckpointError         a checkpoint is missing, damaged or of another model
+    └── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class AblateError(Exception):
+    """Base of every error that `ablate` raises on purpose."""
+
+    exit_code = 1
+
+
+class RequestError(AblateError):
+    """The request is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault in a study file: where it is, what was got, which rule it breaks."""
+
+    path: str
+    value: object
+    rule: str
+    line: int | None = None
+    hint: str = ""
+
+    def render(self, file: str) -> str:
+        """Return `file:line: path = value: rule. hint` in one line."""
+        place = f"{file}:{self.line}" if self.line is not None else file
+        got = "" if self.value is None else f" = {_shorten(self.value)}"
+        return f"{place}: {self.path}{got}: {self.rule}" + (f" {self.hint}" if self.hint else "")
+
+
+class StudyFileError(RequestError):
+    """The study file has faults; `faults` lists all of them."""
+
+    def __init__(self, file: str, faults: Sequence[Fault]) -> None:
+        self.file = file
+        self.faults = tuple(faults)
+        super().__init__("\n".join(fault.render(file) for fault in self.faults))
+
+
+class DataError(RequestError):
+    """A data set is missing or damaged; the message names the command that mends it."""
+
+
+class RegistryError(RequestError):
+    """A name is not registered, or an import path does not resolve."""
+
+
+class ResourceError(RequestError):
+    """The cluster does not have what was asked for; the message says what it has and what to type."""
+
+
+class StudyMismatchError(RequestError):
+    """The study exists with a file that makes past and new trials incomparable; the difference is in the message."""
+
+
+class StudyFailedError(AblateError):
+    """The study ended without a usable result."""
+
+
+class LedgerError(AblateError):
+    """The ledger cannot be opened, read or written."""
+
+
+class LedgerHeldError(LedgerError):
+    """Another live driver holds the study."""
+
+
+class StaleDriverError(LedgerError):
+    """This driver's epoch was raised by a later one; its write was refused."""
+
+
+class CheckpointError(AblateError):
+    """A checkpoint is missing, damaged or belongs to another model."""
+
+
+class TrialError(AblateError):
+    """One trial cannot go on; it is recorded as FAIL and the study continues."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `Did you mean 'x'? Known: a, b, c.` for a mistyped `name`."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    guess = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{guess}Known: {', '.join(names)}."
+
+
+def _shorten(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,52 @@
+"""One explicit table per kind of part: a name or an import path in, the object out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ablate.errors import RegistryError, did_you_mean
+
+
+class Registry:
+    """Finds parts of one kind by registered name or by import path (`package.module:attribute`).
+
+    Built-in parts are registered as import paths too, so a user's part goes through the same door, and a
+    part is imported only when it is asked for.
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
+        self.kind = kind
+        self._paths = dict(builtin)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the registered names in order of registration."""
+        return tuple(self._paths)
+
+    def check(self, name: str) -> None:
+        """Raise RegistryError unless `name` is registered or has the form of an import path."""
+        if name not in self._paths and ":" not in name:
+            raise RegistryError(
+                f"{self.kind} {name!r} is not known. {did_you_mean(name, self._paths)} "
+                f"Your own {self.kind} is named by import path: 'mypkg.module:attribute'."
+            )
+
+    def load(self, name: str) -> Callable[..., Any]:
+        """Return the part called `name`; raise RegistryError where it does not exist or does not import."""
+        self.check(name)
+        module_name, _, attribute = self._paths.get(name, name).partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {error}") from error
+        try:
+            part = getattr(module, attribute)
+        except AttributeError:
+            known = [n for n in vars(module) if not n.startswith("_")]
+            raise RegistryError(
+                f"{self.kind} {name!r}: {module_name!r} has no {attribute!r}. {did_you_mean(attribute, known)}"
+            ) from None
+        if not callable(part):
+            raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
+        return part  # type: ignore[no-any-return]
