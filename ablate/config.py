@@ -1,0 +1,217 @@
+"""What one trial is made of: ModelConfig, TaskConfig and TrainConfig, validated and frozen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Similarity = Literal["separate", "collapsed", "shared", "mirrored", "cholesky"]
+Value = Literal["separate", "collapsed", "stacked", "none", "key"]
+Projection = Literal["query", "key", "value", "output"]
+Positive = Annotated[int, Field(ge=1)]
+
+SINGLE_HEAD_SIMILARITIES = ("collapsed", "mirrored", "cholesky")
+SINGLE_HEAD_VALUES = ("collapsed", "stacked")
+WITHOUT_KEY_VECTORS = ("collapsed", "mirrored", "cholesky")
+
+# Which projections exist, and may carry a bias, per form. A bias that would break the promised symmetry
+# (`mirrored`, `cholesky`) or that has no matrix of its own does not exist.
+SIMILARITY_BIASES: dict[str, tuple[Projection, ...]] = {
+    "separate": ("query", "key"),
+    "collapsed": ("query", "key"),
+    "shared": ("key",),
+    "mirrored": (),
+    "cholesky": (),
+}
+VALUE_BIASES: dict[str, tuple[Projection, ...]] = {
+    "separate": ("value", "output"),
+    "collapsed": ("output",),
+    "stacked": ("output",),
+    "none": (),
+    "key": ("output",),
+}
+
+
+def _none_to_zero(value: Any) -> Any:
+    return 0 if value in ("none", None) and value is not False else value
+
+
+def _one_to_pair(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ModelConfig(_Frozen):
+    """One architecture of the transformer family (sizes and names: docs/models.md; papers A and B)."""
+
+    builder: str = "transformer"
+    """A registered model builder or an import path `mypkg.net:build`."""
+    width: Positive = 60
+    """Model width N."""
+    depth: Positive = 6
+    """Number of blocks S."""
+    heads: Positive = 1
+    """Attention heads H; the head width is N/H."""
+    mlp: Annotated[int, BeforeValidator(_none_to_zero), Field(ge=0)] = 256
+    """Hidden width h of the block's MLP (paper A, Eq. 7); `none` (0) leaves the MLP out (paper A, section 2)."""
+    similarity: Similarity = "separate"
+    """How two tokens are compared (paper A, Eq. 3, Eq. 11 and section 5; paper B, section 3.1)."""
+    value: Value = "separate"
+    """What attention averages (paper A, Eq. 9 and 10; paper B, section 3.1)."""
+    pair_position: Annotated[int, Field(ge=0)] = 0
+    """Channels m of the 2-D position term "+Pos" (paper B, section 3.1); 0 leaves it out."""
+    diagonal: Literal["plain", "normalised"] = "plain"
+    """`normalised` divides the diagonal of the similarity by its mean (paper B, section 3.2)."""
+    bias: Literal["all", "none"] | tuple[Projection, ...] = "all"
+    """Which projections carry a bias; `all` means every one that the chosen forms have."""
+    position: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    """Position code added to the token embeddings; only `learned` has weights."""
+    pool: Literal["mean", "cls"] = "mean"
+    """How tokens become one vector; `cls` is one learned token (N weights)."""
+    norm: Literal["pre", "post", "none"] = "pre"
+    """Where the block's two LayerNorms stand; `none` leaves them out."""
+    residual: bool = True
+    """Whether each block adds its input to its output."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Free options for a builder of your own; the built-in builder takes none."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> ModelConfig:
+        faults = impossible(self)
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def biases(self) -> tuple[Projection, ...]:
+        """Return the projections that carry a bias, in the order query, key, value, output."""
+        allowed = SIMILARITY_BIASES[self.similarity] + VALUE_BIASES[self.value]
+        if self.bias == "all":
+            return allowed
+        return () if self.bias == "none" else tuple(name for name in allowed if name in self.bias)
+
+
+def impossible(config: ModelConfig) -> list[str]:
+    """Return why `config` cannot be built, one sentence per reason (design table of the axes); empty if it can."""
+    if config.builder != "transformer":
+        return []
+    faults = []
+    if config.width % config.heads:
+        faults.append(f"width={config.width} is not a multiple of heads={config.heads}")
+    if config.heads > 1 and config.similarity in SINGLE_HEAD_SIMILARITIES:
+        faults.append(f"similarity={config.similarity} needs heads=1, got heads={config.heads}")
+    if config.heads > 1 and config.value in SINGLE_HEAD_VALUES:
+        faults.append(f"value={config.value} needs heads=1, got heads={config.heads}")
+    if config.value == "key" and config.similarity in WITHOUT_KEY_VECTORS:
+        faults.append(f"value=key needs key vectors, and similarity={config.similarity} has none")
+    if isinstance(config.bias, tuple):
+        allowed = SIMILARITY_BIASES[config.similarity] + VALUE_BIASES[config.value]
+        wrong = [name for name in config.bias if name not in allowed]
+        if wrong:
+            faults.append(
+                f"bias={wrong[0]} does not exist with similarity={config.similarity}, value={config.value}"
+                f" (possible: {', '.join(allowed) or 'none'})"
+            )
+    if config.position != "none" and config.position == "sinusoidal" and config.width % 2:
+        faults.append(f"position=sinusoidal needs an even width, got width={config.width}")
+    if config.options:
+        faults.append("options are for a builder of your own; builder=transformer takes none")
+    return faults
+
+
+class TaskConfig(_Frozen):
+    """One data set and how it is cut into tokens and splits."""
+
+    task: str
+    """A registered task or an import path `mypkg.tasks:build`."""
+    patch: Annotated[tuple[Positive, Positive], BeforeValidator(_one_to_pair)] = (4, 4)
+    """Height and width of a patch in pixels; one number means a square."""
+    image_size: Annotated[tuple[Positive, Positive] | None, BeforeValidator(_one_to_pair)] = None
+    """Resize to this height and width; only `image_folder` needs it, where sizes differ."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the training part held out for validation under `protocol: held_out`."""
+    train_limit: Positive | None = None
+    """Use only the first so many training samples after the keyed shuffle of the split."""
+    path: str | None = None
+    """Folder of `image_folder`, relative to the data directory or absolute."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Free options for a task of your own."""
+
+
+class Schedule(_Frozen):
+    """Learning-rate schedule; it multiplies the learning rate once per step."""
+
+    name: Literal["constant", "cosine", "multistep"] = "cosine"
+    """`cosine` falls to `floor` over the trial; `multistep` multiplies by `gamma` at each milestone."""
+    warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
+    """Linear rise from 0 over so many epochs (may be a fraction)."""
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
+    """Shares of the trial at which `multistep` steps down."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Factor of `multistep`."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Last factor of `cosine`."""
+
+
+class TrainConfig(_Frozen):
+    """How one trial is trained."""
+
+    epochs: Positive = 20
+    """Length of a full trial; the schedule is laid out over it."""
+    batch_size: Positive = 64
+    """Samples per step and replicate."""
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    """Update rule, as in `torch.optim`."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled for adamw, an L2 term for adam and sgd."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """First-moment decay of adamw and adam."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Second-moment decay of adamw and adam."""
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Denominator term of adamw and adam."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd."""
+    schedule: Schedule = Schedule()
+    """Learning-rate schedule."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Clip each replicate's gradient to this 2-norm."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target spread evenly over the classes."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Arithmetic of forward and backward; weights and moments stay float32 (float64 for float64)."""
+    report_every: Positive = 1
+    """Epochs per Report."""
+
+
+class InputShape(_Frozen):
+    """What a model must know of a task, without loading any data."""
+
+    tokens: Positive
+    """Tokens per sample T (without a class token)."""
+    features: Positive
+    """Features per token F, for an image patch height * width * channels."""
+    outputs: Positive
+    """Length of the output vector M."""
+    train_samples: Positive
+    """Nominal number of training samples K (paper A, Eq. 12)."""
+
+
+class Size(_Frozen):
+    """What a model costs, counted on the built module."""
+
+    params: int
+    """Trainable parameters P."""
+    params_body: int
+    """Trainable parameters without patch embedding and head."""
+    flops: int
+    """Floating-point operations of one forward pass of one sample (a multiply-add counts two)."""
+
+    def overdetermination(self, shape: InputShape) -> float:
+        """Return Q = K * M / P (paper A, Eq. 12)."""
+        return shape.train_samples * shape.outputs / self.params

@@ -1,0 +1,127 @@
+"""A trial, from key to last report: the values that cross every room's border."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from ablate.config import ModelConfig, TaskConfig, TrainConfig
+
+Stage = Literal["search", "confirm"]
+Protocol = Literal["held_out", "paper"]
+CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's
+
+
+class TrialState(StrEnum):
+    """Optuna's five states of a trial."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trial will not run again."""
+        return self in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+class Decision(StrEnum):
+    """What a scheduler says to a report."""
+
+    CONTINUE = "CONTINUE"
+    STOP = "STOP"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class TrialKey:
+    """Names one trial: study, data set and a number that is dense per (study, data set)."""
+
+    study: str
+    dataset: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.study}/{self.dataset}/{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """Everything that training needs; picklable, JSON-able, and free of torch and ray.
+
+    `parameters` are the values the sampler chose, by dotted name (`model.width`); the three configs are
+    complete. `seeds` holds one seed per replicate. `study_seed` keys every stream together with them.
+    """
+
+    key: TrialKey
+    stage: Stage
+    model: ModelConfig
+    task: TaskConfig
+    train: TrainConfig
+    seeds: tuple[int, ...]
+    study_seed: int
+    protocol: Protocol = "held_out"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    variant: str | None = None
+    source: int | None = None  # confirm stage: number of the search trial it retrains
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dictionary; `from_json` is its inverse."""
+        return {
+            "key": {"study": self.key.study, "dataset": self.key.dataset, "number": self.key.number},
+            "stage": self.stage,
+            "model": self.model.model_dump(mode="json"),
+            "task": self.task.model_dump(mode="json"),
+            "train": self.train.model_dump(mode="json"),
+            "seeds": list(self.seeds),
+            "study_seed": self.study_seed,
+            "protocol": self.protocol,
+            "parameters": dict(self.parameters),
+            "variant": self.variant,
+            "source": self.source,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TrialConfig:
+        """Rebuild a TrialConfig from `to_json`; raise pydantic's ValidationError on a damaged one."""
+        rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source")}
+        return TrialConfig(
+            key=TrialKey(**data["key"]),
+            model=ModelConfig.model_validate(data["model"]),
+            task=TaskConfig.model_validate(data["task"]),
+            train=TrainConfig.model_validate(data["train"]),
+            seeds=tuple(data["seeds"]),
+            **rest,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What training says after `epoch` epochs.
+
+    `metrics` holds one mapping per replicate, in the order of the trial's seeds, with at least `train_loss`,
+    `val_loss`, `val_accuracy` (shares, not percent); the last report of a confirmation trial adds
+    `test_loss` and `test_accuracy`. `wall_seconds` counts training alone, over all attempts.
+    `checkpoint` is a file name relative to the trial's checkpoint folder, or None. `diverged` says per
+    replicate whether its loss or gradient was not finite; its metrics are then NaN.
+    """
+
+    epoch: int
+    metrics: tuple[Mapping[str, float], ...]
+    wall_seconds: float
+    checkpoint: str | None = None
+    diverged: tuple[bool, ...] = ()
+    final: bool = False
+
+    def mean(self, metric: str) -> float:
+        """Return the mean of `metric` over the replicates (NaN if one of them is)."""
+        return sum(m[metric] for m in self.metrics) / len(self.metrics)
+
+
+def checkpoint_folder(home: Path, key: TrialKey) -> Path:
+    """Return the folder of a trial's checkpoints below the study's home."""
+    return home / "checkpoints" / key.dataset / f"{key.number:06d}"
