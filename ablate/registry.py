@@ -1,4 +1,7 @@
-"""One explicit table per kind of part: a name or an import path in, the object out."""
+"""One explicit table per kind of part: a name or an import path in, the object out.
+
+The tables hold import paths as text, so knowing a name costs no import, and nothing here depends on a higher floor.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,27 @@ class Registry:
         if not callable(part):
             raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
         return part  # type: ignore[no-any-return]
+
+
+MODELS = Registry("model builder", {"transformer": "ablate.models.transformer:build"})
+TASKS = Registry(
+    "task",
+    {
+        "digits": "ablate.tasks.digits:build",
+        "mnist": "ablate.tasks.torchvision_images:build_mnist",
+        "fashion_mnist": "ablate.tasks.torchvision_images:build_fashion_mnist",
+        "cifar10": "ablate.tasks.torchvision_images:build_cifar10",
+        "cifar100": "ablate.tasks.torchvision_images:build_cifar100",
+        "image_folder": "ablate.tasks.image_folder:build",
+    },
+)
+SAMPLERS = Registry(
+    "sampler",
+    {name: f"ablate.search.samplers:build_{name}" for name in ("tpe", "nsga2", "gp", "qmc", "random", "grid")},
+)
+SCHEDULERS = Registry(
+    "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}
+)
+TRACKERS = Registry(
+    "tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"}
+)
