@@ -1,0 +1,199 @@
+"""Attention with every similarity, value, +Pos, diagonal and bias form of papers A and B in one code path."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config import ModelConfig
+from ablate.models.layers import Draw, Projection, Triangle, prefixed, under, unit_gain
+
+SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
+
+
+class Attention(nn.Module):
+    """Self-attention softmax(s) v, written as matmul, softmax, matmul.
+
+    Shapes: x [*R, B, T, N] to [*R, B, T, N], where *R is nothing or one replicate axis, on x and on every weight
+    alike. `pair_code` is the fixed P [T, T, m] of +Pos. Sources: paper A, Eq. 1 to 6 and 9 to 11; paper B, sections
+    3.1, 3.2 and appendix (normalised diagonal).
+    """
+
+    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.scale = (config.width // config.heads) ** -0.5
+        self.similarity_form, self.value_form = config.similarity, config.value
+        self.normalised_diagonal = config.diagonal == "normalised"
+        self._add_similarity(config)
+        self._add_value(config)
+        self.register_buffer("pair_code", pair_code, persistent=False)
+        channels = None if pair_code is None else nn.Parameter(torch.empty(pair_code.shape[-1]))
+        self.register_parameter("pair_position", channels)
+
+    def _add_similarity(self, config: ModelConfig) -> None:
+        width, biases, form = config.width, config.biases(), config.similarity
+        if form == "separate":
+            self.query = Projection(width, width, bias="query" in biases)
+        if form in ("separate", "shared"):
+            self.key = Projection(width, width, bias="key" in biases)
+        if form == "collapsed":
+            self.query_key = Projection(width, width, bias="query" in biases)
+            self.register_parameter("key_bias", nn.Parameter(torch.empty(width)) if "key" in biases else None)
+        if form in ("mirrored", "cholesky"):
+            self.query_key = Triangle(width)
+
+    def _add_value(self, config: ModelConfig) -> None:
+        width, biases, form = config.width, config.biases(), config.value
+        if form == "separate":
+            self.value = Projection(width, width, bias="value" in biases)
+        if form in ("separate", "key"):
+            self.output = Projection(width, width, bias="output" in biases)
+        if form == "collapsed":
+            self.value_output = Projection(width, width, bias="output" in biases)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return attention's outputs; `mask` [T, T] is True where row i may see column j."""
+        return self.attend(x, mask)[0]
+
+    def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, T]."""
+        query, key = self._compared(x)
+        similarity = self._similarity(x, query, key)
+        if mask is not None:
+            similarity = similarity.masked_fill(~mask, -torch.inf)
+        weights = torch.softmax(similarity, dim=-1)
+        mixed = self._joined(torch.bmm(weights, self._by_head(self._averaged(x, key))), x)
+        return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
+
+    def similarity(self, x: Tensor) -> Tensor:
+        """Return what softmax is taken of, s [*R, B, H, T, T]."""
+        s = self._similarity(x, *self._compared(x))
+        return s.view(*x.shape[:-2], self.heads, *s.shape[1:])
+
+    def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys, [*R, B, T, N] each, so that s = q k^T."""
+        form = self.similarity_form
+        if form == "separate":
+            return self.query(x), self.key(x)
+        if form == "shared":
+            key = self.key(x)
+            return key, key
+        if form == "collapsed":
+            return self.query_key(x), _shifted(x, self.key_bias)
+        if form == "mirrored":
+            return _times(x, self.query_key.symmetric()), x
+        key = _times(x, self.query_key.lower())
+        return key, key
+
+    def _averaged(self, x: Tensor, key: Tensor) -> Tensor:
+        """Return what the attention weights average, [*R, B, T, N]."""
+        if self.value_form == "separate":
+            value: Tensor = self.value(x)
+            return value
+        return key if self.value_form == "key" else x
+
+    def _projected(self, mixed: Tensor) -> Tensor:
+        """Return the averages after the output matrix, if this form has one in the block."""
+        if self.value_form in ("stacked", "none"):
+            return mixed
+        last = self.value_output if self.value_form == "collapsed" else self.output
+        projected: Tensor = last(mixed)
+        return projected
+
+    def _similarity(self, x: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return s [R*B*H, T, T] after scaling, diagonal and +Pos, in this order."""
+        similarity = torch.bmm(self._by_head(query * self.scale), self._by_head(key).mT)
+        if self.normalised_diagonal:
+            similarity = _diagonal_normalised(similarity)
+        if self.pair_position is None:
+            return similarity
+        return self._positioned(similarity)
+
+    def _positioned(self, similarity: Tensor) -> Tensor:
+        """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1)."""
+        weight, code = self.pair_position, self.get_buffer("pair_code").to(similarity.dtype)
+        tokens, channels = code.shape[1:]
+        added = (code.view(-1, channels) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, tokens, tokens)
+        total = weight.sum(-1)[..., None, None, None]
+        per_replicate = similarity.view(*weight.shape[:-1], -1, tokens, tokens)
+        return torch.addcmul(added, per_replicate, total).view(similarity.shape)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """Return [*R, B, T, N] as [R*B*H, T, N/H]."""
+        tokens, width = x.shape[-2:]
+        if self.heads == 1:
+            return x.reshape(-1, tokens, width)
+        split = x.reshape(-1, tokens, self.heads, width // self.heads)
+        return split.transpose(1, 2).reshape(-1, tokens, width // self.heads)
+
+    def _joined(self, mixed: Tensor, like: Tensor) -> Tensor:
+        """Return [R*B*H, T, N/H] as [*R, B, T, N]."""
+        if self.heads == 1:
+            return mixed.view(like.shape)
+        split = mixed.view(-1, self.heads, *mixed.shape[1:])
+        return split.transpose(1, 2).reshape(like.shape)
+
+    def initial(self, draw: Draw) -> dict[str, Tensor]:
+        """Return initial values by parameter name.
+
+        Each reduced form starts as the function that the form it reduces starts as: a matrix that replaces a product
+        starts as the product, from the very factors that the unreduced form draws for the same seed and path.
+        """
+        values = self._initial_similarity(draw) | self._initial_value(draw)
+        if self.pair_position is not None:
+            channels = self.pair_position.shape[0]
+            values["pair_position"] = torch.full((channels,), 1.0 / channels)
+        return values
+
+    def _initial_similarity(self, draw: Draw) -> dict[str, Tensor]:
+        form = self.similarity_form
+        if form == "separate":
+            query = self.query.initial(under(draw, "query"))
+            return prefixed("query", query) | prefixed("key", self.key.initial(under(draw, "key")))
+        if form == "shared":
+            return prefixed("key", self.key.initial(under(draw, "key")))
+        width = self.query_key.weight.shape[0] if form == "collapsed" else self.query_key.width
+        key = unit_gain(draw, "key.weight", width, width)
+        if form == "collapsed":
+            values = {"weight": unit_gain(draw, "query.weight", width, width) @ key.mT}
+            values |= self.query_key.without_bias()
+            shift = {} if self.key_bias is None else {"key_bias": torch.zeros(width)}
+            return prefixed("query_key", values) | shift
+        gram = key @ key.mT
+        matrix = gram if form == "mirrored" else torch.linalg.cholesky(gram)
+        return {"query_key.weight": self.query_key.packed(matrix)}
+
+    def _initial_value(self, draw: Draw) -> dict[str, Tensor]:
+        form = self.value_form
+        if form in ("stacked", "none"):
+            return {}
+        if form == "collapsed":
+            width = self.value_output.weight.shape[0]
+            product = unit_gain(draw, "value.weight", width, width) @ unit_gain(draw, "output.weight", width, width)
+            return prefixed("value_output", {"weight": product} | self.value_output.without_bias())
+        output = prefixed("output", self.output.initial(under(draw, "output")))
+        if form == "key":
+            return output
+        return prefixed("value", self.value.initial(under(draw, "value"))) | output
+
+
+def _shifted(x: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return x
+    return x + (bias if bias.dim() == 1 else bias[:, None, None, :])
+
+
+def _times(x: Tensor, matrix: Tensor) -> Tensor:
+    """Return x [*R, B, T, N] times matrix [N, N] or [R, N, N]."""
+    if matrix.dim() == 2:
+        return x @ matrix
+    return torch.bmm(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
+
+
+def _diagonal_normalised(similarity: Tensor) -> Tensor:
+    """Return s with s_ii / mean_j(s_jj) on its diagonal (paper B, appendix)."""
+    mean = similarity.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    mean = torch.where(mean < 0, mean.clamp(max=-SMALLEST_DIAGONAL_MEAN), mean.clamp(min=SMALLEST_DIAGONAL_MEAN))
+    on_diagonal = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
+    return torch.where(on_diagonal, similarity / mean, similarity)

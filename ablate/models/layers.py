@@ -1,0 +1,113 @@
+"""Layers that work on one set of weights or, row-native, on R replicas at once by batched matmul."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Draw = Callable[[str, tuple[int, ...]], Tensor]
+"""Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
+
+NORM_EPSILON = 1e-5
+
+
+def under(draw: Draw, prefix: str) -> Draw:
+    """Return `draw` for the paths below `prefix`."""
+    return lambda path, shape: draw(f"{prefix}.{path}", shape)
+
+
+def prefixed(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return `values` with `prefix.` before every name."""
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
+    """Draw a matrix [inputs, outputs] that keeps the mean square of a vector: variance 1 / inputs."""
+    return draw(path, (inputs, outputs)) / inputs**0.5
+
+
+class Projection(nn.Module):
+    """The affine map x W + b, with W stored as in the papers: rows are inputs, columns are outputs.
+
+    Shapes: x [*R, B, T, inputs] or [*R, B, inputs], W [*R, inputs, outputs], b [*R, outputs]. Weights without a
+    replicate axis serve x with and without one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.register_parameter("bias", nn.Parameter(torch.empty(outputs)) if bias else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x W + b."""
+        weight, bias = self.weight, self.bias
+        if weight.dim() == 2:
+            return F.linear(x, weight.mT, bias)
+        rows = x.reshape(weight.shape[0], -1, weight.shape[1])
+        y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)
+        return y.view(*x.shape[:-1], weight.shape[2])
+
+    def initial(self, draw: Draw, *, gain: float = 1.0) -> dict[str, Tensor]:
+        """Return initial values: `gain` times a unit-gain matrix, and a bias of zero."""
+        values = {"weight": gain * unit_gain(draw, "weight", *self.weight.shape)}
+        return values if self.bias is None else values | self.without_bias()
+
+    def without_bias(self) -> dict[str, Tensor]:
+        """Return the bias, if there is one, at zero."""
+        return {} if self.bias is None else {"bias": torch.zeros(self.bias.shape)}
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with scale and shift.
+
+    Shapes: x [*R, B, T, N], scale and shift [*R, N].
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised x, scaled and shifted."""
+        width = (x.shape[-1],)
+        if self.weight.dim() == 1:
+            return F.layer_norm(x, width, self.weight, self.bias, NORM_EPSILON)
+        scale, shift = self.weight[:, None, None, :], self.bias[:, None, None, :]
+        return torch.addcmul(shift, F.layer_norm(x, width, eps=NORM_EPSILON), scale)
+
+    def initial(self) -> dict[str, Tensor]:
+        """Return initial values: scale one, shift zero."""
+        return {"weight": torch.ones(self.weight.shape), "bias": torch.zeros(self.bias.shape)}
+
+
+class Triangle(nn.Module):
+    """The N(N+1)/2 free entries of a triangular or symmetric matrix, kept row by row of the lower triangle.
+
+    Shapes: weight [*R, N(N+1)/2]; both forms return [*R, N, N].
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(width * (width + 1) // 2))
+        row, column = torch.arange(width)[:, None], torch.arange(width)[None, :]
+        low, high = torch.minimum(row, column), torch.maximum(row, column)
+        self.register_buffer("entry", (high * (high + 1) // 2 + low).flatten(), persistent=False)
+
+    def symmetric(self) -> Tensor:
+        """Return the matrix with w_ij = w_ji (paper A, section 5)."""
+        full = self.weight.index_select(-1, self.get_buffer("entry"))
+        return full.view(*self.weight.shape[:-1], self.width, self.width)
+
+    def lower(self) -> Tensor:
+        """Return the lower triangular matrix T (paper A, Eq. 11)."""
+        return self.symmetric().tril()
+
+    def packed(self, matrix: Tensor) -> Tensor:
+        """Return the entries of `matrix` [N, N] on and below its diagonal, in the order of `weight`."""
+        row, column = torch.tril_indices(self.width, self.width, device=matrix.device)
+        return matrix[row, column]

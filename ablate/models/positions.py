@@ -1,0 +1,34 @@
+"""Fixed sinusoidal codes: of a token's place, and of a pair of places (+Pos)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WAVELENGTH_BASE = 10_000.0  # longest wavelength over 2 pi, as in Vaswani et al. (2017), section 3.5
+
+
+def sinusoidal(tokens: int, channels: int) -> Tensor:
+    """Return the code of each place, [tokens, channels]: sines in even channels, cosines in odd ones.
+
+    Source: Vaswani et al. (2017), section 3.5: sin(t / 10000^(2k/channels)) in channel 2k.
+    """
+    place = torch.arange(tokens, dtype=torch.float64)[:, None]
+    channel = torch.arange(channels)[None, :]
+    pair = torch.div(channel, 2, rounding_mode="floor").double()
+    angle = place * WAVELENGTH_BASE ** (-2.0 * pair / channels)
+    return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).to(torch.get_default_dtype())
+
+
+def pair_sinusoidal(tokens: int, channels: int) -> Tensor:
+    """Return the fixed code P of each pair of places, [tokens, tokens, channels] (paper B, section 3.1).
+
+    The usual two-dimensional code: the first ceil(m/2) channels are the code of the column j, the others that of
+    the row i. What depends on i alone shifts a whole row of similarities, which softmax does not see.
+    """
+    of_column = (channels + 1) // 2
+    column = sinusoidal(tokens, of_column)[None, :, :].expand(tokens, -1, -1)
+    if channels == of_column:
+        return column.contiguous()
+    row = sinusoidal(tokens, channels - of_column)[:, None, :].expand(-1, tokens, -1)
+    return torch.cat([column, row], dim=-1)

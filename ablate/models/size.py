@@ -1,0 +1,46 @@
+"""What a model costs, counted on the built module without allocating it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate.config import InputShape, ModelConfig, Size
+from ablate.models.family import build
+
+OUTSIDE_BODY = ("embedding.", "head.")  # parameter paths that `params_body` leaves out
+
+
+def measure(config: ModelConfig, shape: InputShape) -> Size:
+    """Return parameters and forward FLOPs per sample, counted on torch's meta device (no memory, no data).
+
+    FLOPs are those of matrix products, a multiply-add counting two, as `torch.utils.flop_counter` counts them.
+    `params_body` leaves out the parameters named `embedding.*` and `head.*`. A module that cannot run on the meta
+    device is counted on the CPU with one sample of zeros. Raises RegistryError for an unknown builder.
+    """
+    return _measured(config.model_dump_json(), shape.model_dump_json())
+
+
+@lru_cache(maxsize=4096)
+def _measured(config_json: str, shape_json: str) -> Size:
+    config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
+    try:
+        return _counted(config, shape, torch.device("meta"))
+    except (RuntimeError, NotImplementedError):
+        with torch.random.fork_rng(devices=[]):
+            return _counted(config, shape, torch.device("cpu"))
+
+
+def _counted(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
+    with device:
+        module: nn.Module = build(config, shape).eval()
+        sample = torch.zeros(1, shape.tokens, shape.features)
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter:
+            module(sample)
+    sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+    body = sum(size for name, size in sizes.items() if not name.startswith(OUTSIDE_BODY))
+    return Size(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
