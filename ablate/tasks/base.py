@@ -1,0 +1,151 @@
+"""What a task is: its data, its loss and its metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ablate.config import InputShape
+from ablate.errors import DataError
+from ablate.randomness import stream
+
+TEST_SHARE = 0.2  # of a data set that ships without a test split
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A data set, its loss and its metrics; `build(config: TaskConfig) -> Task` makes one.
+
+    `data_dir` is the folder the user named, or None; `ablate.tasks.data_folder` finds the one that counts.
+    """
+
+    def shape(self, data_dir: Path | None) -> InputShape:
+        """Return what a model must know, without loading data; raise RequestError where the patch does not fit."""
+        ...
+
+    def check(self, data_dir: Path | None) -> None:
+        """Raise DataError, in one line that says how to mend it, unless `load` will succeed."""
+        ...
+
+    def load(self, data_dir: Path | None) -> Data:
+        """Return the data in memory; raise DataError where they are missing or damaged."""
+        ...
+
+    def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor) -> Tensor:
+        """Return the loss of each sample, [*R, B]."""
+        ...
+
+    def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return every metric of each sample, [*R, B]; training takes the mean over samples."""
+        ...
+
+
+@runtime_checkable
+class Fetchable(Protocol):
+    """A task whose data `ablate data` can list and fetch; a task of your own may be one."""
+
+    def location(self, data_dir: Path | None) -> Path:
+        """Return the file or folder that holds the data, whether it exists or not."""
+        ...
+
+    def fetch(self, data_dir: Path | None) -> Path:
+        """Get what is missing, mend what is damaged and return `location`; raise DataError where that fails."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A data set in memory, as small as it was stored: `tokens` turns a batch of inputs into what a model reads.
+
+    Inputs of images are uint8 patches [n, T, F], targets are int64 [n]. `scale` and `shift` are numbers or
+    tensors [F]. `validation_*` are None unless the data set ships a validation split of its own.
+    Raises DataError where inputs and targets do not belong together.
+    """
+
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    validation_inputs: Tensor | None = None
+    validation_targets: Tensor | None = None
+    scale: float | Tensor = 1.0
+    shift: float | Tensor = 0.0
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.validation_inputs is None) != (self.validation_targets is None):
+            raise DataError("Data: validation_inputs and validation_targets belong together, one is None")
+        for split, inputs, targets in self.splits():
+            if len(inputs) != len(targets) or len(inputs) == 0:
+                raise DataError(f"Data: {split} has {len(inputs)} inputs and {len(targets)} targets")
+            if inputs.shape[1:] != self.train_inputs.shape[1:]:
+                got, rule = tuple(inputs.shape[1:]), tuple(self.train_inputs.shape[1:])
+                raise DataError(f"Data: a sample of {split} has the shape {got}, one of train {rule}")
+            if targets.dtype != torch.int64:
+                raise DataError(f"Data: {split} targets are {targets.dtype}, not torch.int64")
+            if self.class_names and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.class_names):
+                raise DataError(f"Data: {split} has targets outside 0 to {len(self.class_names) - 1}")
+
+    def splits(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Return (name, inputs, targets) of each split that is there."""
+        there = [("train", self.train_inputs, self.train_targets), ("test", self.test_inputs, self.test_targets)]
+        if self.validation_inputs is not None and self.validation_targets is not None:
+            there.append(("validation", self.validation_inputs, self.validation_targets))
+        return there
+
+    def tokens(self, inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return `inputs * scale + shift` in `dtype`: [*R, B, T, F] as a model reads it."""
+        scale = self.scale.to(dtype) if isinstance(self.scale, Tensor) else self.scale
+        shift = self.shift.to(dtype) if isinstance(self.shift, Tensor) else self.shift
+        return inputs.to(dtype) * scale + shift
+
+    def to(self, device: str | torch.device) -> Data:
+        """Return the same data on `device`."""
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+class Classification:
+    """Loss and metrics of a task with one class per sample."""
+
+    def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor = 0.0) -> Tensor:
+        """Return each sample's smoothed cross-entropy in nats, [*R, B]; equals `torch.nn.functional.cross_entropy`.
+
+        `logits` are [*R, B, M], `targets` [*R, B] or [B] for all replicates, `label_smoothing` is a number or
+        [R, 1], one per replicate. Half precision is widened to float32. Source: Szegedy et al. 2016, section 7.
+        """
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            logits = logits.float()
+        log_p = torch.log_softmax(logits, dim=-1)
+        index = targets.expand(logits.shape[:-1]).unsqueeze(-1)
+        picked = -log_p.gather(-1, index).squeeze(-1)
+        if isinstance(label_smoothing, (int, float)) and label_smoothing == 0:
+            return picked
+        evenly = -log_p.sum(dim=-1) / logits.shape[-1]
+        return (1 - label_smoothing) * picked + label_smoothing * evenly
+
+    def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return `accuracy` of each sample, 1.0 or 0.0, [*R, B] float32."""
+        return {"accuracy": (logits.argmax(dim=-1) == targets).float()}
+
+
+def stratified_split(targets: Tensor, *, key: str, share: float = TEST_SHARE) -> tuple[Tensor, Tensor]:
+    """Return sorted indices (train, test) of a fixed split: about `share` of every class goes to the test part.
+
+    The draw depends on `key` and the order of samples alone, never on a study's seed. A class of two samples or more
+    is in both parts; a class of one sample is in train.
+    """
+    labels = targets.numpy()
+    test: list[np.ndarray] = []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        count = min(max(round(share * len(members)), 1), len(members) - 1)
+        test.append(stream(0, key, 0, "split", "test", int(label)).permutation(members)[:count])
+    chosen = np.sort(np.concatenate(test))
+    rest = np.setdiff1d(np.arange(len(labels)), chosen)
+    return torch.from_numpy(rest), torch.from_numpy(chosen)

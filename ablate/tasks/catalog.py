@@ -1,0 +1,87 @@
+"""Tasks by name, and the data sets that can be listed and fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ablate.config import TaskConfig
+from ablate.errors import DataError, RegistryError, RequestError
+from ablate.registry import Registry
+from ablate.tasks.base import Fetchable, Task
+from ablate.tasks.folders import bytes_below, data_folder
+
+TASKS = Registry(
+    "task",
+    {
+        "digits": "ablate.tasks.digits:build",
+        "mnist": "ablate.tasks.mnist:build_mnist",
+        "fashion_mnist": "ablate.tasks.mnist:build_fashion_mnist",
+        "cifar10": "ablate.tasks.cifar:build_cifar10",
+        "cifar100": "ablate.tasks.cifar:build_cifar100",
+        "image_folder": "ablate.tasks.image_folder:build",
+    },
+)
+
+
+PARTS = ("shape", "check", "load", "loss", "metrics")
+
+
+class DataSet(NamedTuple):
+    """One line of `ablate data list`."""
+
+    name: str
+    present: bool
+    """Whether it is complete and undamaged."""
+    path: Path
+    """The file or folder it lies in, or would lie in."""
+    size_bytes: int
+
+
+def load_task(config: TaskConfig) -> Task:
+    """Return the task that `config` names; raise RegistryError where there is none or it is not a Task."""
+    task = TASKS.load(config.task)(config)
+    lacking = [name for name in PARTS if not callable(getattr(task, name, None))]
+    if lacking:
+        raise RegistryError(
+            f"task {config.task!r} built {type(task).__name__}, which has no {', '.join(lacking)}"
+            f" (a task has {', '.join(PARTS)})"
+        )
+    built: Task = task
+    return built
+
+
+def available(data_dir: Path | None = None) -> list[DataSet]:
+    """Return every built-in data set that has a place of its own, whether it is there or not."""
+    found = []
+    for name in TASKS.names():
+        task = load_task(TaskConfig(task=name))
+        if not isinstance(task, Fetchable):
+            continue
+        location = task.location(data_dir)
+        try:
+            task.check(data_dir)
+            present = True
+        except DataError:
+            present = False
+        found.append(DataSet(name, present, location, bytes_below(location)))
+    return found
+
+
+def fetch(name: str, data_dir: Path | None = None) -> Path:
+    """Download data set `name`, or mend a damaged one, and return where it lies.
+
+    Raises RegistryError for an unknown name, RequestError for a task that has nothing to download, DataError where
+    the download fails or the folder cannot be written.
+    """
+    task = load_task(TaskConfig(task=name))
+    if not isinstance(task, Fetchable):
+        raise RequestError(f"task {name} has nothing to download: its data are your own")
+    folder = data_folder(data_dir)
+    location = task.location(data_dir)
+    if location.is_relative_to(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cannot make the data folder {folder}: {error.strerror or error}") from error
+    return task.fetch(data_dir)

@@ -1,0 +1,71 @@
+"""Where data sets lie, and what is said when one is missing or damaged."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from ablate.errors import DataError
+
+LOOKED_FOR = 1  # missing files named in one message
+
+
+def data_folder(explicit: Path | None = None) -> Path:
+    """Return the absolute folder of all data sets: `explicit` (--data-dir), else $ABLATE_DATA, else the user's cache.
+
+    The cache is $XDG_CACHE_HOME/ablate/data, by default ~/.cache/ablate/data. The folder need not exist.
+    """
+    if explicit is not None:
+        return _absolute(Path(explicit))
+    named = os.environ.get("ABLATE_DATA", "")
+    if named:
+        return _absolute(Path(named))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification says that a relative path is to be ignored.
+    return (cache if cache.is_absolute() else _absolute(Path("~/.cache"))) / "ablate" / "data"
+
+
+def fetch_command(name: str, data_dir: Path | None) -> str:
+    """Return the command that fetches data set `name` into the folder that was looked in."""
+    place = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
+    return f"ablate data fetch {name}{place}"
+
+
+def unusable(name: str, data_dir: Path | None, faults: dict[Path, str]) -> DataError:
+    """Return the one-line error of a data set with `faults` (file: `missing` or what is wrong with it)."""
+    folder = data_folder(data_dir)
+    missing = [path for path, fault in faults.items() if fault == "missing"]
+    damaged = [f"{_inside(path, folder)}: {fault}" for path, fault in faults.items() if fault != "missing"]
+    parts = []
+    if missing:
+        where = "" if folder.is_dir() else ", which does not exist"
+        names = ", ".join(str(_inside(path, folder)) for path in missing[:LOOKED_FOR])
+        more = f" and {len(missing) - LOOKED_FOR} more" if len(missing) > LOOKED_FOR else ""
+        parts.append(f"data set {name} is not in {folder}{where} (looked for {names}{more})")
+    if damaged:
+        parts.append(f"data set {name} in {folder} is damaged ({'; '.join(damaged)})")
+    return DataError(
+        f"{'; '.join(parts)}. Get it with: {fetch_command(name, data_dir)}"
+        " (or name its folder by --data-dir or ABLATE_DATA)"
+    )
+
+
+def bytes_below(location: Path) -> int:
+    """Return the size in bytes of a file, or of all files below a folder; 0 where there is none."""
+    if location.is_file():
+        return location.stat().st_size
+    return sum(path.stat().st_size for path in location.rglob("*") if path.is_file())
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line breaks, or its type's name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _inside(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.is_relative_to(folder) else path

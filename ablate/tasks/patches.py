@@ -1,0 +1,133 @@
+"""Images cut into patches: one patch is one token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ablate.config import InputShape, TaskConfig
+from ablate.errors import RequestError
+from ablate.tasks.base import Data
+
+Split = tuple[Tensor, Tensor]  # images uint8 [n, H, W, C], targets int64 [n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """What is known of a set of images before it is loaded."""
+
+    name: str
+    height: int
+    width: int
+    channels: int
+    class_names: tuple[str, ...]
+    train_samples: int
+
+
+def possible_patches(length: int) -> tuple[int, ...]:
+    """Return every patch length in pixels that divides an image of `length` pixels."""
+    return tuple(n for n in range(1, length + 1) if length % n == 0)
+
+
+def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
+    """Return the shape a model sees; raise RequestError that names the possible patches where `patch` does not fit."""
+    high, wide = patch
+    if images.height % high or images.width % wide:
+        heights, widths = possible_patches(images.height), possible_patches(images.width)
+        possible = f"heights {_list(heights)}; widths {_list(widths)}" if heights != widths else _list(heights)
+        raise RequestError(
+            f"{images.name}: patch {high}x{wide} does not divide the {images.height}x{images.width} image"
+            f" (possible: {possible})"
+        )
+    return InputShape(
+        tokens=(images.height // high) * (images.width // wide),
+        features=high * wide * images.channels,
+        outputs=len(images.class_names),
+        train_samples=images.train_samples,
+    )
+
+
+def cut(images: Tensor, patch: tuple[int, int]) -> Tensor:
+    """Return the patches [n, T, F] of `images` [n, H, W, C], tokens and pixels by rows, channels last.
+
+    T = (H / height) (W / width), F = height * width * C; the dtype stays.
+    """
+    n, height, width, channels = images.shape
+    high, wide = patch
+    grid = images.reshape(n, height // high, high, width // wide, wide, channels)
+    return grid.permute(0, 1, 3, 2, 4, 5).reshape(n, -1, high * wide * channels)
+
+
+def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `cut`."""
+    (high, wide), (height, width) = patch, size
+    grid = patches.reshape(len(patches), height // high, width // wide, high, wide, -1)
+    return grid.permute(0, 1, 3, 2, 4, 5).reshape(len(patches), height, width, -1)
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation per channel of uint8 `images` [n, H, W, C], in stored units.
+
+    Computed from exact counts. A constant channel has the standard deviation 1, so that scaling by it is harmless.
+    """
+    values = torch.arange(256, dtype=torch.float64)
+    means, deviations = [], []
+    for channel in range(images.shape[-1]):
+        counts = torch.bincount(images[..., channel].reshape(-1), minlength=256).double()
+        mean = float((counts * values).sum() / counts.sum())
+        variance = float((counts * (values - mean) ** 2).sum() / counts.sum())
+        means.append(mean)
+        deviations.append(variance**0.5 or 1.0)
+    return tuple(means), tuple(deviations)
+
+
+def patch_data(
+    train: Split,
+    test: Split,
+    *,
+    patch: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: tuple[str, ...],
+    validation: Split | None = None,
+) -> Data:
+    """Return Data whose tokens have mean 0 and deviation 1 per channel; `mean`, `std` per channel in stored units."""
+    scale, shift = _affine(mean, std, patch)
+    return Data(
+        train_inputs=cut(train[0], patch),
+        train_targets=train[1],
+        test_inputs=cut(test[0], patch),
+        test_targets=test[1],
+        validation_inputs=None if validation is None else cut(validation[0], patch),
+        validation_targets=None if validation is None else validation[1],
+        scale=scale,
+        shift=shift,
+        class_names=class_names,
+    )
+
+
+def refuse_unused(config: TaskConfig, *, image_folder: bool = False) -> None:
+    """Raise RequestError where `config` sets a field that the built-in task would ignore."""
+    unused = [name for name in ("image_size", "path") if not image_folder and getattr(config, name) is not None]
+    if unused:
+        raise RequestError(f"task {config.task}: {' and '.join(unused)} are for image_folder; leave them out")
+    if config.options:
+        raise RequestError(f"task {config.task}: options are for a task of your own; leave them out")
+
+
+def _affine(
+    mean: Sequence[float], std: Sequence[float], patch: tuple[int, int]
+) -> tuple[float | Tensor, float | Tensor]:
+    if len(mean) == 1:
+        return 1 / std[0], -mean[0] / std[0]
+    pixels = patch[0] * patch[1]
+    scale = 1 / torch.tensor(std, dtype=torch.float64)
+    shift = -torch.tensor(mean, dtype=torch.float64) * scale
+    return scale.repeat(pixels), shift.repeat(pixels)
+
+
+def _list(lengths: Sequence[int]) -> str:
+    return ", ".join(map(str, lengths))
