@@ -41,6 +41,12 @@ def _one_to_pair(value: Any) -> Any:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+Pair = Annotated[
+    tuple[Positive, Positive],
+    BeforeValidator(_one_to_pair, json_schema_input_type=Positive | tuple[Positive, Positive]),
+]
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -56,7 +62,7 @@ class ModelConfig(_Frozen):
     """Number of blocks S."""
     heads: Positive = 1
     """Attention heads H; the head width is N/H."""
-    mlp: Annotated[int, BeforeValidator(_none_to_zero), Field(ge=0)] = 256
+    mlp: Annotated[int, Field(ge=0), BeforeValidator(_none_to_zero, json_schema_input_type=int | Literal["none"])] = 256
     """Hidden width h of the block's MLP (paper A, Eq. 7); `none` (0) leaves the MLP out (paper A, section 2)."""
     similarity: Similarity = "separate"
     """How two tokens are compared (paper A, Eq. 3, Eq. 11 and section 5; paper B, section 3.1)."""
@@ -127,9 +133,9 @@ class TaskConfig(_Frozen):
 
     task: str
     """A registered task or an import path `mypkg.tasks:build`."""
-    patch: Annotated[tuple[Positive, Positive], BeforeValidator(_one_to_pair)] = (4, 4)
+    patch: Pair = (4, 4)
     """Height and width of a patch in pixels; one number means a square."""
-    image_size: Annotated[tuple[Positive, Positive] | None, BeforeValidator(_one_to_pair)] = None
+    image_size: Pair | None = None
     """Resize to this height and width; only `image_folder` needs it, where sizes differ."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the training part held out for validation under `protocol: held_out`."""

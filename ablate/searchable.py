@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -15,7 +16,9 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     create_model,
+    model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.space import Parameter, Scalar
@@ -28,8 +31,15 @@ RANGE_KEYS = ("float", "int", "choices")
 
 
 class _Range(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
     when: When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        faults = parameter("", self).faults()
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
 
 
 class FloatRange(_Range):
@@ -54,9 +64,6 @@ class Choices(_Range):
     choices: tuple[Scalar, ...] = Field(description="The values to choose from.")
 
 
-Range = FloatRange | IntRange | Choices
-
-
 def _kind(value: Any) -> str:
     if isinstance(value, _Range):
         return {FloatRange: "float", IntRange: "int", Choices: "choices"}[type(value)]
@@ -68,29 +75,59 @@ def _kind(value: Any) -> str:
 
 
 def searchable(annotation: Any) -> Any:
-    """Return the type of a field that takes `annotation` or a range."""
+    """Return the type of a field that takes `annotation` or a range whose every value `annotation` takes."""
+    holds = AfterValidator(_holds(TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))))
     return Annotated[
         Annotated[annotation, Tag("value")]
-        | Annotated[FloatRange, Tag("float")]
-        | Annotated[IntRange, Tag("int")]
-        | Annotated[Choices, Tag("choices")],
+        | Annotated[FloatRange, holds, Tag("float")]
+        | Annotated[IntRange, holds, Tag("int")]
+        | Annotated[Choices, holds, Tag("choices")],
         Discriminator(_kind),
     ]
+
+
+def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
+    def check(spec: _Range) -> _Range:
+        values: tuple[Scalar, ...] = spec.choices if isinstance(spec, Choices) else spec.bounds  # type: ignore[attr-defined]
+        faults = []
+        for value in dict.fromkeys(values):
+            try:
+                field.validate_python(value)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                faults.append(f"{value!r}: {reason[0].lower()}{reason[1:]}")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return spec
+
+    return check
+
+
+def _plain(info: FieldInfo) -> Any:
+    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
 
 
 def _space_of(config: type[BaseModel], name: str, **special: Any) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for key, info in config.model_fields.items():
-        plain = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        kind, default = special.get(key) or (searchable(plain), info.get_default(call_default_factory=True))
+        kind, default = special.get(key) or (searchable(_plain(info)), info.get_default(call_default_factory=True))
         fields[key] = (kind, Field(default=default, description=info.description))
     settings = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     return create_model(name, __config__=settings, __doc__=f"{config.__doc__} Each may be a range.", **fields)
 
 
-ScheduleSpace = _space_of(Schedule, "ScheduleSpace")
-ModelSpace = _space_of(ModelConfig, "ModelSpace", options=(dict[str, searchable(Any)], {}))
-TrainSpace = _space_of(TrainConfig, "TrainSpace", schedule=(ScheduleSpace, ScheduleSpace()))
+if TYPE_CHECKING:
+
+    class ModelSpace(BaseModel):
+        """ModelConfig with every field a value or a range."""
+
+    class TrainSpace(BaseModel):
+        """TrainConfig with every field a value or a range."""
+
+else:
+    ScheduleSpace = _space_of(Schedule, "ScheduleSpace")
+    ModelSpace = _space_of(ModelConfig, "ModelSpace", options=(dict[str, searchable(Any)], {}))
+    TrainSpace = _space_of(TrainConfig, "TrainSpace", schedule=(ScheduleSpace, ScheduleSpace()))
 
 
 def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -105,13 +142,16 @@ def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{key}", value
 
 
-def parameter(name: str, spec: Range) -> Parameter:
-    """Return the search parameter that `spec` describes."""
+def parameter(name: str, spec: _Range) -> Parameter:
+    """Return the search parameter that the range `spec` describes."""
     if isinstance(spec, Choices):
         return Parameter(name=name, kind="categorical", choices=spec.choices, when=spec.when)
-    low, high = spec.bounds
-    kind = "int" if isinstance(spec, IntRange) else "float"
-    return Parameter(name=name, kind=kind, low=low, high=high, log=spec.log, step=spec.step, when=spec.when)  # type: ignore[arg-type]
+    if isinstance(spec, IntRange):
+        low, high = spec.bounds
+        return Parameter(name=name, kind="int", low=low, high=high, log=spec.log, step=spec.step, when=spec.when)
+    assert isinstance(spec, FloatRange)
+    least, most = spec.bounds
+    return Parameter(name=name, kind="float", low=least, high=most, log=spec.log, step=spec.step, when=spec.when)
 
 
 def is_range(value: Any) -> bool:
@@ -131,35 +171,3 @@ def nested(flat: Mapping[str, Any], section: str) -> dict[str, Any]:
             branch = branch.setdefault(step, {})
         branch[path[-1]] = value
     return tree
-
-
-def value_faults(spec: Parameter) -> list[str]:
-    """Return why a value that `spec` can take is refused by the configuration itself, one sentence per value."""
-    field = _field_type(spec.name)
-    if field is None:
-        return []
-    values = spec.choices if spec.kind == "categorical" else (_number(spec, spec.low), _number(spec, spec.high))
-    faults = []
-    for value in dict.fromkeys(values):
-        try:
-            field.validate_python(value)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            faults.append(f"{value!r}: {reason[0].lower()}{reason[1:]}")
-    return faults
-
-
-def _number(spec: Parameter, value: float) -> Scalar:
-    return int(value) if spec.kind == "int" else value
-
-
-def _field_type(name: str) -> TypeAdapter[Any] | None:
-    section, *path = name.split(".")
-    config: type[BaseModel] = {"model": ModelConfig, "training": TrainConfig}[section]
-    if path[0] == "options":
-        return None
-    if path[0] == "schedule":
-        config, path = Schedule, path[1:]
-    info = config.model_fields[path[0]]
-    annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from ablate import registry
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
-from ablate.errors import Fault, RegistryError, did_you_mean
-from ablate.searchable import ModelSpace, TrainSpace, is_range, nested, parameter, settings, value_faults
+from ablate.searchable import ModelSpace, TrainSpace, is_range, nested, parameter, settings
 from ablate.space import Parameter, Space, order_by_condition
 
-if TYPE_CHECKING:
-    ModelSpace = TrainSpace = BaseModel  # type: ignore[misc,assignment]
-
-COMBINATIONS_CHECKED = 200_000
 VARIANT = "variant"
 _DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
 _METRIC = re.compile(r"^(params|params_body|flops|wall_seconds|(val|train)_[a-z0-9_]+)$")
@@ -161,20 +154,20 @@ class Variant(_Section):
 
 
 class Study(_Section):
-    """What was asked: a frozen study file. `faults()` lists what the types alone cannot see."""
+    """What was asked: a frozen study file. `study_faults.faults_of` lists what types alone cannot see."""
 
     study: Name
     """Name of the study; its home is `runs/NAME`."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Keys every random stream of the study."""
     protocol: Literal["held_out", "paper"] = "held_out"
-    """`held_out` validates on a part of the training data; `paper` validates on the test split, as papers A and B do."""
+    """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
         dict[Name, TaskConfig],
         BeforeValidator(_datasets, json_schema_input_type=dict[str, dict[str, Any] | None] | list[str]),
         Field(min_length=1),
     ]
-    """Data sets by label; each has its own sampler history, rungs and front. The label is the task unless `task` is given."""
+    """Data sets by label, each with its own sampler history, rungs and front. The label is the default task."""
     model: ModelSpace = ModelSpace()
     """Axes of the architecture: a value fixes one, a range searches it."""
     training: TrainSpace = TrainSpace()
@@ -240,116 +233,6 @@ class Study(_Section):
         comparable = self.model_dump(mode="json", exclude={"budget", "confirm"})
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 
-    def faults(self) -> list[Fault]:
-        """Return every fault of meaning: names, ranges, conditions, impossible combinations."""
-        return [*self._name_faults(), *self._range_faults(), *self._row_faults(), *self._combination_faults()]
-
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield from settings(self.model, "model")
         yield from settings(self.training, "training")
-
-    def _name_faults(self) -> Iterator[Fault]:
-        named = [("sampler.name", self.sampler.name, registry.SAMPLERS)]
-        named += [("scheduler.name", self.scheduler.name, registry.SCHEDULERS)]
-        named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in self.datasets.items()]
-        builders = [("model.builder", self.fixed.get("model.builder", "transformer"))]
-        builders += [(p.name, choice) for p in self.space_or_empty() if p.name == "model.builder" for choice in p.choices]
-        named += [(path, str(name), registry.MODELS) for path, name in builders]
-        for path, name, table in named:
-            try:
-                table.check(name)
-            except RegistryError as error:
-                yield Fault(path=path, value=name, rule=str(error))
-        metrics = [objective.metric for objective in self.objectives]
-        for metric in {m for m in metrics if metrics.count(m) > 1}:
-            yield Fault(path="objectives", value=metric, rule="an objective stands only once")
-
-    def space_or_empty(self) -> tuple[Parameter, ...]:
-        """Return the parameters, or none where their conditions are circular (a fault that `faults` reports)."""
-        try:
-            return self.space.parameters
-        except ValueError:
-            return ()
-
-    def _range_faults(self) -> Iterator[Fault]:
-        try:
-            parameters = self.space.parameters
-        except ValueError as error:
-            yield Fault(path="model", value=None, rule=str(error))
-            return
-        by_name = {p.name: p for p in parameters}
-        for spec in parameters:
-            bad = spec.faults()
-            rules = bad or ([] if spec.name == VARIANT else value_faults(spec))
-            yield from (Fault(path=spec.name, value=None, rule=rule) for rule in rules)
-            for name, allowed in spec.when.items():
-                path = f"{spec.name}.when.{name}"
-                if name not in by_name:
-                    rule = f"a condition names a searched parameter. {did_you_mean(name, by_name)}"
-                    yield Fault(path=path, value=None, rule=rule)
-                    continue
-                wrong = [value for value in allowed if not by_name[name].contains(value)]
-                yield from (Fault(path=path, value=v, rule=f"{name} never has this value") for v in wrong)
-        if self.sampler.name == "grid":
-            endless = [p.name for p in parameters if p.grid() is None]
-            yield from (Fault(path=n, value=None, rule="sampler grid needs a finite range: give a step") for n in endless)
-
-    def _row_faults(self) -> Iterator[Fault]:
-        searched = {p.name for p in self.space_or_empty()}
-        names = [row.name for row in self.variants]
-        for index, row in enumerate(self.variants):
-            path = f"variants.{index}"
-            if names.index(row.name) != index:
-                yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name stands only once")
-            for label in row.datasets or ():
-                if label not in self.datasets:
-                    rule = f"not a data set of this study. {did_you_mean(label, self.datasets)}"
-                    yield Fault(path=f"{path}.datasets", value=label, rule=rule)
-            for name, value in itertools.chain(settings(row.model, "model"), settings(row.training, "training")):
-                if is_range(value):
-                    yield Fault(path=f"{path}.{name}", value=None, rule="a row of the table fixes values, it has no ranges")
-                elif name in searched:
-                    yield Fault(path=f"{path}.{name}", value=value, rule="this is searched, so a row cannot fix it")
-        for label in self.datasets:
-            if names and not any(row.datasets is None or label in row.datasets for row in self.variants):
-                yield Fault(path=f"datasets.{label}", value=None, rule="no variant runs on this data set")
-
-    def _combination_faults(self) -> Iterator[Fault]:
-        if list(self._range_faults()) or list(self._row_faults()):
-            return
-        relevant = tuple(p for p in self.space.parameters if p.grid() is not None and _is_structural(p.name))
-        names = {p.name for p in relevant}
-        space = Space(parameters=tuple(p for p in relevant if set(p.when) <= names))
-        seen: set[str] = set()
-        dataset = next(iter(self.datasets))
-        for values in itertools.islice(space.grid(), COMBINATIONS_CHECKED):
-            try:
-                self.configs(dataset, values)
-            except ValidationError as error:
-                for reason in _reasons(error):
-                    if reason not in seen:
-                        seen.add(reason)
-                        yield Fault(path=_blame(values), value=None, rule=f"impossible: {reason}.", hint=_way_out(values))
-
-
-def _is_structural(name: str) -> bool:
-    return name == VARIANT or name.startswith("model.")
-
-
-def _reasons(error: ValidationError) -> list[str]:
-    found = []
-    for item in error.errors():
-        place = ".".join(map(str, item["loc"]))
-        text = str(item["msg"]).removeprefix("Value error, ")
-        found.extend(text.split("; ") if not place else [f"{place}: {text}"])
-    return found
-
-
-def _blame(values: Mapping[str, Any]) -> str:
-    return f"variants.{values[VARIANT]}" if VARIANT in values else "model"
-
-
-def _way_out(values: Mapping[str, Any]) -> str:
-    if set(values) <= {VARIANT}:
-        return ""
-    return "Search the parts apart with `when:`, for example heads: {choices: [1, 4], when: {model.similarity: [separate, shared]}}."

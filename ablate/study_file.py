@@ -1,0 +1,241 @@
+"""From a YAML file to a Study: every fault at once, each with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ablate.config import ModelConfig, Schedule, TaskConfig, TrainConfig
+from ablate.errors import Fault, StudyFileError, did_you_mean
+from ablate.searchable import RANGE_KEYS, Choices, FloatRange, IntRange
+from ablate.study import Budget, Confirm, Constraint, Objective, SamplerConfig, SchedulerConfig, Study, Variant
+from ablate.study_faults import faults_of
+
+SIZE_LIMIT_BYTES = 4_000_000
+_Path = tuple[str | int, ...]
+_TAGS = ("value", *RANGE_KEYS)
+
+
+class _Yaml12(yaml.SafeLoader):
+    """PyYAML with the scalars of YAML 1.2: `1e-3` is a number, `no` is text."""
+
+
+_Yaml12.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?[0-9][0-9_]*$", list("-+0123456789")),
+    (
+        "float",
+        r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
+        list("-+.0123456789"),
+    ),
+):
+    _Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(str(loader.construct_scalar(node)).replace("_", ""))
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    text = str(loader.construct_scalar(node)).replace("_", "").lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def load_study(path: Path) -> Study:
+    """Return the study in `path`; raise StudyFileError listing every fault with line, path, value and rule."""
+    try:
+        if path.stat().st_size > SIZE_LIMIT_BYTES:
+            _refuse(str(path), f"a study file has at most {SIZE_LIMIT_BYTES:,} bytes")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        _refuse(str(path), "no such file." + _near(path))
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(str(path), f"cannot be read: {error}")
+    return parse_study(text, str(path))
+
+
+def parse_study(text: str, file: str = "study") -> Study:
+    """Return the study written in `text`; raise StudyFileError naming `file` in every fault."""
+    data, lines = _parse(text, file)
+    try:
+        study = Study.model_validate(data)
+    except ValidationError as error:
+        raise StudyFileError(file, _unique(_shape_faults(error, lines))) from None
+    faults = [_placed(fault, lines) for fault in faults_of(study)]
+    if faults:
+        raise StudyFileError(file, _unique(faults))
+    return study
+
+
+def difference(old: str, new: str) -> list[str]:
+    """Return what changed between two study files' texts, a line `path: old -> new` for each setting."""
+    before, after = (dict(_leaves(_parse(text, "study")[0], ())) for text in (old, new))
+    names = sorted(before.keys() | after.keys())
+    missing = "(not set)"
+    return [
+        f"{name}: {before.get(name, missing)} -> {after.get(name, missing)}"
+        for name in names
+        if before.get(name, missing) != after.get(name, missing)
+    ]
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of study files, for editors to complete and check with."""
+    schema = Study.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "ablate study file"
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _parse(text: str, file: str) -> tuple[Any, dict[_Path, int]]:
+    loader = _Yaml12(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            _refuse(file, "the file is empty; it needs at least `study:` and `datasets:`")
+        lines: dict[_Path, int] = {}
+        faults = list(_walk(node, (), lines, set()))
+        if faults:
+            raise StudyFileError(file, faults)
+        data = loader.construct_document(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        line = mark.line + 1 if mark else None
+        raise StudyFileError(file, [Fault(path="YAML", value=None, rule=str(problem), line=line)]) from None
+    except RecursionError:
+        _refuse(file, "nested too deeply")
+    finally:
+        loader.dispose()
+    if not isinstance(data, dict):
+        _refuse(file, "a study file is a mapping; it needs at least `study:` and `datasets:`")
+    return data, lines
+
+
+def _walk(node: yaml.Node, path: _Path, lines: dict[_Path, int], above: set[int]) -> Iterator[Fault]:
+    """Record the line of every path; yield duplicate keys and aliases that contain themselves."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in above or len(lines) > 100_000:
+        yield Fault(path=_dotted(path), value=None, rule="too large, or an alias of itself", line=lines[path])
+        return
+    above = above | {id(node)}
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            name = str(getattr(key, "value", "?"))
+            lines[(*path, name)] = key.start_mark.line + 1
+            if name in seen:
+                rule = "this key stands twice"
+                yield Fault(path=_dotted((*path, name)), value=None, rule=rule, line=key.start_mark.line + 1)
+            seen.add(name)
+            yield from _walk(value, (*path, name), lines, above)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _walk(value, (*path, index), lines, above)
+
+
+def _shape_faults(error: ValidationError, lines: Mapping[_Path, int]) -> Iterator[Fault]:
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(
+            o["loc"][: len(item["loc"])] == item["loc"] for o in items if o is not item
+        ):
+            continue
+        path = tuple(part for part in item["loc"] if part not in _TAGS or (*item["loc"],) in lines)
+        path = tuple(part for part in path if not (isinstance(part, str) and part.endswith("]")))
+        rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
+        value: object = item["input"]
+        if item["type"] == "extra_forbidden":
+            rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1]))
+            value = None
+        elif item["type"] == "missing":
+            rule, value = "this key is required", None
+        elif item["type"] == "literal_error":
+            expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+            rule, hint = "this value is not known.", did_you_mean(str(value), expected)
+        elif isinstance(value, dict | list):
+            value = None
+        yield _placed(Fault(path=_dotted(path), value=value, rule=rule, hint=hint), lines)
+
+
+def _known_keys(path: _Path) -> list[str]:
+    section: type[BaseModel] = Study
+    inside = [part for part in path if isinstance(part, str)]
+    sections: dict[str, type[BaseModel]] = {
+        "model": ModelConfig,
+        "training": TrainConfig,
+        "schedule": Schedule,
+        "objectives": Objective,
+        "sampler": SamplerConfig,
+        "scheduler": SchedulerConfig,
+        "budget": Budget,
+        "confirm": Confirm,
+        "constraints": Constraint,
+        "variants": Variant,
+        "datasets": TaskConfig,
+    }
+    for part in inside:
+        section = sections.get(part, section)
+    ranges = {"choices": Choices, "float": FloatRange, "int": IntRange}
+    if inside and inside[-1] not in sections and inside[0] in ("model", "training"):
+        return sorted({*ranges, "log", "step", "when"})
+    return list(section.model_fields)
+
+
+def _placed(fault: Fault, lines: Mapping[_Path, int]) -> Fault:
+    """Return `fault` with the line of its path, or of the nearest part above it that stands in the file."""
+    path = _known_path(fault.path, lines)
+    return Fault(path=fault.path, value=fault.value, rule=fault.rule, hint=fault.hint, line=lines.get(path))
+
+
+def _known_path(dotted: str, lines: Mapping[_Path, int]) -> _Path:
+    found: _Path = ()
+    rest = dotted
+    while rest:
+        options = [key[-1] for key in lines if len(key) == len(found) + 1 and key[:-1] == found]
+        part = max(
+            (o for o in options if rest == str(o) or rest.startswith(f"{o}.")), key=lambda o: len(str(o)), default=None
+        )
+        if part is None:
+            break
+        found, rest = (*found, part), rest[len(str(part)) + 1 :]
+    return found
+
+
+def _leaves(value: Any, path: _Path) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)))
+    else:
+        yield _dotted(path), json.dumps(value, default=str)
+
+
+def _dotted(path: _Path) -> str:
+    return ".".join(map(str, path)) or "study file"
+
+
+def _unique(faults: Iterator[Fault] | list[Fault]) -> list[Fault]:
+    by_text = {fault.render(""): fault for fault in faults}
+    return sorted(by_text.values(), key=lambda fault: (fault.line or 0, fault.path))
+
+
+def _near(path: Path) -> str:
+    folder = path.parent
+    names = [p.name for p in folder.glob("*.y*ml")] if folder.is_dir() else []
+    return f" {did_you_mean(path.name, names)}" if names else ""
+
+
+def _refuse(file: str, rule: str) -> NoReturn:
+    raise StudyFileError(file, [Fault(path="study file", value=None, rule=rule)])
