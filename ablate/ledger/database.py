@@ -1,0 +1,234 @@
+"""One database behind the ledger: opening, transactions, retries, and its faults in one line each."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from ablate.errors import LedgerError
+from ablate.ledger import schema
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 5_000
+FIRST_DELAY_SECONDS = 0.01
+LAST_DELAY_SECONDS = 1.0
+SECRET_KEYS = ("password", "sslpassword")
+# SQLSTATE classes and codes that a later attempt may mend: connection, rollback, lock, shutdown, too many clients.
+TRANSIENT_SQLSTATES = ("08", "40", "55P03", "57P", "25P03", "53300")
+POSTGRES_CONNECT = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+    "application_name": "ablate",
+}
+SQLITE_ADVICE = {
+    "SQLITE_FULL": "the disk is full; free some space and run the same command again",
+    "SQLITE_IOERR": "the disk failed to read or write; check its space and health, then run the same command again",
+    "SQLITE_NOTADB": "the file is not a database; name another one or move it away",
+    "SQLITE_CORRUPT": "the file is damaged; restore it from a copy",
+    "SQLITE_READONLY": "the file or its folder is not writable",
+    "SQLITE_CANTOPEN": "the file cannot be opened; check that its folder exists and is writable",
+    "SQLITE_BUSY": "another process kept it locked; is a stopped process holding it?",
+}
+
+
+class Database:
+    """Runs transactions on SQLite or PostgreSQL; transient faults are tried again for `retry_seconds`."""
+
+    def __init__(self, url: str, *, create: bool, retry_seconds: float) -> None:
+        """Open `url`, creating the tables when `create`; raise LedgerError in one line, never with a password."""
+        self.url = _parse(url)
+        self.place = _shown(self.url)
+        self.retry_seconds = retry_seconds
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            _prepare_file(self.url, self.place, create)
+        self.engine = _engine(self.url, self.place)
+        self._writer = self.engine.execution_options(ablate_writes=True)
+        try:
+            self._open(create)
+        except BaseException:
+            self.engine.dispose()
+            raise
+
+    def write(self, body: Callable[[Connection], T], *, retry: bool = True) -> T:
+        """Run `body` in one committed transaction; it may run again after a transient fault."""
+        return self._transact(self._writer, body, self.retry_seconds if retry else 0.0)
+
+    def read(self, body: Callable[[Connection], T]) -> T:
+        """Run `body` in one read transaction, which never blocks a writer."""
+        return self._transact(self.engine, body, self.retry_seconds)
+
+    def checkpoint(self) -> None:
+        """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL has done so."""
+        if self.is_sqlite:
+            with self.engine.connect() as connection:
+                driver: Any = connection.connection.dbapi_connection
+                driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    def explain(self, error: SQLAlchemyError) -> LedgerError:
+        """Return the one-line LedgerError of a database fault."""
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        advice = ""
+        if isinstance(cause, sqlite3.Error):
+            name = getattr(cause, "sqlite_errorname", "") or ""
+            advice = next((advice for prefix, advice in SQLITE_ADVICE.items() if name.startswith(prefix)), "")
+        said = " ".join(str(cause).split()) or type(cause).__name__
+        for secret in _secrets(self.url):
+            said = said.replace(secret, "***")
+        return LedgerError(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
+
+    def _transact(self, engine: Engine, body: Callable[[Connection], T], seconds: float) -> T:
+        deadline = time.monotonic() + seconds
+        delay = FIRST_DELAY_SECONDS
+        while True:
+            try:
+                with engine.begin() as connection:
+                    return body(connection)
+            except SQLAlchemyError as error:
+                if not _transient(error) or time.monotonic() + delay > deadline:
+                    raise self.explain(error) from error
+            time.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(2 * delay, LAST_DELAY_SECONDS)
+
+    def _open(self, create: bool) -> None:
+        if self.is_sqlite:
+            self._use_wal()
+        version = self._transact(self.engine, schema.stored_version, BUSY_TIMEOUT_MS / 1e3 if self.is_sqlite else 0.0)
+        if version is None:
+            if not create:
+                raise LedgerError(f"ledger {self.place}: there is no ledger here")
+            self.write(schema.create)
+            version = self.read(schema.stored_version)
+        schema.check_version(version if version is not None else 0, self.place)
+
+    def _use_wal(self) -> None:
+        deadline = time.monotonic() + self.retry_seconds
+        while True:
+            try:
+                with self.engine.connect() as connection:
+                    driver: Any = connection.connection.dbapi_connection
+                    mode = driver.execute("PRAGMA journal_mode").fetchone()[0]
+                    if mode != "wal":
+                        driver.execute("PRAGMA journal_mode=WAL").fetchone()
+                return
+            except (sqlite3.Error, SQLAlchemyError) as error:
+                fault = error if isinstance(error, SQLAlchemyError) else OperationalError("PRAGMA", {}, error)
+                if not _transient(fault) or time.monotonic() > deadline:
+                    raise self.explain(fault) from error
+                time.sleep(FIRST_DELAY_SECONDS)
+
+
+def _parse(url: str) -> URL:
+    if url.startswith("postgres://"):
+        raise LedgerError("ledger: 'postgres://' is not a storage URL; write 'postgresql+psycopg://USER@HOST/DATABASE'")
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise LedgerError(
+            "ledger: the storage is not a URL; write 'sqlite:///PATH' or 'postgresql+psycopg://USER@HOST/DATABASE'"
+        ) from None
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise LedgerError(
+            f"ledger: storage {parsed.drivername!r} is not known; write 'sqlite:///PATH' or"
+            " 'postgresql+psycopg://USER@HOST/DATABASE'"
+        )
+    return parsed
+
+
+def _secrets(url: URL) -> list[str]:
+    found = [str(url.password)] if url.password else []
+    for key in SECRET_KEYS:
+        value = url.query.get(key, ())
+        found.extend([value] if isinstance(value, str) else value)
+    return [secret for secret in found if secret]
+
+
+def _shown(url: URL) -> str:
+    hidden = {key: "***" for key in SECRET_KEYS if key in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _prepare_file(url: URL, place: str, create: bool) -> None:
+    if url.database in (None, "", ":memory:"):
+        raise LedgerError(f"ledger {place}: a ledger needs a file; write 'sqlite:///PATH'")
+    path = Path(str(url.database))
+    try:
+        if path.is_dir():
+            raise LedgerError(f"ledger {place}: this is a folder, not a file")
+        if not create and not path.is_file():
+            raise LedgerError(f"ledger {place}: there is no ledger here")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"ledger {place}: the folder cannot be made or read ({error.strerror})") from error
+
+
+def _engine(url: URL, place: str) -> Engine:
+    arguments: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql":
+        arguments = {key: value for key, value in POSTGRES_CONNECT.items() if key not in url.query}
+    else:
+        arguments = {"timeout": BUSY_TIMEOUT_MS / 1e3, "isolation_level": None}
+    try:
+        engine = create_engine(
+            url,
+            poolclass=QueuePool,
+            pool_pre_ping=not arguments.get("timeout"),
+            hide_parameters=True,
+            connect_args=arguments,
+        )
+    except ModuleNotFoundError as error:
+        raise LedgerError(f"ledger {place}: the driver is not installed: pip install 'psycopg[binary]'") from error
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _configure_postgres)
+    return engine
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    # In WAL mode NORMAL loses nothing when a process dies; a power cut may lose what came after the last checkpoint.
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("ablate_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _configure_postgres(connection: Any, _record: object) -> None:
+    # A driver frozen in the middle of a transaction must not keep its lock: the server ends the session.
+    with connection.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = '20s'")
+        cursor.execute("SET lock_timeout = '30s'")
+    connection.commit()
+
+
+def _transient(error: SQLAlchemyError) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        return str(getattr(error.orig, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    return str(state).startswith(TRANSIENT_SQLSTATES)

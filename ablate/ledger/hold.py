@@ -1,0 +1,189 @@
+"""The right to write a study: every write is one transaction, fenced by the study's epoch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, update
+
+from ablate.errors import LedgerError, StaleDriverError
+from ablate.ledger import writes
+from ablate.ledger.database import Database
+from ablate.ledger.lease import Claim, Grant
+from ablate.ledger.records import NewTrial
+from ablate.ledger.schema import lease_table
+from ablate.trial import Decision, Report, TrialKey, TrialState
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class _Attempt(Generic[T]):
+    """One write across its retries: the revision it goes on from, and the answer of a commit that may have happened."""
+
+    previous: int | None
+    answers: list[T]
+
+
+class Hold:
+    """Writes one study while its epoch is the newest; thread-safe.
+
+    Each method commits before it returns. It raises StaleDriverError, with nothing written, once another
+    driver has raised the epoch, and LedgerError for a request that the trial's state does not allow or a
+    database that does not answer. A transient fault is tried again; a commit whose acknowledgement was
+    lost is recognised by the study's revision and not repeated.
+    """
+
+    def __init__(self, database: Database, wanted: Claim, grant: Grant, *, clock: Callable[[], float]) -> None:
+        self.study = wanted.study
+        self.epoch = grant.epoch
+        self.lease_seconds = wanted.lease_seconds
+        self._database = database
+        self._study_id = grant.study_id
+        self._revision: int | None = grant.revision
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._lost = False
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name=f"lease of {self.study}", daemon=True)
+        self._heart.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether a write or the heartbeat has seen that another driver took the study over."""
+        return self._lost
+
+    def add_trials(self, records: Sequence[NewTrial]) -> None:
+        """Commit suggestions as WAITING, all or none; raise LedgerError where a number is not its data set's next."""
+        if records:
+            self._write(lambda scope: writes.add_trials(scope, records))
+
+    def start(self, key: TrialKey) -> int:
+        """Set a WAITING or RUNNING trial to RUNNING and return the number of this attempt, from 1."""
+        return self._write(lambda scope: writes.start(scope, key))
+
+    def requeue(self, key: TrialKey, error: str | None = None) -> None:
+        """Set a RUNNING trial back to WAITING, to be started again; `error` says why its attempt ended."""
+        self._write(lambda scope: writes.requeue(scope, key, error))
+
+    def report(
+        self, key: TrialKey, report: Report, decision: Decision, state: TrialState | None = None,
+        error: str | None = None,
+    ) -> Decision:  # fmt: skip
+        """Commit a report with its decision, and with `state` the trial's end; return the decision that stands.
+
+        A repeat of an epoch is ignored and the first decision returned. Raise LedgerError unless the trial
+        is RUNNING, the epoch is past its last one, and there is one mapping of metrics per replicate.
+        """
+        return self._write(lambda scope: writes.report(scope, key, report, decision, state, error))
+
+    def finish(self, key: TrialKey, state: TrialState, error: str | None = None) -> None:
+        """End a trial; a repeat with the same state is ignored, COMPLETE needs a RUNNING trial."""
+        self._write(lambda scope: writes.finish(scope, key, state, error))
+
+    def set_mlflow_run(self, key: TrialKey, run_id: str) -> None:
+        """Remember the MLflow run of a trial."""
+        self._write(lambda scope: writes.set_mlflow_run(scope, key, run_id))
+
+    def set_mlflow_parent(self, dataset: str, run_id: str) -> None:
+        """Remember the MLflow parent run of the study's data set."""
+        self._write(lambda scope: writes.set_mlflow_parent(scope, dataset, run_id))
+
+    def note(self, kind: str, dataset: str | None = None, payload: Mapping[str, Any] | None = None) -> None:
+        """Append an event to the study's log."""
+        self._write(lambda scope: writes.note(scope, kind, dataset, payload or {}))
+
+    def release(self) -> None:
+        """Stop the heartbeat and free the study for the next driver; may be called again."""
+        self._ended.set()
+        if threading.current_thread() is not self._heart:
+            self._heart.join()
+        with self._lock:
+            if self._revision is None and self._lost:
+                return
+            self._database.write(lambda connection: self._extend(connection, None), retry=False)
+
+    def renew(self) -> None:
+        """Extend the lease by `lease_seconds` from now; raise StaleDriverError where it is another's."""
+        with self._lock:
+            until = self._clock() + self.lease_seconds
+            if not self._database.write(lambda connection: self._extend(connection, until), retry=False):
+                raise self._stale()
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except LedgerError:
+            if error is None:
+                raise
+            log.warning("the lease of study %r could not be released; it ends by itself", self.study)
+
+    def _write(self, body: Callable[[writes.Scope], T]) -> T:
+        with self._lock:
+            if self._ended.is_set():
+                raise LedgerError(f"study {self.study!r}: this driver has released it and may not write any more")
+            attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
+            self._revision = None  # unknown until the outcome is
+            result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, body))
+            return result
+
+    def _fenced(self, connection: Connection, attempt: _Attempt[T], body: Callable[[writes.Scope], T]) -> tuple[T, int]:
+        if attempt.previous is None:
+            epoch, attempt.previous = writes.standing(connection, self._study_id)
+            if epoch != self.epoch:
+                raise self._stale()
+        revision = attempt.previous + 1
+        if not writes.fence(connection, self._study_id, self.epoch, attempt.previous):
+            if attempt.answers and writes.standing(connection, self._study_id) == (self.epoch, revision):
+                return attempt.answers[0], revision
+            raise self._stale()
+        scope = writes.Scope(
+            connection=connection,
+            study=self.study,
+            study_id=self._study_id,
+            epoch=self.epoch,
+            revision=revision,
+            now=self._clock(),
+        )
+        attempt.answers[:] = [body(scope)]
+        return attempt.answers[0], revision
+
+    def _stale(self) -> StaleDriverError:
+        self._lost = True
+        return StaleDriverError(
+            f"study {self.study!r}: another driver took over; this one (epoch {self.epoch}) may not write any more"
+        )
+
+    def _extend(self, connection: Connection, until: float | None) -> bool:
+        mine = (lease_table.c.study_id == self._study_id) & (lease_table.c.epoch == self.epoch)
+        return bool(connection.execute(update(lease_table).where(mine).values(held_until=until)).rowcount)
+
+    def _beat(self) -> None:
+        interval = self.lease_seconds / 3
+        said = False
+        while not self._ended.wait(interval):
+            try:
+                started = time.monotonic()
+                self.renew()
+                self._database.checkpoint()
+                said = False
+                interval = max(0.0, self.lease_seconds / 3 - (time.monotonic() - started))
+            except StaleDriverError:
+                return
+            except LedgerError as error:
+                if not said:
+                    log.warning("the lease of study %r could not be renewed, trying on: %s", self.study, error)
+                said = True
+                interval = min(1.0, self.lease_seconds / 3)

@@ -1,0 +1,172 @@
+"""The ledger: the only record of what happened in a study, read from anywhere, written by one driver at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, func, select
+
+from ablate.ledger.database import Database
+from ablate.ledger.hold import Hold
+from ablate.ledger.lease import Claim, claim, this_process
+from ablate.ledger.records import (
+    NoteRecord,
+    ReportRecord,
+    StudyRecord,
+    TrialRecord,
+    note_from_row,
+    report_from_row,
+    study_from_row,
+    trial_from_row,
+)
+from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
+from ablate.trial import TrialState
+
+RETRY_SECONDS = 30.0
+
+
+class Ledger:
+    """Reads every study in one database and hands out the right to write one; safe to share among threads.
+
+    Reads need no hold and never block a writer; each is one consistent snapshot.
+    """
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    @staticmethod
+    def open(
+        url: str, *, create: bool = True, retry_seconds: float = RETRY_SECONDS, clock: Callable[[], float] = time.time
+    ) -> Ledger:
+        """Open `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`, creating the tables when `create`.
+
+        A transient fault (a locked file, a lost connection) is tried again for `retry_seconds`; `clock`
+        gives UTC epoch seconds. Raise LedgerError in one line, never with a password, where the database
+        is unreachable, unwritable, damaged, of another schema version, or absent with `create=False`.
+        """
+        return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock)
+
+    @property
+    def url(self) -> str:
+        """The storage URL without its password."""
+        return self._database.place
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def hold(
+        self,
+        study: str,
+        *,
+        file_text: str,
+        fingerprint: str,
+        seed: int,
+        holder: str,
+        lease_seconds: float = 60.0,
+        takeover: bool = False,
+    ) -> Hold:
+        """Create the study or raise its epoch by one, and return the right to write it.
+
+        Raise LedgerHeldError (who, since when, until when) while another driver's lease is live, unless
+        `takeover`; the lease of a dead process of this machine counts as over. Raise StudyMismatchError
+        where the study was started with another seed; the file and fingerprint are replaced.
+        """
+        wanted = Claim(
+            study=study,
+            file_text=file_text,
+            fingerprint=fingerprint,
+            seed=seed,
+            holder=holder,
+            process=this_process(),
+            now=self._clock(),
+            lease_seconds=lease_seconds,
+            takeover=takeover,
+        )
+        grant = self._database.write(lambda connection: claim(connection, wanted))
+        return Hold(self._database, wanted, grant, clock=self._clock)
+
+    def studies(self) -> list[StudyRecord]:
+        """Return every study, ordered by name."""
+        return [study_from_row(row) for row in self._rows(_STUDIES.order_by(study_table.c.name))]
+
+    def study(self, name: str) -> StudyRecord | None:
+        """Return one study, or None."""
+        rows = self._rows(_STUDIES.where(study_table.c.name == name))
+        return study_from_row(rows[0]) if rows else None
+
+    def trials(self, name: str, dataset: str | None = None) -> list[TrialRecord]:
+        """Return a study's trials ordered by data set and number."""
+        query = _TRIALS.where(study_table.c.name == name)
+        if dataset is not None:
+            query = query.where(trial_table.c.dataset == dataset)
+        return [trial_from_row(row) for row in self._rows(query.order_by(*_BY_TRIAL))]
+
+    def trials_since(self, name: str, revision: int) -> list[TrialRecord]:
+        """Return the trials changed after `revision`, in the order of their last change (revision)."""
+        query = _TRIALS.where(study_table.c.name == name, trial_table.c.revision > revision)
+        return [trial_from_row(row) for row in self._rows(query.order_by(trial_table.c.revision, *_BY_TRIAL))]
+
+    def reports(self, name: str, dataset: str | None = None, number: int | None = None) -> list[ReportRecord]:
+        """Return a study's reports ordered by data set, trial, epoch and replicate."""
+        query = _REPORTS.where(study_table.c.name == name)
+        if dataset is not None:
+            query = query.where(trial_table.c.dataset == dataset)
+        if number is not None:
+            query = query.where(trial_table.c.number == number)
+        order = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)
+        return [report_from_row(row, name) for row in self._rows(query.order_by(*order))]
+
+    def reports_since(self, name: str, rowid: int) -> list[ReportRecord]:
+        """Return the reports committed after the one with `rowid` (0: all) in the order of commit.
+
+        `rowid` of the last one is the cursor of the next call: a study's rowids become visible in rising order.
+        """
+        query = _REPORTS.where(study_table.c.name == name, report_table.c.id > rowid)
+        return [report_from_row(row, name) for row in self._rows(query.order_by(report_table.c.id))]
+
+    def notes(self, name: str) -> list[NoteRecord]:
+        """Return a study's events in the order of commit."""
+        query = select(note_table).join(study_table).where(study_table.c.name == name).order_by(note_table.c.id)
+        return [note_from_row(row) for row in self._rows(query)]
+
+    def mlflow_parents(self, name: str) -> dict[str, str]:
+        """Return the MLflow parent run of each data set that has one."""
+        query = select(mlflow_parent_table).join(study_table).where(study_table.c.name == name)
+        return {row["dataset"]: row["run_id"] for row in self._rows(query.order_by(mlflow_parent_table.c.dataset))}
+
+    def counts(self, name: str) -> dict[str, dict[TrialState, int]]:
+        """Return for each data set how many of its trials are in each state that occurs."""
+        columns = (trial_table.c.dataset, trial_table.c.state)
+        query = select(*columns, func.count().label("n")).join(study_table).where(study_table.c.name == name)
+        found: dict[str, dict[TrialState, int]] = {}
+        for row in self._rows(query.group_by(*columns).order_by(*columns)):
+            found.setdefault(row["dataset"], {})[TrialState(row["state"])] = row["n"]
+        return found
+
+    def _rows(self, query: Select[Any]) -> list[RowMapping]:
+        return self._database.read(lambda connection: list(connection.execute(query).mappings()))
+
+
+_STUDIES = select(study_table, *(column for column in lease_table.c if column.name not in ("study_id", "token"))).join(
+    lease_table
+)
+_TRIALS = select(trial_table).join(study_table, trial_table.c.study_id == study_table.c.id)
+_REPORTS = (
+    select(report_table, trial_table.c.dataset, trial_table.c.number)
+    .join(trial_table, report_table.c.trial_id == trial_table.c.id)
+    .join(study_table, report_table.c.study_id == study_table.c.id)
+)
+_BY_TRIAL = (trial_table.c.dataset, trial_table.c.number)

@@ -1,0 +1,193 @@
+"""What the ledger takes and gives back: frozen records, and their JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping
+
+from ablate.config import InputShape, Size
+from ablate.errors import LedgerError
+from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTrial:
+    """A suggestion, before it is committed; it enters the ledger as WAITING."""
+
+    config: TrialConfig
+    size: Size | None = None
+    shape: InputShape | None = None
+    sampler_state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """A study and who drives it; times are UTC epoch seconds, and the holder's are None while nobody does."""
+
+    name: str
+    file_text: str
+    fingerprint: str
+    seed: int
+    epoch: int
+    revision: int
+    created_at: float
+    holder: str | None
+    host: str | None
+    pid: int | None
+    held_since: float | None
+    held_until: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """A trial as it stands; times are UTC epoch seconds, `wall_seconds` is training alone over all attempts.
+
+    `revision` is the study's revision at the trial's last change (see Ledger.trials_since).
+    """
+
+    config: TrialConfig
+    state: TrialState
+    attempt: int
+    epochs_done: int
+    wall_seconds: float
+    params: int | None
+    params_body: int | None
+    flops: int | None
+    shape: InputShape | None
+    sampler_state: dict[str, Any]
+    error: str | None
+    checkpoint: str | None
+    mlflow_run_id: str | None
+    driver_epoch: int
+    revision: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+
+    @property
+    def key(self) -> TrialKey:
+        """The trial's key."""
+        return self.config.key
+
+    @property
+    def size(self) -> Size | None:
+        """The counted size, or None where the trial was not measured."""
+        if self.params is None or self.params_body is None or self.flops is None:
+            return None
+        return Size(params=self.params, params_body=self.params_body, flops=self.flops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRecord:
+    """One replicate's share of a committed report; `rowid` grows with every report of the study."""
+
+    rowid: int
+    key: TrialKey
+    replicate: int
+    epoch: int
+    metrics: dict[str, float]
+    diverged: bool
+    final: bool
+    decision: Decision
+    checkpoint: str | None
+    wall_seconds: float
+    driver_epoch: int
+    created_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteRecord:
+    """An event of the study, such as the freezing of a front or the opening of the test split."""
+
+    rowid: int
+    kind: str
+    dataset: str | None
+    payload: dict[str, Any]
+    driver_epoch: int
+    created_at: float
+
+
+def to_text(value: object, what: str) -> str:
+    """Return `value` as strict JSON; raise LedgerError where it is not JSON (NaN, infinity, foreign types)."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"{what} cannot be stored as JSON: {error}") from error
+
+
+def metrics_to_text(metrics: Mapping[str, float]) -> str:
+    """Return one replicate's metrics as JSON: NaN as null, infinities as "inf" and "-inf"."""
+    values: dict[str, object] = {}
+    for name, value in metrics.items():
+        number = float(value)
+        values[name] = number if math.isfinite(number) else (None if math.isnan(number) else str(number))
+    return json.dumps(values, separators=(",", ":"))
+
+
+def metrics_from_text(text: str) -> dict[str, float]:
+    """Return the metrics of `metrics_to_text`, null as NaN."""
+    return {name: math.nan if value is None else float(value) for name, value in json.loads(text).items()}
+
+
+def message_text(message: str | None, limit: int = 20_000) -> str | None:
+    """Return an error message that every database can store, at most `limit` characters."""
+    if message is None:
+        return None
+    clean = message.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def study_from_row(row: RowMapping) -> StudyRecord:
+    """Return the record of a row of study and lease."""
+    names = ("name", "fingerprint", "seed", "epoch", "revision", "created_at", "holder", "host", "pid")
+    held = {name: row[name] for name in ("held_since", "held_until")}
+    return StudyRecord(file_text=row["file"], **{name: row[name] for name in names}, **held)
+
+
+def trial_from_row(row: RowMapping) -> TrialRecord:
+    """Return the record of a trial's row; raise LedgerError where it is damaged."""
+    same = (
+        "attempt", "epochs_done", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint",
+        "mlflow_run_id", "driver_epoch", "revision", "created_at", "started_at", "finished_at",
+    )  # fmt: skip
+    try:
+        return TrialRecord(
+            config=TrialConfig.from_json(json.loads(row["config"])),
+            state=TrialState(row["state"]),
+            shape=InputShape.model_validate_json(row["shape"]) if row["shape"] else None,
+            sampler_state=json.loads(row["sampler_state"]),
+            **{name: row[name] for name in same},
+        )
+    except (ValidationError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise LedgerError(f"ledger: trial {row['dataset']}/{row['number']} is damaged: {reason}") from error
+
+
+def report_from_row(row: RowMapping, study: str) -> ReportRecord:
+    """Return the record of a report's row joined with its trial's data set and number."""
+    return ReportRecord(
+        rowid=row["id"],
+        key=TrialKey(study=study, dataset=row["dataset"], number=row["number"]),
+        replicate=row["replicate"],
+        epoch=row["epoch"],
+        metrics=metrics_from_text(row["metrics"]),
+        diverged=bool(row["diverged"]),
+        final=bool(row["final"]),
+        decision=Decision(row["decision"]),
+        checkpoint=row["checkpoint"],
+        wall_seconds=row["wall_seconds"],
+        driver_epoch=row["driver_epoch"],
+        created_at=row["created_at"],
+    )
+
+
+def note_from_row(row: RowMapping) -> NoteRecord:
+    """Return the record of a note's row."""
+    same = ("kind", "dataset", "driver_epoch", "created_at")
+    return NoteRecord(rowid=row["id"], payload=json.loads(row["payload"]), **{name: row[name] for name in same})

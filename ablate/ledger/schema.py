@@ -1,0 +1,173 @@
+"""The ledger's tables: one definition for SQLite and PostgreSQL (docs/ledger.md)."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    inspect,
+    select,
+    text,
+)
+
+from ablate.errors import LedgerError
+from ablate.trial import Decision, TrialState
+
+SCHEMA_VERSION = 1
+ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
+
+metadata = MetaData()
+_rowid = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is a rowid on SQLite
+
+
+def _one_of(column: str, values: list[str], name: str) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
+
+
+version_table = Table("ablate_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+study_table = Table(
+    "ablate_study",
+    metadata,
+    Column("id", _rowid, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("file", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+# Apart from the study's row, which holds the whole file: every write touches this one.
+lease_table = Table(
+    "ablate_lease",
+    metadata,
+    Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
+    Column("epoch", Integer, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("holder", Text),
+    Column("host", Text),
+    Column("place", Text),
+    Column("pid", Integer),
+    Column("process_started", Text),
+    Column("token", Text, nullable=False),
+    Column("held_since", Double),
+    Column("held_until", Double),
+)
+
+trial_table = Table(
+    "ablate_trial",
+    metadata,
+    Column("id", _rowid, primary_key=True),
+    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False),
+    Column("dataset", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("replicates", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("epochs_done", Integer, nullable=False),
+    Column("wall_seconds", Double, nullable=False),
+    Column("params", BigInteger),
+    Column("params_body", BigInteger),
+    Column("flops", BigInteger),
+    Column("shape", Text),
+    Column("sampler_state", Text, nullable=False),
+    Column("error", Text),
+    Column("checkpoint", Text),
+    Column("mlflow_run_id", Text),
+    Column("driver_epoch", Integer, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    UniqueConstraint("study_id", "dataset", "number", name="ablate_trial_number"),
+    CheckConstraint("number >= 0", name="ablate_trial_number_positive"),
+    _one_of("state", [str(state) for state in TrialState], "ablate_trial_state"),
+    _one_of("stage", ["search", "confirm"], "ablate_trial_stage"),
+    Index("ablate_trial_revision", "study_id", "revision"),
+)
+
+report_table = Table(
+    "ablate_report",
+    metadata,
+    Column("id", _rowid, primary_key=True),
+    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False),
+    Column("trial_id", _rowid, ForeignKey("ablate_trial.id"), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("replicate", Integer, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("diverged", Integer, nullable=False),
+    Column("final", Integer, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("checkpoint", Text),
+    Column("wall_seconds", Double, nullable=False),
+    Column("driver_epoch", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    UniqueConstraint("trial_id", "epoch", "replicate", name="ablate_report_once"),
+    _one_of("decision", [str(decision) for decision in Decision], "ablate_report_decision"),
+    Index("ablate_report_cursor", "study_id", "id"),
+)
+
+note_table = Table(
+    "ablate_note",
+    metadata,
+    Column("id", _rowid, primary_key=True),
+    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("dataset", Text),
+    Column("payload", Text, nullable=False),
+    Column("driver_epoch", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+mlflow_parent_table = Table(
+    "ablate_mlflow_parent",
+    metadata,
+    Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
+    Column("dataset", Text, primary_key=True),
+    Column("run_id", Text, nullable=False),
+)
+
+
+def serialise(connection: Connection) -> None:
+    """Let only one transaction past this point at a time; on SQLite BEGIN IMMEDIATE has done so already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+
+
+def stored_version(connection: Connection) -> int | None:
+    """Return the schema version in the database; None where no ledger was ever made."""
+    if not inspect(connection).has_table(version_table.name):
+        return None
+    version = connection.execute(select(version_table.c.version)).scalar_one_or_none()
+    return None if version is None else int(version)
+
+
+def create(connection: Connection) -> None:
+    """Create the tables of SCHEMA_VERSION unless another process was faster."""
+    serialise(connection)
+    if stored_version(connection) is None:
+        metadata.create_all(connection)
+        connection.execute(insert(version_table).values(version=SCHEMA_VERSION))
+
+
+def check_version(version: int, place: str) -> None:
+    """Raise LedgerError unless this ablate reads schema `version`."""
+    if version == SCHEMA_VERSION:
+        return
+    older = version < SCHEMA_VERSION
+    advice = "start a new ledger or use the ablate that wrote it" if older else "upgrade ablate"
+    age = "an older" if older else "a newer"
+    raise LedgerError(f"ledger {place} was written by {age} ablate (schema {version}, here {SCHEMA_VERSION}): {advice}")
