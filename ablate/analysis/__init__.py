@@ -1,0 +1,43 @@
+"""What the trials say: fronts, hypervolume, curves and intervals, as pure functions of polars tables.
+
+Everything here reads tables of `ablate.results` (or any with the same columns) and draws nothing.
+"""
+
+from __future__ import annotations
+
+from ablate.analysis.fits import CurveFit, fit_curve
+from ablate.analysis.front import (
+    candidates,
+    cost_metric,
+    front,
+    front_stage,
+    metric_at,
+    metric_values,
+    nondominated,
+    objective_values,
+    quality_objective,
+)
+from ablate.analysis.hypervolume import Hypervolume, dominated_volume, hypervolume, reference_point
+from ablate.analysis.intervals import Interval, natural_bounds, smallest_effect, t_interval
+
+__all__ = [
+    "CurveFit",
+    "Hypervolume",
+    "Interval",
+    "candidates",
+    "cost_metric",
+    "dominated_volume",
+    "fit_curve",
+    "front",
+    "front_stage",
+    "hypervolume",
+    "metric_at",
+    "metric_values",
+    "natural_bounds",
+    "nondominated",
+    "objective_values",
+    "quality_objective",
+    "reference_point",
+    "smallest_effect",
+    "t_interval",
+]

@@ -1,0 +1,165 @@
+"""The three curves of error against size, fitted to log errors by Huber loss, and their AICc."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+Form = Literal["constant", "log-linear", "power"]
+Array = NDArray[np.float64]
+HUBER = 1e-3  # in log error: beyond it residuals count by their size, not their square
+least_squares: Any = optimize.least_squares
+MIN_EXPONENT, MAX_EXPONENT = 1e-3, 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """One fitted form: `parameters` are (log E), (log A, α) or (log E, log A, α); A belongs to sizes / `scale`."""
+
+    form: Form
+    parameters: Array
+    loss: float
+    aicc: float
+    scale: float
+    agreeing: int = 1
+    starts: int = 1
+    rivals: tuple[float, ...] = ()
+
+    def log_error(self, sizes: Array) -> Array:
+        """Return the fitted log error at `sizes`."""
+        return MODELS[self.form](self.parameters, np.log(sizes / self.scale))
+
+
+def _constant(p: Array, log_size: Array) -> Array:
+    return np.full_like(log_size, p[0])
+
+
+def _log_linear(p: Array, log_size: Array) -> Array:
+    return np.asarray(p[0] - p[1] * log_size)
+
+
+def _power(p: Array, log_size: Array) -> Array:
+    """log(E + A N^-α) as log-sum-exp of log E and log A - α log N."""
+    return np.asarray(np.logaddexp(p[0], p[1] - p[2] * log_size))
+
+
+MODELS: dict[Form, Callable[[Array, Array], Array]] = {
+    "constant": _constant,
+    "log-linear": _log_linear,
+    "power": _power,
+}
+
+
+def power_jacobian(p: Array, log_size: Array) -> Array:
+    """Return the derivatives of the power form's log error by (log E, log A, α), [n, 3]."""
+    floor = np.exp(p[0] - _power(p, log_size))
+    return np.stack([floor, 1 - floor, -(1 - floor) * log_size], axis=1)
+
+
+def jacobian(form: Form, p: Array, log_size: Array) -> Array:
+    """Return the derivatives of the form's log error by its parameters, [n, k]."""
+    if form == "power":
+        return power_jacobian(p, log_size)
+    ones = np.ones_like(log_size)
+    return ones[:, None] if form == "constant" else np.stack([ones, -log_size], axis=1)
+
+
+def huber(residuals: Array) -> float:
+    """Return the summed Huber loss of log residuals with the corner at 1e-3."""
+    size = np.abs(residuals)
+    return float(np.where(size <= HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum())
+
+
+def aicc(residuals: Array, coefficients: int) -> float:
+    """Return the small-sample AIC of a fit with Laplace noise in log error; the scale counts as one parameter.
+
+    2n log(2b) + 2n + 2k + 2k(k+1)/(n-k-1), b the mean absolute residual (never below the Huber corner), k =
+    coefficients + 1; infinite where n <= k + 1. Laplace because a Huber loss of 1e-3 is an absolute loss at any
+    realistic noise.
+    """
+    n, k = len(residuals), coefficients + 1
+    if n <= k + 1:
+        return math.inf
+    width = max(float(np.abs(residuals).mean()), HUBER)
+    return 2 * n * math.log(2 * width) + 2 * n + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
+def fit_form(form: Form, sizes: Array, errors: Array) -> Fitted:
+    """Fit one form to `errors` [n] at `sizes` [n] by Huber loss, from a grid of starts for the power form."""
+    scale = float(np.exp(np.log(sizes).mean()))
+    log_size, log_error = np.log(sizes / scale), np.log(errors)
+    if form == "power":
+        return _fit_power(log_size, log_error, scale)
+    if form == "constant":
+        solution = np.array([np.median(log_error)])
+    else:
+        slope, level = np.polyfit(log_size, log_error, 1)
+        solution = refine("log-linear", np.array([level, -slope]), log_size, log_error)
+    residuals = log_error - MODELS[form](solution, log_size)
+    return Fitted(
+        form=form, parameters=solution, loss=huber(residuals), aicc=aicc(residuals, len(solution)), scale=scale
+    )
+
+
+def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array:
+    """Return the minimum of the Huber loss reached from `start`, through ever sharper corners."""
+    model = MODELS[form]
+    bounds = (-np.inf, np.inf) if form != "power" else ([-30.0, -30.0, MIN_EXPONENT], [5.0, 30.0, MAX_EXPONENT])
+    solution = start
+    for corner in (1.0, 0.1, 0.01, HUBER):
+        solution = least_squares(
+            lambda p: model(p, log_size) - log_error,
+            solution,
+            jac=lambda p: jacobian(form, p, log_size),
+            loss="huber",
+            f_scale=corner,
+            bounds=bounds,
+            x_scale=1.0,
+            max_nfev=200,
+        ).x
+    return np.asarray(solution, dtype=np.float64)
+
+
+def _fit_power(log_size: Array, log_error: Array, scale: float) -> Fitted:
+    middle, lowest = float(np.median(log_error)), float(log_error.min())
+    solutions = []
+    for exponent, below in product((0.15, 0.4, 0.8, 1.5), (0.05, 0.7, 2.5)):
+        start = np.array([lowest - below, middle, exponent])
+        solutions.append(refine("power", start, log_size, log_error))
+    losses = np.array([huber(log_error - _power(p, log_size)) for p in solutions])
+    best = int(losses.argmin())
+    near = losses <= losses[best] * 1.005 + 1e-12
+    residuals = log_error - _power(solutions[best], log_size)
+    return Fitted(
+        form="power",
+        parameters=solutions[best],
+        loss=float(losses[best]),
+        aicc=aicc(residuals, 3),
+        scale=scale,
+        agreeing=int(near.sum()),
+        starts=len(solutions),
+        rivals=tuple(float(p[2]) for p, n in zip(solutions, near, strict=True) if n),
+    )
+
+
+def resampled(fit: Fitted, sizes: Array, errors: Array, draws: int) -> Array:
+    """Return the parameters refitted to `draws` residual bootstraps, [draws, k].
+
+    Residuals are centred and inflated by √(n/(n-k)), so that their variance is unbiased; the generator is fixed, so
+    that equal data give equal intervals.
+    """
+    generator = np.random.default_rng(20240501)
+    log_size, log_error = np.log(sizes / fit.scale), np.log(errors)
+    fitted = MODELS[fit.form](fit.parameters, log_size)
+    residuals = log_error - fitted
+    freedom = max(len(sizes) - len(fit.parameters), 1)
+    residuals = (residuals - residuals.mean()) * math.sqrt(len(sizes) / freedom)
+    samples = [fitted + generator.choice(residuals, len(sizes)) for _ in range(draws)]
+    return np.stack([refine(fit.form, fit.parameters, log_size, sample) for sample in samples])

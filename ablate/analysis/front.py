@@ -1,0 +1,119 @@
+"""Fronts: the finished trials that no other finished trial beats on every declared objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import moocore
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ablate.trial import Stage, TrialState
+
+if TYPE_CHECKING:
+    from ablate.study import Constraint, Objective
+
+COST_METRICS = ("params", "params_body", "flops", "wall_seconds")
+
+
+def metric_at(metric: str, stage: str) -> str:
+    """Return the column that answers for `metric` at a stage: `val_*` is read from `test_*` once confirmed."""
+    return "test_" + metric.removeprefix("val_") if stage == "confirm" and metric.startswith("val_") else metric
+
+
+def front_stage(table: pl.DataFrame, dataset: str) -> Stage:
+    """Return `confirm` as soon as one confirmation trial of the data set is complete, else `search`."""
+    confirmed = table.filter(
+        (pl.col("dataset") == dataset) & (pl.col("stage") == "confirm") & (pl.col("state") == TrialState.COMPLETE)
+    )
+    return "confirm" if confirmed.height else "search"
+
+
+def metric_values(table: pl.DataFrame, metric: str) -> NDArray[np.float64]:
+    """Return a column as float64, NaN where it is null or does not exist, [n]."""
+    if metric not in table.columns:
+        return np.full(table.height, np.nan)
+    return table[metric].cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().astype(np.float64)
+
+
+def objective_values(table: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> NDArray[np.float64]:
+    """Return the objectives of every row as they were measured at `stage`, [n, m]; NaN where one is missing."""
+    columns = [metric_values(table, metric_at(objective.metric, stage)) for objective in objectives]
+    return np.stack(columns, axis=1) if columns else np.empty((table.height, 0))
+
+
+def candidates(
+    table: pl.DataFrame,
+    objectives: Sequence[Objective],
+    *,
+    dataset: str,
+    stage: str,
+    constraints: Sequence[Constraint] = (),
+) -> pl.DataFrame:
+    """Return the rows that may stand on a front: COMPLETE, of `stage`, objectives finite, constraints kept."""
+    rows = table.filter(
+        (pl.col("dataset") == dataset) & (pl.col("stage") == stage) & (pl.col("state") == TrialState.COMPLETE)
+    )
+    keep = np.isfinite(objective_values(rows, objectives, stage)).all(axis=1)
+    for constraint in constraints:
+        values = metric_values(rows, metric_at(constraint.metric, stage))
+        keep &= values <= constraint.bound if constraint.op == "<=" else values >= constraint.bound
+    return rows.filter(pl.Series(keep, dtype=pl.Boolean))
+
+
+def nondominated(values: NDArray[np.float64], objectives: Sequence[Objective]) -> NDArray[np.bool_]:
+    """Return which rows of `values` [n, m] no other row dominates; equal rows stand or fall together.
+
+    A row dominates another when it is no worse on every objective and better on at least one.
+    """
+    if not len(values) or not values.shape[1]:
+        return np.zeros(len(values), dtype=bool)
+    maximise = [objective.direction == "maximize" for objective in objectives]
+    signed = np.where(maximise, -values, values)
+    if signed.shape[1] == 1:
+        return np.asarray(signed[:, 0] == signed[:, 0].min(), dtype=bool)
+    return np.asarray(moocore.is_nondominated(signed, keep_weakly=True), dtype=bool)
+
+
+def front(
+    table: pl.DataFrame, objectives: Sequence[Objective], *, constraints: Sequence[Constraint] = ()
+) -> pl.DataFrame:
+    """Return the non-dominated rows of a trials table, data set by data set, cheapest first.
+
+    Only COMPLETE trials count. Where a data set has complete confirmation trials, its front is of these alone, with
+    `val_*` objectives read from `test_*`. Rows with a missing or non-finite objective never enter.
+    """
+    parts = []
+    for dataset in table["dataset"].unique(maintain_order=True):
+        stage = front_stage(table, dataset)
+        rows = candidates(table, objectives, dataset=dataset, stage=stage, constraints=constraints)
+        rows = rows.filter(pl.Series(nondominated(objective_values(rows, objectives, stage), objectives)))
+        parts.append(_cheapest_first(rows, objectives, stage))
+    return pl.concat(parts) if parts else table.clear()
+
+
+def cost_metric(objectives: Sequence[Objective]) -> str:
+    """Return the declared cost objective, or `params` when none is declared."""
+    return next((o.metric for o in objectives if o.metric in COST_METRICS), "params")
+
+
+def quality_objective(objectives: Sequence[Objective]) -> Objective:
+    """Return the first objective that is not a cost, or the first one when all are."""
+    return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
+
+
+def front_values(row: Mapping[str, Any], objectives: Sequence[Objective]) -> dict[str, float]:
+    """Return a front row's objectives by the column that they were read from."""
+    names = [metric_at(objective.metric, row["stage"]) for objective in objectives]
+    return {name: float(row[name]) for name in names}
+
+
+def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> pl.DataFrame:
+    cost = metric_values(rows, cost_metric(objectives))
+    quality = quality_objective(objectives)
+    values = metric_values(rows, metric_at(quality.metric, stage))
+    best_first = -values if quality.direction == "maximize" else values
+    trial = metric_values(rows, "trial")
+    return rows[np.lexsort((trial, best_first, cost)).tolist()] if rows.height else rows
