@@ -1,0 +1,151 @@
+"""The training loop, as a generator of Reports: whoever iterates decides whether to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ablate.config import InputShape
+from ablate.errors import TrialError
+from ablate.randomness import stream
+from ablate.tasks import Data, Task, load_task
+from ablate.training import checkpoint
+from ablate.training.evaluate import add, evaluate
+from ablate.training.modules import initial_weights, plain_module
+from ablate.training.order import Parts, epoch_order, split, steps_per_epoch, test_part
+from ablate.training.rows import DTYPES, RowGroup
+from ablate.training.schedule import multipliers
+from ablate.trial import Report, TrialConfig
+
+STEPS_BETWEEN_CHECKS = 64  # asking a GPU whether any row is alive waits for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    config: TrialConfig
+    task: Task
+    data: Data
+    shape: InputShape
+    parts: Parts
+    group: RowGroup
+
+
+def train(
+    config: TrialConfig,
+    *,
+    data_dir: Path | None = None,
+    checkpoints: Path | None = None,
+    device: str = "cpu",
+    data: Data | None = None,
+) -> Iterator[Report]:
+    """Train one trial, all its replicates at once, and yield a Report every `report_every` epochs and after the last.
+
+    `checkpoints` is the trial's own folder: a checkpoint is on disk before its Report is yielded, and a trial that
+    finds one there first yields that Report again, then goes on, on the CPU bit for bit as if it had not stopped.
+    `data` replaces what the task would load. A replicate whose loss or gradient is not finite is frozen, its
+    metrics become NaN. Torch's thread count and global random state are left alone. Raises TrialError when every
+    replicate diverged, CheckpointError, DataError and RegistryError.
+    """
+    trial = _prepare(config, data_dir=data_dir, device=device, data=data)
+    last, wall_seconds = 0, 0.0
+    saved = checkpoint.newest(checkpoints, config) if checkpoints is not None else None
+    if saved is not None:
+        trial.group.restore(saved.tensors)
+        last, wall_seconds = saved.report.epoch, saved.report.wall_seconds
+        yield saved.report
+    for epoch in range(last + 1, config.train.epochs + 1):
+        started = time.perf_counter()
+        running = _train_epoch(trial, epoch)
+        final = epoch == config.train.epochs
+        if not final and epoch % config.train.report_every:
+            wall_seconds += time.perf_counter() - started
+            continue
+        metrics = _metrics(trial, running, epoch=epoch, final=final)
+        wall_seconds += time.perf_counter() - started
+        report = Report(
+            epoch=epoch,
+            metrics=metrics,
+            wall_seconds=wall_seconds,
+            checkpoint=None if checkpoints is None else checkpoint.file_name(epoch),
+            diverged=tuple(not alive for alive in trial.group.alive.tolist()),
+            final=final,
+        )
+        if checkpoints is not None:
+            checkpoint.write(checkpoints, config, trial.shape, report, trial.group.tensors())
+        yield report
+
+
+def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: Data | None) -> _Trial:
+    task = load_task(config.task)
+    shape = task.shape(data_dir)
+    data = task.load(data_dir) if data is None else data
+    parts = split(data, config, device=torch.device(device), dtype=DTYPES[config.train.precision])
+    steps = steps_per_epoch(parts.train.index.shape[1], config.train.batch_size)
+    schedule = multipliers(config.train.schedule, epochs=config.train.epochs, steps_per_epoch=steps)
+    rows = len(config.seeds)
+    group = RowGroup(
+        plain_module(config, shape),
+        [initial_weights(config, shape, replicate=replicate) for replicate in range(rows)],
+        [config.train] * rows,
+        [schedule] * rows,
+        loss=task.loss,
+        device=device,
+    )
+    return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group)
+
+
+def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
+    """Train one epoch; return the running means over it of loss and metrics, float64 [R] each."""
+    group, samples, batch = trial.group, trial.parts.train, trial.config.train.batch_size
+    chosen = samples.index.shape[1]
+    order = epoch_order(trial.config, samples=chosen, epoch=epoch).to(group.device)
+    index = samples.index.gather(1, order)[:, : steps_per_epoch(chosen, batch) * batch]
+    sums: dict[str, Tensor] = {}
+    group.module.train()
+    with _keyed_global_generator(trial.config, epoch, group.device):
+        for step, index_rb in enumerate(torch.split(index, batch, dim=1)):
+            x, targets = samples.batch(index_rb)
+            scores, losses = group.step(x, targets)
+            add(sums, {"loss": losses[:, None] * index_rb.shape[1], **trial.task.metrics(scores, targets)})
+            if step % STEPS_BETWEEN_CHECKS == 0:
+                _require_alive(group, epoch)
+    _require_alive(group, epoch)
+    return {name: total / index.shape[1] for name, total in sums.items()}
+
+
+@contextmanager
+def _keyed_global_generator(config: TrialConfig, epoch: int, device: torch.device) -> Iterator[None]:
+    """Key what a module of your own draws from torch's global generator (dropout), and put the old state back."""
+    key = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "dropout", epoch).integers(2**63))
+    on_cpu = device.type == "cpu"
+    with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
+        torch.manual_seed(key)
+        yield
+
+
+def _metrics(trial: _Trial, running: dict[str, Tensor], *, epoch: int, final: bool) -> tuple[dict[str, float], ...]:
+    """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
+    group = trial.group
+    values = {f"train_{name}": value for name, value in running.items()}
+    validation = evaluate(group, trial.task, trial.parts.validation)
+    group.freeze(~torch.isfinite(validation["loss"]))
+    _require_alive(group, epoch)
+    values |= {f"val_{name}": value for name, value in validation.items()}
+    values["learning_rate"] = group.learning_rates()
+    if final and trial.config.stage == "confirm":
+        test = test_part(trial.data, trial.config, device=group.device, dtype=group.dtype)
+        values |= {f"test_{name}": value for name, value in evaluate(group, trial.task, test).items()}
+    rows = torch.stack([torch.where(group.alive, value, torch.nan) for value in values.values()]).T.tolist()
+    return tuple(dict(zip(values, row, strict=True)) for row in rows)
+
+
+def _require_alive(group: RowGroup, epoch: int) -> None:
+    if not bool(group.alive.any()):
+        every = "the replicate" if group.rows == 1 else f"all {group.rows} replicates"
+        raise TrialError(f"diverged at epoch {epoch}: loss or gradient of {every} is not finite")

@@ -1,0 +1,53 @@
+"""The ordinary module of a trial: as training starts from it, and with trained weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config import InputShape
+from ablate.errors import CheckpointError, RequestError
+from ablate.models import build, initial_parameters
+from ablate.randomness import stream
+from ablate.training import checkpoint
+from ablate.trial import TrialConfig
+
+
+def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
+    """Return the trial's module on the CPU; what its builder draws is keyed, global random state is left alone."""
+    first = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "initialisation").integers(2**63))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(first)
+        return build(config.model, shape)
+
+
+def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
+    """Return the initial parameters of one replicate by path, float32."""
+    seed, dataset = config.seeds[replicate], config.key.dataset
+    return initial_parameters(config.model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
+
+
+def predictor(config: TrialConfig, checkpoints: Path, replicate: int = 0) -> nn.Module:
+    """Return the plain module with the weights of `replicate` from the newest whole checkpoint, in evaluation mode.
+
+    It maps tokens x [B, T, F] (`Data.tokens` makes them) to scores [B, M] on the CPU and needs no data.
+    Raises CheckpointError where there is no whole checkpoint or it is of another trial, RequestError where the trial
+    has no such replicate.
+    """
+    if not 0 <= replicate < len(config.seeds):
+        raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
+    found = checkpoint.newest(checkpoints, config)
+    if found is None:
+        raise CheckpointError(f"no whole checkpoint of {config.key} in {checkpoints}")
+    weights = {
+        name.removeprefix("weights."): value[replicate]
+        for name, value in found.tensors.items()
+        if name.startswith("weights.")
+    }
+    module = plain_module(config, found.shape)
+    if config.train.precision == "float64":
+        module = module.double()
+    module.load_state_dict({**initial_weights(config, found.shape, replicate=replicate), **weights}, strict=False)
+    return module.eval()

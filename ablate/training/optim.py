@@ -1,0 +1,117 @@
+"""AdamW, Adam and SGD as operations on rows: weights, gradients and moments are [R, P], settings are [R, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from ablate.config import TrainConfig
+
+CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """What may differ from row to row, float64 [R, 1] each; `multipliers` [R, S] is the schedule of S steps.
+
+    Kept in float64 whatever the weights are, so that 1 - beta2 and the bias corrections round as torch.optim's do.
+    """
+
+    learning_rate: Tensor
+    weight_decay: Tensor
+    beta1: Tensor
+    beta2: Tensor
+    epsilon: Tensor
+    momentum: Tensor
+    clip_norm: Tensor
+    label_smoothing: Tensor
+    multipliers: Tensor
+
+    @staticmethod
+    def of(configs: Sequence[TrainConfig], schedules: Sequence[Tensor]) -> RowSettings:
+        """Return the settings of one row per configuration; shorter schedules keep their last factor."""
+        longest = max(len(schedule) for schedule in schedules)
+        padded = [torch.cat([s, s[-1:].expand(longest - len(s))]) for s in schedules]
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64)[:, None]
+
+        return RowSettings(
+            learning_rate=column([c.learning_rate for c in configs]),
+            weight_decay=column([c.weight_decay for c in configs]),
+            beta1=column([c.beta1 for c in configs]),
+            beta2=column([c.beta2 for c in configs]),
+            epsilon=column([c.epsilon for c in configs]),
+            momentum=column([c.momentum for c in configs]),
+            clip_norm=column([float("inf") if c.clip_norm is None else c.clip_norm for c in configs]),
+            label_smoothing=column([c.label_smoothing for c in configs]),
+            multipliers=torch.stack(padded),
+        )
+
+    def rate(self, step: Tensor) -> Tensor:
+        """Return the learning rate of every row at its own `step` [R, 1], counted from 0."""
+        return self.learning_rate * self.multipliers.gather(1, step.clamp(max=self.multipliers.shape[1] - 1))
+
+    def to(self, device: torch.device) -> RowSettings:
+        """Return the settings on `device`."""
+        return replace(self, **{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowState:
+    """What a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
+
+    SGD keeps its momentum in `first` and leaves `second` unused ([R, 0]). `work` [R, P] is scratch.
+    """
+
+    weights: Tensor
+    first: Tensor
+    second: Tensor
+    step: Tensor
+    alive: Tensor
+    work: Tensor
+
+
+def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSettings) -> None:
+    """Make one step of `optimizer` in every row that is alive; `grads` [R, P] is used up.
+
+    The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
+    is not alive keeps its weights bit for bit, whatever its gradient and moments hold.
+    """
+    rate = torch.where(state.alive, settings.rate(state.step), 0.0)
+    state.step.add_(state.alive)
+    dtype = state.weights.dtype
+    if optimizer == "adamw":
+        state.weights.mul_((1 - rate * settings.weight_decay).to(dtype))
+    else:
+        grads.add_(torch.mul(state.weights, settings.weight_decay.to(dtype), out=state.work))
+    rule = _sgd if optimizer == "sgd" else _adam
+    update = rule(state, grads, settings, rate)
+    if state.weights.device.type != "cpu" or not state.alive.all():
+        update.masked_fill_(~state.alive, 0.0)
+    state.weights.sub_(update)
+
+
+def _adam(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
+    """Return rate / c1 * m / (sqrt(v / c2) + eps) with c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
+    dtype = grads.dtype
+    step = state.step.clamp(min=1)
+    root = (1 - settings.beta2**step).sqrt()
+    size = (rate * root / (1 - settings.beta1**step)).to(dtype)
+    state.first.lerp_(grads, (1 - settings.beta1).to(dtype))
+    state.second.lerp_(grads.mul_(grads), (1 - settings.beta2).to(dtype))
+    torch.sqrt(state.second, out=state.work).add_((settings.epsilon * root).to(dtype))
+    return torch.div(state.first, state.work, out=state.work).mul_(size)
+
+
+def _sgd(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
+    state.first.mul_(settings.momentum.to(grads.dtype)).add_(grads)
+    return torch.mul(state.first, rate.to(grads.dtype), out=state.work)
+
+
+def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
+    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place."""
+    grads.mul_((clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0).to(grads.dtype))

@@ -1,0 +1,197 @@
+"""The row engine: R replicas of one architecture as rows of one flat buffer, trained in lockstep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config import TrainConfig
+from ablate.errors import CheckpointError
+from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
+
+Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
+ALIGNMENT = 16  # elements; a replica's tensors lie equally to cache lines in every slot, so kernels round alike
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one parameter lies in a row: columns `start` to `stop`, then `pad` unused ones."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+    pad: int
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Return this parameter's view [R, *shape] of `rows` [R, P]."""
+        return rows[:, self.start : self.stop].view(rows.shape[0], *self.shape)
+
+
+def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Place, ...]:
+    """Return the places of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
+    places, start = [], 0
+    for name, shape in shapes.items():
+        stop = start + shape.numel()
+        pad = -stop % ALIGNMENT
+        places.append(Place(name=name, shape=shape, start=start, stop=stop, pad=pad))
+        start = stop + pad
+    return tuple(places)
+
+
+class RowGroup:
+    """R replicas as rows: weights, gradients and moments are [R, P], settings [R, 1].
+
+    `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
+    but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
+    is called with every parameter [R, ...]; any other one goes through torch.func.vmap. Parameters that do not require
+    a gradient stay as they are. A row whose loss or gradient is not finite, or whose gradient's 2-norm overflows,
+    is frozen: `alive` turns False and its weights stay bit for bit, without touching the others.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        initial: Sequence[Mapping[str, Tensor]],
+        configs: Sequence[TrainConfig],
+        schedules: Sequence[Tensor],
+        *,
+        loss: Loss,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.optimizer, self.precision = configs[0].optimizer, configs[0].precision
+        self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
+        self.module = module.to(device=self.device, dtype=self.dtype)
+        self.settings = RowSettings.of(configs, schedules).to(self.device)
+        self.clips = any(config.clip_norm is not None for config in configs)
+        smooths = any(config.label_smoothing for config in configs)
+        self.smoothing: float | Tensor = self.settings.label_smoothing.to(self.dtype) if smooths else 0.0
+        learned = {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
+        self.places = lay_out(learned)
+        self._allocate(len(configs))
+        for place in self.places:
+            place.of(self.state.weights).copy_(torch.stack([row[place.name] for row in initial]))
+        fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
+        self.fixed = {name: value.to(self.device, self.dtype) for name, value in fixed.items()}
+        self.leaves = {p.name: p.of(self.state.weights).detach().requires_grad_() for p in self.places}
+
+    def _allocate(self, rows: int) -> None:
+        columns = self.places[-1].stop + self.places[-1].pad
+
+        def zeros(width: int, dtype: torch.dtype = self.dtype) -> Tensor:
+            return torch.zeros(rows, width, dtype=dtype, device=self.device)
+
+        self.grads = zeros(columns)
+        self.pads = {place.name: zeros(place.pad) for place in self.places if place.pad}
+        self.state = RowState(
+            weights=zeros(columns),
+            first=zeros(columns),
+            second=zeros(0 if self.optimizer == "sgd" else columns),
+            step=zeros(1, torch.int64),
+            alive=~zeros(1, torch.bool),
+            work=zeros(columns),
+        )
+
+    @property
+    def rows(self) -> int:
+        """The number of rows R."""
+        return self.state.weights.shape[0]
+
+    @property
+    def alive(self) -> Tensor:
+        """Which rows are not frozen, bool [R]."""
+        return self.state.alive[:, 0]
+
+    def forward(self, x_rbtf: Tensor) -> Tensor:
+        """Return the scores [R, B, M] of x [R, B, T, F], every row with its own weights."""
+        parameters = {**self.leaves, **self.fixed}
+        with self._autocast():
+            if getattr(self.module, "row_native", False):
+                scores: Tensor = torch.func.functional_call(self.module, parameters, (x_rbtf,))
+            else:
+                scores = torch.func.vmap(self._plain, randomness="different")(parameters, x_rbtf)
+        return scores.to(self.dtype)
+
+    def _plain(self, parameters: dict[str, Tensor], x_btf: Tensor) -> Tensor:
+        scores: Tensor = torch.func.functional_call(self.module, parameters, (x_btf,))
+        return scores
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def step(self, x_rbtf: Tensor, targets_rb: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one optimiser step in every live row; return scores [R, B, M] and mean losses [R] from before it."""
+        scores = self.forward(x_rbtf)
+        losses = self.loss(scores, targets_rb, self.smoothing).mean(-1)
+        grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
+        self.update(grads, losses.detach())
+        return scores.detach(), losses.detach()
+
+    @torch.no_grad()
+    def update(self, grads: Sequence[Tensor], losses: Tensor) -> None:
+        """Gather `grads` into [R, P], freeze rows that are not finite, clip and apply the optimiser's rule."""
+        torch.cat(list(self._columns(grads)), dim=1, out=self.grads)
+        norm = torch.linalg.vector_norm(self.grads, dim=1, keepdim=True)
+        self.freeze(~(torch.isfinite(losses) & torch.isfinite(norm[:, 0])))
+        if self.clips:
+            clip_rows(self.grads, norm, self.settings.clip_norm)
+        apply_update(self.optimizer, self.state, self.grads, self.settings)
+
+    def freeze(self, which: Tensor) -> None:
+        """Stop training the rows where `which` (bool [R]) is True."""
+        self.state.alive.logical_and_(~which[:, None])
+
+    def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
+        for place, grad in zip(self.places, grads, strict=True):
+            yield grad.reshape(self.rows, -1)
+            if place.pad:
+                yield self.pads[place.name]
+
+    def learning_rates(self) -> Tensor:
+        """Return the learning rate of every row's last step, float64 [R]."""
+        return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything a continuation needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
+        parts = {"weights": self.state.weights, "first": self.state.first, "second": self.state.second}
+        found = {
+            f"{part}.{place.name}": place.of(rows).detach().cpu().contiguous().clone()
+            for part, rows in parts.items()
+            if rows.shape[1]
+            for place in self.places
+        }
+        return found | {"step": self.state.step.cpu().clone(), "alive": self.state.alive.cpu().clone()}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `tensors()` gave; raise CheckpointError where it is of another model."""
+        mine = self.tensors()
+        for name in sorted(mine.keys() ^ tensors.keys()):
+            raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
+        for name, value in mine.items():
+            if value.shape != tensors[name].shape or value.dtype != tensors[name].dtype:
+                got, rule = _described(tensors[name]), _described(value)
+                raise CheckpointError(f"checkpoint of another model: {name} is {got}, the trial's is {rule}")
+        for place in self.places:
+            place.of(self.state.weights).copy_(tensors[f"weights.{place.name}"])
+            place.of(self.state.first).copy_(tensors[f"first.{place.name}"])
+            if self.state.second.shape[1]:
+                place.of(self.state.second).copy_(tensors[f"second.{place.name}"])
+        self.state.step.copy_(tensors["step"])
+        self.state.alive.copy_(tensors["alive"])
+
+
+def _owner(mine: bool) -> str:
+    return "trial's model" if mine else "checkpoint"
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
