@@ -135,9 +135,8 @@ def list_images(folder: Path) -> Listing:
     if empty:
         raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {', '.join(empty)}")
     files = {part: tuple(chain(*(classes[n] for n in sorted(classes)))) for part, classes in found.items()}
-    targets = {
-        part: tuple(names.index(n) for n in sorted(classes) for _ in classes[n]) for part, classes in found.items()
-    }
+    index = {name: i for i, name in enumerate(names)}
+    targets = {part: tuple(index[n] for n in sorted(classes) for _ in classes[n]) for part, classes in found.items()}
     listing = Listing(class_names=names, files=files, targets=targets)
     return listing if "test" in files else _with_test(folder, listing)
 

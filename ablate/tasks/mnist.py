@@ -76,7 +76,7 @@ class IdxTask(VisionTask):
         return {path: fault for path, fault in found.items() if fault}
 
     def read(self, data_dir: Path | None, *, train: bool) -> Split:
-        """Return the bytes as they lie: the same as torchvision's reader, without the seconds that importing it takes."""
+        """Return the bytes as they lie: as torchvision's reader does, without the seconds of its import."""
         images = self.published.images
         image_file, label_file = self._files(data_dir, train=train)
         pixels = np.fromfile(image_file, dtype=np.uint8, offset=16).reshape(-1, images.height, images.width, 1)
