@@ -1,0 +1,180 @@
+"""Tune's Searcher and TrialScheduler as thin windows onto one Search in the driver's process."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from ablate.execution.executor import Assignment, Failure, log_failure
+from ablate.execution.interruption import Interruption
+from ablate.execution.worker import ASSIGNMENT, OUTCOME
+from ablate.trial import Decision, Report, TrialConfig, TrialKey
+
+if TYPE_CHECKING:
+    from ablate.search import Search
+
+WORKER_DEATHS = 3
+DEAD_BECAUSE = "The actor is dead because"
+
+
+class Halt(BaseException):
+    """Carries an error of the driver's side out of Tune, which would retry or wrap any Exception; see its cause."""
+
+
+@dataclass(kw_only=True)
+class Conductor:
+    """The one Search of a run and what is in flight; Tune's objects find it by token.
+
+    Tune pickles and copies its searcher and scheduler. They hold nothing but a token, and the Search, with its
+    lock and its ledger connection, stays where it is.
+    """
+
+    search: Search
+    assign: Callable[[TrialConfig], Assignment]
+    on_event: Callable[[], None]
+    interruption: Interruption
+    slots: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    running: dict[str, Assignment] = field(default_factory=dict)
+    deaths: Counter[TrialKey] = field(default_factory=Counter)
+    controller: Any = None
+
+    def suggest(self, trial_id: str) -> Assignment | str | None:
+        """Return an assignment, None while running trials must end first, or Searcher.FINISHED.
+
+        Nothing to hand out while nothing runs means that nothing ever will come: the search is over or stopped.
+        """
+        if len(self.running) >= self.slots:
+            return None
+        config = self.search.next_trial()
+        if config is None:
+            return None if self.running else str(Searcher.FINISHED)
+        self.running[trial_id] = self.assign(config)
+        self.on_event()
+        return self.running[trial_id]
+
+    def outcome(self, trial_id: str, outcome: Report | Failure) -> bool:
+        """Commit an outcome and return whether the trial goes on."""
+        assignment = self.running[trial_id]
+        key = assignment.config.key
+        if isinstance(outcome, Failure):
+            log_failure(assignment.home, key, outcome)
+            self.search.fail(key, outcome.message)
+            going = False
+        else:
+            going = self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+        self.on_event()
+        return going
+
+    def died(self, trial_id: str, reason: str) -> None:
+        """Hand a trial whose process died back to the search, to go on from its checkpoint, or give it up."""
+        assignment = self.running[trial_id]
+        key = assignment.config.key
+        self.deaths[key] += 1
+        failure = Failure(message=f"its process died ({self.deaths[key]} of {WORKER_DEATHS}): {reason}")
+        log_failure(assignment.home, key, failure)
+        self.search.fail(key, failure.message, retry=self.deaths[key] < WORKER_DEATHS)
+        self.on_event()
+
+    def ended(self, trial_id: str) -> None:
+        """Free the slot of a trial that Tune has let go."""
+        self.running.pop(trial_id, None)
+
+    def release(self) -> None:
+        """Kill what still runs: Tune itself would wait until each worker has finished its epoch."""
+        if self.controller is not None:
+            self.controller._tune_controller._actor_manager.cleanup()
+
+
+_CONDUCTORS: dict[str, Conductor] = {}
+
+
+@contextmanager
+def conducting(conductor: Conductor) -> Iterator[str]:
+    """Make `conductor` findable by its token inside the block."""
+    _CONDUCTORS[conductor.token] = conductor
+    try:
+        yield conductor.token
+    finally:
+        del _CONDUCTORS[conductor.token]
+
+
+@contextmanager
+def _halting(token: str) -> Iterator[Conductor]:
+    try:
+        yield _CONDUCTORS[token]
+    except Exception as error:
+        raise Halt from error
+
+
+class LedgerSearcher(Searcher):
+    """Asks the Search; never runs ahead of the free slots."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self.token = token
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+        """Return the next trial's Tune configuration, None for now, or FINISHED."""
+        with _halting(self.token) as conductor:
+            suggestion = conductor.suggest(trial_id)
+        return {ASSIGNMENT: suggestion} if isinstance(suggestion, Assignment) else suggestion
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Free the trial's slot."""
+        with _halting(self.token) as conductor:
+            conductor.ended(trial_id)
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
+        """Save nothing: the ledger is the record."""
+
+
+class LedgerScheduler(TrialScheduler):
+    """Commits every outcome before Tune acts on it."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.token = token
+
+    def choose_trial_to_run(self, tune_controller: Any) -> None:
+        """Choose nothing, Tune starts pending trials by itself; called at each turn, so signals are seen here."""
+        conductor = _CONDUCTORS[self.token]
+        conductor.controller = tune_controller
+        conductor.interruption.check()
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Commit the outcome and return CONTINUE or STOP."""
+        with _halting(self.token) as conductor:
+            going = conductor.outcome(trial.trial_id, result[OUTCOME])
+        return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Hand back a trial whose worker is gone."""
+        with _halting(self.token) as conductor:
+            conductor.died(trial.trial_id, _reason(trial))
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Do nothing: the ledger knew the trial before Tune did."""
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Do nothing: its last outcome is committed."""
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Do nothing: the trial stays RUNNING in the ledger and is handed out again."""
+
+
+def _reason(trial: Trial) -> str:
+    """Return the first telling line of the text that Tune has just written about the error."""
+    text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failure #")]
+    telling = [line for line in lines if line.startswith(DEAD_BECAUSE)] or lines or ["no reason given"]
+    return telling[0].removeprefix(DEAD_BECAUSE).partition(". ")[0].strip()

@@ -1,0 +1,164 @@
+"""A Ray cluster to run on: started here or joined, and checked against the request before anything starts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private import ray_logging
+
+from ablate.errors import ResourceError
+
+OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How many trials run at a time and what each of them holds."""
+
+    slots: int
+    cpus: float
+    gpus: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of one trial: its whole CPUs, at least one."""
+        return max(1, int(self.cpus + EPSILON))
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set environment variables inside the block and put the former values back."""
+    former = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Start a Ray of our own, or join the one at `address`, and leave it afterwards.
+
+    Without an address the pointer that an earlier `ray start` left behind is not followed. A Ray that this process
+    is already connected to is used and stays. Raises ResourceError when no cluster answers.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    if address is not None and address.startswith("ray://"):
+        raise ResourceError(
+            f"--address {address}: the Ray Client is not supported. Give HOST:6379 on a machine of the cluster, "
+            "or submit the command as a Ray job."
+        )
+    settings: dict[str, Any] = {
+        "address": address or "local",
+        "log_to_driver": False,
+        "logging_level": logging.CRITICAL,
+    }
+    if address is None:
+        settings |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    with _raylet_unheard(), environment(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"):
+        try:
+            ray.init(**settings)
+        except (OSError, RuntimeError, ValueError) as error:
+            text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise ResourceError(
+                f"--address {address}: no Ray cluster can be joined there: {text}"
+                if address
+                else f"Ray does not start on this machine: {text} Type --executor local to do without it."
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _raylet_unheard() -> Iterator[None]:
+    """Drop what the raylet prints into the driver's output; a dead worker is said in one line of our own."""
+    printed = ray_logging.stdout_deduplicator
+    former = printed.skip_re
+    printed.skip_re = re.compile("")
+    try:
+        yield
+    finally:
+        printed.skip_re = former
+
+
+def node_resources() -> list[Mapping[str, float]]:
+    """Return the declared resources of every live node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def plan(
+    nodes: Sequence[Mapping[str, float]], *, gpus: int, gpus_per_trial: float, cpus_per_trial: float | None
+) -> Plan:
+    """Return how many trials fit; raise ResourceError with what there is and what to type.
+
+    Without `cpus_per_trial` a trial holds one CPU, or less where GPUs would otherwise stay idle for want of CPUs.
+    """
+    has_cpus, has_gpus = (sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU"))
+    here = f"the cluster has {_count(has_gpus, 'GPU')} and {_count(has_cpus, 'CPU')} on {_count(len(nodes), 'node')}"
+    if gpus > has_gpus:
+        some = f"--gpus {int(has_gpus)} to use those, or " if has_gpus >= 1 else ""
+        raise ResourceError(f"--gpus {gpus}: {here}. Type {some}--gpus 0 to train on CPUs.")
+    share = gpus_per_trial if gpus else 0.0
+    if gpus and not _possible_share(share):
+        raise ResourceError(
+            f"--gpus-per-trial {share:g}: a trial gets part of one GPU (0.25, 0.5) or a whole number of GPUs."
+        )
+    on_gpus = [_gpu_slots(node.get("GPU", 0.0), share) for node in nodes] if gpus else []
+    wanted = _gpu_slots(gpus, share) if gpus else None
+    if gpus and not (wanted and sum(on_gpus)):
+        largest = max((int(node.get("GPU", 0)) for node in nodes), default=0)
+        raise ResourceError(
+            f"--gpus-per-trial {share:g}: {here}, and no trial can hold so many on one node within --gpus {gpus}. "
+            f"Type --gpus-per-trial {min(largest, gpus)}."
+        )
+    cpus = 1.0 if cpus_per_trial is None else cpus_per_trial
+    if cpus_per_trial is None and wanted is not None:
+        crowded = (node.get("CPU", 0.0) / slots for node, slots in zip(nodes, on_gpus, strict=True) if slots)
+        cpus = min(1.0, max(0.01, math.floor(min(crowded) * 100) / 100))
+    fits = [_cpu_slots(node.get("CPU", 0.0), cpus) for node in nodes]
+    if wanted is not None:
+        fits = [min(pair) for pair in zip(fits, on_gpus, strict=True)]
+    slots = int(min(sum(fits), wanted if wanted is not None else math.inf))
+    if slots < 1:
+        largest_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
+        raise ResourceError(
+            f"--cpus-per-trial {cpus:g}: {here}, and no node holds one trial. Type --cpus-per-trial {largest_cpus:g}."
+        )
+    return Plan(slots=slots, cpus=cpus, gpus=share)
+
+
+def _possible_share(share: float) -> bool:
+    return 0 < share < 1 or (share >= 1 and share == int(share))
+
+
+def _gpu_slots(gpus: float, share: float) -> int:
+    """Trials on one node; a fraction never spans two GPUs, so 0.4 gives two per GPU."""
+    if share < 1:
+        return int(gpus) * math.floor(1 / share + EPSILON)
+    return math.floor(gpus / share + EPSILON)
+
+
+def _cpu_slots(cpus: float, share: float) -> float:
+    return math.floor(cpus / share + EPSILON) if share > 0 else math.inf
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" + ("" if number == 1 else "s")

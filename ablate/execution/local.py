@@ -1,0 +1,86 @@
+"""Trials in this process, one at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ablate.execution.executor import Assignment, Failure, advance, log_failure
+from ablate.execution.interruption import Interruption
+from ablate.trial import Decision
+
+if TYPE_CHECKING:
+    from ablate.search import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalExecutor:
+    """Trains in this process, on one thread as a Ray worker does, so that both give the same numbers on a CPU."""
+
+    home: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    trainer: str = "train"
+    threads: int = 1
+
+    def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
+        """Run `search` to its end, as `Executor.run` says."""
+        device = _own_device() if self.device == "auto" else self.device
+        with Interruption() as interruption, _threads_restored():
+            while (config := search.next_trial()) is not None:
+                on_event()
+                assignment = Assignment(
+                    config=config,
+                    home=self.home,
+                    data_dir=self.data_dir,
+                    device=device,
+                    trainer=self.trainer,
+                    threads=self.threads,
+                )
+                self._run_trial(search, assignment, interruption, on_event)
+
+    def _run_trial(
+        self, search: Search, assignment: Assignment, interruption: Interruption, on_event: Callable[[], None]
+    ) -> None:
+        key = assignment.config.key
+        with closing(assignment.reports()) as reports:
+            going = True
+            while going:
+                with interruption.at_once():
+                    outcome = advance(reports)
+                if isinstance(outcome, Failure):
+                    log_failure(self.home, key, outcome)
+                    search.fail(key, outcome.message)
+                    going = False
+                else:
+                    going = search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+                on_event()
+                interruption.check()
+
+
+def _own_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Give the process its number of threads back, for callers that go on afterwards (a notebook, a test)."""
+    omp = os.environ.get("OMP_NUM_THREADS")
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    try:
+        yield
+    finally:
+        if omp is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        else:
+            os.environ["OMP_NUM_THREADS"] = omp
+        if torch and threads:
+            torch.set_num_threads(threads)

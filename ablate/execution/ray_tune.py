@@ -1,0 +1,137 @@
+"""Trials on a Ray cluster, by Ray Tune: the engine, never the memory."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from ablate.errors import ResourceError
+from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
+from ablate.execution.cluster import Plan, connected, environment, node_resources, plan
+from ablate.execution.executor import Assignment
+from ablate.execution.interruption import Interruption
+from ablate.execution.worker import TrialActor
+from ablate.trial import TrialConfig
+
+if TYPE_CHECKING:
+    from ablate.search import Search
+
+NEVER_SECONDS = "1e9"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayExecutor:
+    """Trains on `gpus` GPUs, `gpus_per_trial` for each trial, or on CPUs when `gpus` is 0.
+
+    `device` "cpu" forces the CPU whatever the trial holds. Without `address` it starts a Ray of its own.
+    """
+
+    home: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    gpus: int = 0
+    gpus_per_trial: float = 1.0
+    cpus_per_trial: float | None = None
+    address: str | None = None
+    trainer: str = "train"
+
+    def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
+        """Run `search` to its end, as `Executor.run` says."""
+        if self.device.startswith("cuda") and not self.gpus:
+            raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
+        with Interruption() as interruption, connected(self.address):
+            held = plan(
+                node_resources(),
+                gpus=self.gpus,
+                gpus_per_trial=self.gpus_per_trial,
+                cpus_per_trial=self.cpus_per_trial,
+            )
+            conductor = Conductor(
+                search=search,
+                assign=lambda config: self._assignment(config, held),
+                on_event=on_event,
+                interruption=interruption,
+                slots=held.slots,
+            )
+            _tune(conductor, held)
+
+    def _assignment(self, config: TrialConfig, held: Plan) -> Assignment:
+        device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
+        return Assignment(
+            config=config,
+            home=self.home.absolute(),
+            data_dir=self.data_dir.absolute() if self.data_dir else None,
+            device=device,
+            trainer=self.trainer,
+            threads=held.threads,
+            search_path=tuple(sys.path),
+        )
+
+
+def _tune(conductor: Conductor, held: Plan) -> None:
+    """Run Tune until the conductor's search is over; Tune keeps no checkpoint, no log and no result of its own."""
+    with conducting(conductor) as token, tempfile.TemporaryDirectory(prefix="ablate-tune-") as storage, _quiet(held):
+        tuner = tune.Tuner(
+            tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
+            tune_config=tune.TuneConfig(
+                search_alg=LedgerSearcher(token),
+                scheduler=LedgerScheduler(token),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_name,
+                trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=storage,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        try:
+            tuner.fit()
+        except BaseException as error:
+            conductor.release()
+            if isinstance(error, Halt) and error.__cause__ is not None:
+                raise error.__cause__ from None
+            raise
+
+
+def _name(trial: Trial) -> str:
+    return str(trial.trial_id)
+
+
+@contextmanager
+def _quiet(held: Plan) -> Iterator[None]:
+    """Set what Tune reads from the environment (ray/tune/execution) and silence what it logs about itself."""
+    settings: dict[str, Any] = {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "TUNE_GLOBAL_CHECKPOINT_S": NEVER_SECONDS,
+        "TUNE_MAX_PENDING_TRIALS_PG": str(held.slots),
+        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+        "TUNE_RESULT_BUFFER_LENGTH": "1",
+        "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": NEVER_SECONDS,
+        "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    }
+    log = logging.getLogger("ray.tune")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with environment(**settings), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
