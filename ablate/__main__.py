@@ -1,0 +1,7 @@
+"""`python -m ablate` is the command line."""
+
+from __future__ import annotations
+
+from ablate.cli import main
+
+main()

@@ -1,0 +1,255 @@
+"""The command line: one short function per command, no logic."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from ablate import __version__
+from ablate.errors import AblateError
+from ablate.settings import Settings
+
+app = typer.Typer(
+    name="ablate",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Find out which parts of a network can go, what that costs, and which cheap network to use.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="List the data sets that are here, and fetch those that are not.")
+app.add_typer(data_app, name="data")
+console = Console()
+errors = Console(stderr=True)
+
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file, such as search_spaces/digits.yaml.")]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study, as `ablate list` shows it.")]
+RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder of all studies.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $ABLATE_DATA, else a cache]")]
+Storage = Annotated[
+    str | None,
+    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… [default: SQLite in the home]"),
+]
+TrackingUri = Annotated[
+    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. [default: RUNS/mlflow.db]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RUNS = Path("runs")
+
+
+@app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
+def plan(
+    file: StudyFile,
+    output: Annotated[Literal["table", "csv", "json"], typer.Option("--format", help="How to print it.")] = "table",
+    data_dir: DataDir = None,
+    measure_time: Annotated[bool, typer.Option("--time/--no-time", help="Time a few steps.")] = True,
+) -> None:
+    """Check a study file, count its trials, size every architecture and estimate the time; trains nothing."""
+    from ablate.plan import make_plan
+    from ablate.plan_table import plan_lines
+    from ablate.study_file import load_study
+
+    made = make_plan(load_study(file), data_dir=data_dir, measure_time=measure_time and output != "csv")
+    if output == "csv":
+        print(made.table().write_csv(), end="")
+    elif output == "json":
+        print(made.to_json())
+    else:
+        console.print(plan_lines(made))
+
+
+@app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
+def search(
+    file: StudyFile,
+    runs_dir: RunsDir = RUNS,
+    data_dir: DataDir = None,
+    storage: Storage = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine]")] = None,
+    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
+    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
+    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
+    tracking_uri: TrackingUri = None,
+    extend: Annotated[bool, typer.Option("--extend", help="Go on with a changed budget.")] = False,
+    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+) -> None:
+    """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
+    _drive(
+        file,
+        Settings(
+            runs_dir=runs_dir, storage=storage, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
+            executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
+            address=address, device=device, extend=extend, takeover=takeover,
+        ),
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: ablate resume digits")
+def resume(
+    study: StudyName,
+    runs_dir: RunsDir = RUNS,
+    data_dir: DataDir = None,
+    storage: Storage = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine]")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
+    tracking_uri: TrackingUri = None,
+    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+) -> None:
+    """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
+    from ablate.review import opened
+
+    settings = Settings(
+        runs_dir=runs_dir, storage=storage, data_dir=data_dir, tracking_uri=tracking_uri,
+        gpus=gpus, address=address, takeover=takeover,
+    )  # fmt: skip
+    with opened(study, settings) as (_, record):
+        copy = settings.make_home(study) / "study.yaml"
+        copy.write_text(record.file_text, encoding="utf-8")
+    _drive(copy, settings)
+
+
+@app.command(epilog="Example: ablate status digits --json")
+def status(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJson = False) -> None:
+    """Say how a study stands: trials by state, failures, and who drives it."""
+    from ablate.review import status as status_of
+
+    found = status_of(study, Settings(runs_dir=runs_dir, storage=storage))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    console.print(_states_table([found]))
+    driver = found["driver"]
+    console.print(f"Driven by {driver['holder']}." if driver else "No driver is running.", highlight=False)
+    for failure in found["failed"]:
+        console.print(f"[red]FAIL[/] {failure['trial']}: {failure['error']}", highlight=False)
+
+
+@app.command("list", epilog="Example: ablate list")
+def list_studies(runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJson = False) -> None:
+    """List all studies with their trials by state."""
+    from ablate.review import overview
+
+    found = overview(Settings(runs_dir=runs_dir, storage=storage))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    elif found:
+        console.print(_states_table(found))
+    else:
+        console.print(f"No study in {runs_dir} yet. Start one with: ablate search search_spaces/digits.yaml")
+
+
+@app.command(epilog="Example: ablate report digits")
+def report(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None) -> None:
+    """Write a study's tables and report again, from its ledger alone."""
+    from ablate.review import rebuild
+
+    _, page = rebuild(study, Settings(runs_dir=runs_dir, storage=storage))
+    console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
+
+
+@app.command(epilog="Example: ablate ui --port 5000")
+def ui(
+    runs_dir: RunsDir = RUNS,
+    tracking_uri: TrackingUri = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
+) -> None:
+    """Open MLflow's page on all studies."""
+    from ablate.tracking import ui_command
+
+    settings = Settings(runs_dir=runs_dir, tracking_uri=tracking_uri)
+    sys.exit(subprocess.call(ui_command(settings.mlflow_uri(), port=port)))
+
+
+@app.command(epilog="Example: ablate schema > search_spaces/schema.json")
+def schema() -> None:
+    """Print the JSON Schema of study files, for editors."""
+    from ablate.study_file import json_schema
+
+    print(json_schema(), end="")
+
+
+@data_app.command("list", epilog="Example: ablate data list")
+def data_list(data_dir: DataDir = None) -> None:
+    """List the built-in data sets and where they lie."""
+    from ablate.tasks import available
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("data set", "here", "size", "place"):
+        table.add_column(name)
+    for entry in available(data_dir):
+        size = f"{entry.size_bytes / 1e6:,.1f} MB" if entry.present else ""
+        table.add_row(entry.name, "yes" if entry.present else "no", size, str(entry.path))
+    console.print(table)
+
+
+@data_app.command("fetch", epilog="Example: ablate data fetch mnist")
+def data_fetch(name: Annotated[str, typer.Argument(help="Name of a data set.")], data_dir: DataDir = None) -> None:
+    """Download a data set into the data folder."""
+    from ablate.tasks import fetch
+
+    console.print(f"{name}: {fetch(name, data_dir)}", soft_wrap=True, highlight=False)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+) -> None:
+    if version:
+        print(f"ablate {__version__}")
+        raise typer.Exit
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
+
+
+def _drive(file: Path, settings: Settings) -> None:
+    from ablate.drive import search as run
+
+    outcome = run(file, settings, console)
+    console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
+    if settings.tracker == "mlflow":
+        console.print("MLflow: ablate ui", highlight=False)
+
+
+def _states_table(found: list[Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    columns = ("COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL")
+    table.add_column("study")
+    table.add_column("data set")
+    for name in columns:
+        table.add_column(name.lower(), justify="right")
+    for study in found:
+        for dataset, states in study["trials"].items():
+            table.add_row(study["study"], dataset, *(str(states[name]) for name in columns))
+    return table
+
+
+def main() -> None:
+    """Run the command line; an AblateError ends in plain words and its exit code, an interruption in 128 + signal."""
+    try:
+        app()
+    except AblateError as error:
+        errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt as interruption:
+        number = interruption.args[0] if interruption.args else signal.SIGINT
+        errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)
+        sys.exit(128 + int(number))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+

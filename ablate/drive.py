@@ -1,0 +1,203 @@
+"""Drive one study from its file to its report: create or resume, run, confirm, write what was found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ablate.config import InputShape
+from ablate.errors import StudyFailedError, StudyMismatchError
+from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.ledger import Hold, Ledger
+from ablate.models import measure
+from ablate.plan import trials_per_dataset
+from ablate.progress import Progress
+from ablate.registry import TRACKERS
+from ablate.report import front_lines
+from ablate.results import trials_table
+from ablate.review import write_results
+from ablate.search import Search
+from ablate.settings import Settings
+from ablate.study import Study
+from ablate.study_file import difference, load_study, parse_study
+from ablate.tasks import load_task
+from ablate.tracking import Tracker
+from ablate.trial import TrialState
+
+SYNC_SECONDS = 3.0
+logger = logging.getLogger("ablate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a driver leaves behind."""
+
+    study: Study
+    home: Path
+    report: Path
+
+
+def search(file: Path, settings: Settings, console: Console) -> Outcome:
+    """Create the study in `file`, or go on where it stands, to its confirmed front and report.
+
+    Raises RequestError before anything is started, LedgerError where the ledger cannot be held, StudyFailedError
+    when no trial completed, KeyboardInterrupt with the signal when it was interrupted (the same command goes on).
+    """
+    study = load_study(file)
+    text = file.read_text(encoding="utf-8")
+    shapes = check_data(study, settings.data_dir)
+    home = settings.make_home(study.name)
+    with Ledger.open(settings.storage_url(study.name)) as ledger:
+        refuse_other_study(ledger, study, text, extend=settings.extend)
+        executor = make_executor(settings, home)
+        with _held(ledger, study, text, settings) as hold:
+            (home / "study.yaml").write_text(text, encoding="utf-8")
+            _say_what_was_found(ledger, study, console)
+            tracker = TRACKERS.load(settings.tracker)(
+                settings.tracker, uri=settings.mlflow_uri(), study=study, ledger=ledger, hold=hold, home=home
+            )
+            engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
+            try:
+                with _synced(tracker), _progress(study, ledger, engine, console) as progress:
+                    executor.run(engine, on_event=progress.update)
+            except KeyboardInterrupt:
+                tracker.close()
+                raise
+            report = write_results(ledger, study, home)
+            _publish(tracker, ledger, study, home, settings)
+        console.print(front_lines(study, trials_table(ledger, study.name)))
+        _refuse_empty(ledger, study)
+    return Outcome(study=study, home=home, report=report)
+
+
+def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
+    """Return the shape of every data set; raise DataError or RequestError where one is missing or does not fit."""
+    shapes = {}
+    for label, config in study.datasets.items():
+        task = load_task(config)
+        task.check(data_dir)
+        shapes[label] = task.shape(data_dir)
+    return shapes
+
+
+def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
+    """Raise StudyMismatchError, with the difference, where the ledger's study of this name was another one."""
+    record = ledger.study(study.name)
+    if record is None:
+        return
+    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
+    if record.fingerprint != study.fingerprint():
+        raise StudyMismatchError(
+            f"study {study.name!r} exists, and this file would make its trials incomparable:\n{changed}\n"
+            "Give the new study another name (study: …), or put these settings back."
+        )
+    before = parse_study(record.file_text, "ledger")
+    if (before.budget, before.confirm) != (study.budget, study.confirm) and not extend:
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with another budget:\n{changed}\n"
+            "Type --extend to go on with the new one, or put these settings back."
+        )
+
+
+def make_executor(settings: Settings, home: Path) -> Executor:
+    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used."""
+    if settings.executor == "local":
+        device = settings.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return LocalExecutor(home=home, data_dir=settings.data_dir, device=device, trainer=settings.trainer)
+    here = torch.cuda.device_count() if settings.address is None and settings.device != "cpu" else 0
+    return RayExecutor(
+        home=home,
+        data_dir=settings.data_dir,
+        device=settings.device,
+        gpus=here if settings.gpus is None else settings.gpus,
+        gpus_per_trial=settings.gpus_per_trial,
+        cpus_per_trial=settings.cpus_per_trial,
+        address=settings.address,
+        trainer=settings.trainer,
+    )
+
+
+def _held(ledger: Ledger, study: Study, text: str, settings: Settings) -> Hold:
+    return ledger.hold(
+        study.name,
+        file_text=text,
+        fingerprint=study.fingerprint(),
+        seed=study.seed,
+        holder=f"{socket.gethostname()} (process {os.getpid()})",
+        takeover=settings.takeover,
+    )
+
+
+def _say_what_was_found(ledger: Ledger, study: Study, console: Console) -> None:
+    trials = ledger.trials(study.name)
+    if not trials:
+        return
+    finished = sum(t.state.finished for t in trials)
+    going_on = [t for t in trials if t.state is TrialState.RUNNING]
+    console.print(
+        f"Study {study.name!r} goes on: {len(trials)} trials in the ledger, {finished} finished, "
+        f"{len(going_on)} were running and continue from their last checkpoint."
+    )
+
+
+@contextmanager
+def _progress(study: Study, ledger: Ledger, engine: Search, console: Console) -> Iterator[Progress]:
+    progress = Progress(
+        study,
+        console,
+        counts=lambda: ledger.counts(study.name),
+        front=engine.front,
+        planned=trials_per_dataset(study),
+        value_of=engine.value,
+    )
+    with progress:
+        yield progress
+
+
+@contextmanager
+def _synced(tracker: Tracker) -> Iterator[None]:
+    """Keep the tracker up to date from a thread of its own, so that it never delays a trial."""
+    ended = threading.Event()
+
+    def keep_up() -> None:
+        while not ended.wait(SYNC_SECONDS):
+            tracker.sync()
+
+    thread = threading.Thread(target=keep_up, name="tracking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, settings: Settings) -> None:
+    """Hand the tracker the confirmed networks, the report and the tables."""
+    confirmed = [
+        t.config for t in ledger.trials(study.name) if t.config.stage == "confirm" and t.state is TrialState.COMPLETE
+    ]
+    tracker.sync()
+    tracker.log_models(confirmed, data_dir=settings.data_dir)
+    tracker.log_artifacts([home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"])
+    tracker.close()
+
+
+def _refuse_empty(ledger: Ledger, study: Study) -> None:
+    trials = ledger.trials(study.name)
+    if any(t.state is TrialState.COMPLETE for t in trials):
+        return
+    errors = [t.error for t in trials if t.error]
+    reason = f" The last one said: {errors[-1]}" if errors else ""
+    raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")

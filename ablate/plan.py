@@ -1,0 +1,206 @@
+"""What a study will cost, before it runs: trials, sizes of every architecture, hours."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.models import measure
+from ablate.space import Space
+from ablate.study import VARIANT, Study
+from ablate.tasks import Data, load_task
+from ablate.training import train
+from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialKey
+
+LISTED = 60  # architectures listed one by one; larger spaces are sampled evenly
+MEASURED_STEPS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRow:
+    """One architecture on one data set, sized on the built module."""
+
+    variant: str
+    dataset: str
+    model: ModelConfig
+    train: TrainConfig
+    shape: InputShape
+    size: Size
+
+    def columns(self) -> dict[str, Any]:
+        """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12)."""
+        return {
+            "variant": self.variant,
+            "dataset": self.dataset,
+            "depth": self.model.depth,
+            "heads": self.model.heads,
+            "params": self.size.params,
+            "flops": self.size.flops,
+            "q": round(self.size.overdetermination(self.shape), 2),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Trials, sizes and, where measured, hours of one study."""
+
+    study: Study
+    rows: tuple[PlannedRow, ...]
+    architectures: dict[str, int | None]
+    trials: dict[str, int]
+    confirmations: int
+    seconds_per_trial: dict[str, float] | None
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per listed architecture and data set."""
+        return pl.DataFrame([row.columns() for row in self.rows])
+
+    def hours(self) -> float | None:
+        """Return the time of all search trials at full length, one after another; early stopping only shortens it."""
+        if self.seconds_per_trial is None:
+            return None
+        return sum(self.trials[name] * s for name, s in self.seconds_per_trial.items()) / 3600
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        content = {
+            "study": self.study.name,
+            "trials": self.trials,
+            "architectures": self.architectures,
+            "confirmations_at_most": self.confirmations,
+            "seconds_per_trial": self.seconds_per_trial,
+            "hours_one_after_another": self.hours(),
+            "rows": [row.columns() for row in self.rows],
+        }
+        return json.dumps(content, indent=1)
+
+
+def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Plan:
+    """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
+
+    Raises RequestError where a patch does not fit its images, DataError where `image_folder` has no folder to scan.
+    """
+    rows: list[PlannedRow] = []
+    for dataset, config in study.datasets.items():
+        rows.extend(_rows(study, dataset, load_task(config).shape(data_dir)))
+    seconds = {d: _seconds_per_trial(study, [r for r in rows if r.dataset == d]) for d in study.datasets}
+    return Plan(
+        study=study,
+        rows=tuple(rows),
+        architectures={d: _architectures(study, d).cardinality() for d in study.datasets},
+        trials=trials_per_dataset(study),
+        confirmations=study.confirm.replicates if study.confirm else 0,
+        seconds_per_trial=seconds if measure_time else None,
+    )
+
+
+def trials_per_dataset(study: Study) -> dict[str, int]:
+    """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
+    names = list(study.datasets)
+    budget = study.budget.trials
+    if study.budget.scope == "total":
+        share = {name: budget // len(names) + (i < budget % len(names)) for i, name in enumerate(names)}
+    else:
+        share = dict.fromkeys(names, budget)
+    limits = {name: study.space_for(name).cardinality() for name in names}
+    return {name: share[name] if limit is None else min(share[name], limit) for name, limit in limits.items()}
+
+
+def _architectures(study: Study, dataset: str) -> Space:
+    """Return the finite axes that change the module: variants and everything under `model.`."""
+    space = study.space_for(dataset)
+    finite = {p.name for p in space.parameters if p.grid() is not None and p.name.startswith(("model.", VARIANT))}
+    return Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
+
+
+def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
+    space = _architectures(study, dataset)
+    count = space.cardinality() or 1
+    stride = -(-count // LISTED)
+    for values in itertools.islice(space.grid(), 0, None, stride):
+        model, _, training = study.configs(dataset, values)
+        size = measure(model, shape)
+        name = _row_name(values)
+        yield PlannedRow(variant=name, dataset=dataset, model=model, train=training, shape=shape, size=size)
+
+
+def _row_name(values: dict[str, Any]) -> str:
+    axes = [f"{name.removeprefix('model.')}={value}" for name, value in values.items() if name != VARIANT]
+    row = [str(values[VARIANT])] if VARIANT in values else []
+    return " ".join(row + axes) or "default"
+
+
+def _seconds_per_trial(study: Study, rows: list[PlannedRow]) -> float:
+    """Return the mean time of a full-length search trial, from a few steps of a small, a middle and a large row.
+
+    Time per step is taken as linear in the FLOPs of a sample between the measured rows.
+    """
+    ordered = sorted(rows, key=lambda row: row.size.flops)
+    picked = list({id(row): row for row in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}.values())
+    times = [_seconds_of(study, row) for row in picked]
+    scale = sum(times) / sum(row.size.flops for row in picked)
+    overhead = max(0.0, min(t - scale * row.size.flops for t, row in zip(times, picked, strict=True)))
+    return overhead + scale * sum(row.size.flops for row in rows) / len(rows)
+
+
+def _seconds_of(study: Study, row: PlannedRow) -> float:
+    """Return the time of one full-length trial of `row`, from MEASURED_STEPS steps on made-up data."""
+    batch = min(row.train.batch_size, row.shape.train_samples)
+    kept = 1 - study.datasets[row.dataset].validation if study.protocol == "held_out" else 1.0
+    data = _made_up(row.shape, samples=round(batch * MEASURED_STEPS / kept) + 1, test=batch)
+    config = TrialConfig(
+        key=TrialKey(study=study.name, dataset=row.dataset, number=0),
+        stage="search",
+        model=row.model,
+        task=study.datasets[row.dataset],
+        train=row.train.model_copy(update={"epochs": 2, "report_every": 1}),
+        seeds=tuple(CONFIRM_SEED_BASE - 1 - i for i in range(study.replicates)),
+        study_seed=study.seed,
+        protocol=study.protocol,
+    )
+    reports = train(config, data_dir=None, checkpoints=None, device=_device(), data=data)
+    next(reports)  # the first epoch pays for memory and kernels
+    started = time.perf_counter()
+    next(reports)
+    per_step = (time.perf_counter() - started) / MEASURED_STEPS
+    return per_step * (row.shape.train_samples * kept / batch) * row.train.epochs
+
+
+def _made_up(shape: InputShape, *, samples: int, test: int) -> Data:
+    def inputs(count: int) -> torch.Tensor:
+        return torch.zeros(count, shape.tokens, shape.features, dtype=torch.uint8)
+
+    def targets(count: int) -> torch.Tensor:
+        return torch.arange(count) % shape.outputs
+
+    return Data(
+        train_inputs=inputs(samples),
+        train_targets=targets(samples),
+        test_inputs=inputs(test),
+        test_targets=targets(test),
+        scale=1.0,
+        shift=0.0,
+    )
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def limited(plan: Plan, rows: int) -> Plan:
+    """Return `plan` with at most `rows` rows per data set, evenly chosen, for a terminal."""
+    kept: list[PlannedRow] = []
+    for dataset in plan.study.datasets:
+        of_set = [row for row in plan.rows if row.dataset == dataset]
+        stride = -(-len(of_set) // rows)
+        kept.extend(of_set[::stride])
+    return replace(plan, rows=tuple(kept))

@@ -1,0 +1,57 @@
+"""A plan as a reader sees it in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.plan import Plan, limited
+
+ROWS_SHOWN = 24
+
+
+def plan_lines(plan: Plan) -> RenderableType:
+    """Return the plan as a table of architectures, followed by trials and hours per data set."""
+    shown = limited(plan, ROWS_SHOWN)
+    table = Table(box=None, pad_edge=False)
+    for name in ("variant", "data set"):
+        table.add_column(name, overflow="fold")
+    for name in ("depth", "heads", "params", "flops", "Q"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in shown.rows:
+        cells = row.columns()
+        numbers = (f"{cells['params']:,}", f"{cells['flops']:,}", f"{cells['q']:.2f}")
+        table.add_row(cells["variant"], cells["dataset"], str(cells["depth"]), str(cells["heads"]), *numbers)
+    return Group(table, Text(), *(Text(line) for line in _lines(plan, shown)))
+
+
+def _lines(plan: Plan, shown: Plan) -> list[str]:
+    lines = []
+    for dataset, count in plan.trials.items():
+        total = plan.architectures[dataset]
+        of_set = sum(row.dataset == dataset for row in shown.rows)
+        some = f", {of_set} of them shown" if total is None or total > of_set else ""
+        text = f"{dataset}: {count} trials of up to {_epochs(plan, dataset)} epochs"
+        text += f" over {total:,} architectures{some}." if total is not None else "."
+        if plan.seconds_per_trial is not None:
+            text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
+        lines.append(text)
+    hours = plan.hours()
+    if hours is not None:
+        lines.append(f"All search trials at full length, one after another on this machine: {_time(hours * 3600)};")
+        lines.append("early stopping shortens it, and so does every trial that runs at the same time.")
+    if plan.confirmations:
+        lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
+    return lines
+
+
+def _epochs(plan: Plan, dataset: str) -> int:
+    return max(row.train.epochs for row in plan.rows if row.dataset == dataset)
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

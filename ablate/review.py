@@ -1,0 +1,87 @@
+"""Look at studies without running them: their states, and their report rebuilt from the ledger alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import RequestError, did_you_mean
+from ablate.ledger import Ledger, StudyRecord
+from ablate.report import write_report
+from ablate.results import reports_table, trials_table, write_tables
+from ablate.settings import Settings
+from ablate.study import Study
+from ablate.study_file import parse_study
+from ablate.trial import TrialState
+
+
+@contextmanager
+def opened(name: str, settings: Settings) -> Iterator[tuple[Ledger, StudyRecord]]:
+    """Open the ledger that holds study `name`; raise RequestError naming the studies there are."""
+    home = settings.home(name)
+    if settings.storage is None and not (home / "ledger.sqlite").is_file():
+        raise RequestError(_unknown(name, known_names(settings), str(settings.runs_dir)))
+    with Ledger.open(settings.storage_url(name), create=False) as ledger:
+        record = ledger.study(name)
+        if record is None:
+            raise RequestError(_unknown(name, [r.name for r in ledger.studies()], ledger.url))
+        yield ledger, record
+
+
+def status(name: str, settings: Settings) -> dict[str, Any]:
+    """Return how study `name` stands, as plain values: states and leaders per data set, and who drives it."""
+    with opened(name, settings) as (ledger, record):
+        study = parse_study(record.file_text, name)
+        trials = ledger.trials(name)
+        counts = ledger.counts(name)
+        driver = None
+        if record.holder and record.held_until and record.held_until > time.time():
+            driver = {"holder": record.holder, "since": record.held_since, "until": record.held_until}
+        return {
+            "study": name,
+            "home": str(settings.home(name)),
+            "storage": ledger.url,
+            "driver_epoch": record.epoch,
+            "driver": driver,
+            "trials": {d: {s.value: counts.get(d, {}).get(s, 0) for s in TrialState} for d in study.datasets},
+            "wall_seconds": sum(t.wall_seconds for t in trials),
+            "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
+            "test_opened": [note.dataset for note in ledger.notes(name) if note.kind == "test_opened"],
+        }
+
+
+def known_names(settings: Settings) -> list[str]:
+    """Return the names of the studies below the runs folder, or in `storage`."""
+    if settings.storage is not None:
+        with Ledger.open(settings.storage, create=False) as ledger:
+            return [record.name for record in ledger.studies()]
+    return sorted(path.parent.name for path in settings.runs_dir.glob("*/ledger.sqlite"))
+
+
+def overview(settings: Settings) -> list[Mapping[str, Any]]:
+    """Return the status of every study that can be read, in order of name."""
+    return [status(name, settings) for name in known_names(settings)]
+
+
+def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
+    """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
+    with opened(name, settings) as (ledger, record):
+        study = parse_study(record.file_text, name)
+        home = settings.make_home(name)
+        return study, write_results(ledger, study, home)
+
+
+def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
+    """Write `trials.parquet`, `reports.parquet` and the report into `home`; return the page's path."""
+    write_tables(ledger, study.name, home)
+    trials, reports = trials_table(ledger, study.name), reports_table(ledger, study.name)
+    return write_report(study, trials, reports, home, notes=ledger.notes(study.name))
+
+
+def _unknown(name: str, known: list[str], place: str) -> str:
+    if not known:
+        return f"study {name!r}: there is no study in {place} yet. Start one with: ablate search FILE"
+    return f"study {name!r} is not in {place}. {did_you_mean(name, known)}"
