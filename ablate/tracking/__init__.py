@@ -1,0 +1,24 @@
+"""Tracking: the ledger shown elsewhere, MLflow first (docs/tracking.md). MLflow is imported by the first sync."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ablate.ledger import Hold, Ledger
+from ablate.registry import TRACKERS
+from ablate.study import Study
+from ablate.tracking.address import default_uri
+from ablate.tracking.tracker import Tracker
+from ablate.tracking.ui import UiCommand, ui_command
+
+__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "ui_command"]
+
+
+def build(name: str, *, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path) -> Tracker:
+    """Return the tracker called `name` (mlflow, none, or an import path); raise RegistryError where there is none.
+
+    `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`), None the default: one SQLite file and one
+    folder of artifacts beside the study's home.
+    """
+    tracker: Tracker = TRACKERS.load(name)(uri=uri, study=study, ledger=ledger, hold=hold, home=home)
+    return tracker

@@ -1,0 +1,78 @@
+"""Where the tracking store is, and how to speak of it without its secrets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+# MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes where a server
+# is down; the tracker retries by itself. A variable that the user has set stays as it is.
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+}
+
+
+def default_uri(runs: Path) -> str:
+    """Return the URI of the store used unless another is named: one SQLite file for all studies below `runs`."""
+    return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
+
+
+def artifact_root(uri: str, runs: Path) -> str | None:
+    """Return where new experiments put their files: below `runs` for a database, a server's own choice else (None)."""
+    return (runs.resolve() / "mlartifacts").as_uri() if dialect(uri) in DATABASES else None
+
+
+def dialect(uri: str) -> str:
+    """Return the kind of store: sqlite, postgresql, http, file, ..."""
+    return uri.partition(":")[0].partition("+")[0].lower() if ":" in uri else "file"
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """Return the file of an SQLite URI, or None for any other store."""
+    path = uri.partition(":///")[2].partition("?")[0]
+    return Path(path) if dialect(uri) == "sqlite" and path and path != ":memory:" else None
+
+
+def redacted(uri: str) -> str:
+    """Return `uri` without user, password and query: fit for logs."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri.partition("?")[0]
+    hidden = "***@" if "@" in rest else ""
+    return f"{scheme}://{hidden}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+def scrubbed(text: str, uri: str) -> str:
+    """Return `text`, in one line, with whatever `uri` keeps secret replaced by `***`."""
+    for secret in sorted(_secrets(uri), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return " ".join(text.split())
+
+
+def quiet_environment() -> None:
+    """Set the defaults of ENVIRONMENT for this process and its children, where the user has not."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _secrets(uri: str) -> set[str]:
+    scheme, _, rest = uri.partition("://")
+    if dialect(uri) in ("sqlite", "file") or not scheme:
+        return set()
+    userinfo = rest.rpartition("@")[0]
+    password = userinfo.partition(":")[2]
+    try:
+        query = urlsplit(uri).query
+    except ValueError:
+        query = rest.partition("?")[2]
+    values = {value for name, value in parse_qsl(query) if "pass" in name.lower() or "token" in name.lower()}
+    found = {userinfo, password, unquote(password), *values}
+    return {secret for secret in found if secret}

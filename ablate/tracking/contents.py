@@ -1,0 +1,187 @@
+"""What an MLflow run of a trial holds, computed from the ledger's records alone (pure; MLflow is not imported)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
+from ablate.study import Study
+from ablate.trial import TrialConfig, TrialState
+
+VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
+KEY_LIMIT = 250
+# A trial stopped early ended as planned but short of its length, so it must not stand among the finished runs that
+# MLflow's own tables compare: KILLED, as in Optuna's MLflow callback. SCHEDULED is a trial that will go on.
+STATUS = {
+    TrialState.WAITING: "SCHEDULED",
+    TrialState.RUNNING: "RUNNING",
+    TrialState.COMPLETE: "FINISHED",
+    TrialState.PRUNED: "KILLED",
+    TrialState.FAIL: "FAILED",
+}
+_FORBIDDEN = re.compile(r"[^\w\-. /]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One value of one metric; `timestamp` in milliseconds since the UTC epoch."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a ledger's time in MLflow's unit."""
+    return int(seconds * 1000)
+
+
+def study_id(record: StudyRecord) -> str:
+    """Return an id that tells a study from others of the same name on the same MLflow server."""
+    text = json.dumps([record.name, record.seed, record.created_at])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
+    """Return the tags by which the parent run of `dataset` is found again."""
+    return {
+        "ablate.study_id": study_id(record),
+        "ablate.study": record.name,
+        "ablate.dataset": dataset,
+        "ablate.kind": "study",
+    }
+
+
+def study_parameters(study: Study, dataset: str) -> dict[str, str]:
+    """Return what the study file says and may not change, by dotted name, without the searched axes."""
+    left_out = {"study", "datasets", "model", "training", "variants", "budget", "confirm"}
+    said = study.model_dump(mode="json", exclude=left_out)
+    task = study.datasets[dataset].model_dump(mode="json")
+    named = {"study": study.name, "dataset": dataset, **_flat({"task": task, **said})}
+    return {_key(name): _text(value) for name, value in named.items()}
+
+
+def study_note(study: Study) -> dict[str, str]:
+    """Return tags of what a resumed study may change: its budget and confirmation."""
+    said = study.model_dump(mode="json", include={"budget", "confirm"})
+    return {f"ablate.{name}": _text(value) for name, value in said.items()}
+
+
+def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
+    """Return the tags by which a trial's run is found again, and those that never change."""
+    config = record.config
+    tags = {
+        **study_tags(study, config.key.dataset),
+        "ablate.kind": "trial",
+        "ablate.trial": str(config.key.number),
+        "ablate.stage": config.stage,
+    }
+    if config.variant is not None:
+        tags["ablate.variant"] = config.variant
+    if config.source is not None:
+        tags["ablate.source"] = str(config.source)
+    return tags
+
+
+def changing_tags(record: TrialRecord) -> dict[str, str]:
+    """Return the tags that follow a trial's progress."""
+    tags = {"ablate.state": str(record.state), "ablate.attempt": str(record.attempt)}
+    if record.error is not None:
+        tags["ablate.error"] = _cut(record.error)
+    return tags
+
+
+def run_name(config: TrialConfig) -> str:
+    """Return the name of a trial's run, such as `mnist 12 symmetric` or `mnist 40 confirms 12`."""
+    parts = [config.key.dataset, str(config.key.number)]
+    if config.source is not None:
+        parts += ["confirms", str(config.source)]
+    return " ".join(parts if config.variant is None else [*parts, config.variant])
+
+
+def trial_parameters(config: TrialConfig) -> dict[str, str]:
+    """Return a trial's complete configuration by dotted name (`model.width`), values that are not text as JSON."""
+    flat = _flat(
+        {
+            "dataset": config.key.dataset,
+            "stage": config.stage,
+            "protocol": config.protocol,
+            "study_seed": config.study_seed,
+            "seeds": list(config.seeds),
+            "model": config.model.model_dump(mode="json"),
+            "task": config.task.model_dump(mode="json"),
+            "training": config.train.model_dump(mode="json"),
+        }
+    )
+    chosen = {name: value for name, value in config.parameters.items() if name not in flat}
+    return {_key(name): _text(value) for name, value in {**flat, **chosen}.items()}
+
+
+def size_points(record: TrialRecord) -> list[Point]:
+    """Return params, params_body, flops and Q = K M / P of a measured trial, all at step 0."""
+    size = record.size
+    if size is None:
+        return []
+    values: dict[str, float] = {"params": size.params, "params_body": size.params_body, "flops": size.flops}
+    if record.shape is not None:
+        values["q"] = size.overdetermination(record.shape)
+    when = milliseconds(record.created_at)
+    return [Point(key=key, value=float(value), timestamp=when, step=0) for key, value in values.items()]
+
+
+def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Point]:
+    """Return every metric of the epochs past `after`, ordered by epoch: the mean over replicates under its own name,
+    with several replicates also each one as `metric/replicate_0`, and `wall_seconds`.
+
+    `reports` are one trial's, ordered by epoch and replicate. The step is the epoch, the time that of the commit,
+    so that computing the same points again gives equal ones.
+    """
+    points: list[Point] = []
+    for epoch, group in groupby((r for r in reports if r.epoch > after), key=lambda r: r.epoch):
+        rows = list(group)
+        when = milliseconds(rows[0].created_at)
+        values = {"wall_seconds": rows[0].wall_seconds, **_metrics(rows)}
+        points += [Point(key=_key(key), value=value, timestamp=when, step=epoch) for key, value in values.items()]
+    return points
+
+
+def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name in rows[0].metrics:
+        present = [row.metrics[name] for row in rows if name in row.metrics]
+        if len(present) == len(rows):
+            values[name] = sum(present) / len(rows)
+        if len(rows) > 1:
+            values |= {f"{name}/replicate_{row.replicate}": row.metrics[name] for row in rows if name in row.metrics}
+    return values
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    return dict(_leaves(tree, prefix))
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _key(name: str) -> str:
+    return _FORBIDDEN.sub("_", name)[:KEY_LIMIT]
+
+
+def _text(value: Any) -> str:
+    return _cut(value if isinstance(value, str) else json.dumps(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"

@@ -1,0 +1,163 @@
+"""The MLflow tracker: a study's ledger as MLflow runs, whatever happens to the driver or to the server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ablate.errors import CheckpointError, RequestError, StaleDriverError
+from ablate.ledger import Hold, Ledger
+from ablate.study import Study
+from ablate.tracking.address import artifact_root, default_uri, redacted, scrubbed
+from ablate.tracking.environment import environment_tags
+from ablate.tracking.projector import Projector
+from ablate.tracking.store import Store, open_store
+from ablate.trial import TrialConfig
+
+log = logging.getLogger(__name__)
+FIRST_DELAY_SECONDS = 1.0
+LAST_DELAY_SECONDS = 60.0
+REASON_LIMIT = 300  # characters; drivers quote whole statements
+
+
+class MlflowTracker:
+    """Shows one study in an MLflow store; see Tracker for what it promises and Projector for how.
+
+    A store that does not answer is tried again after 1, 2, 4, ... 60 s, at the next call that comes; one warning says
+    so, one line says when it is back. Once another driver has taken the study over, nothing more is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        uri: str,
+        study: Study,
+        ledger: Ledger,
+        hold: Hold | None,
+        home: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.uri = uri
+        self._place = redacted(uri)
+        self._study = study
+        self._ledger = ledger
+        self._hold = hold
+        self._home = home
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._projector: Projector | None = None
+        self._artifacts: dict[str, Path] = {}
+        self._models: dict[str, tuple[TrialConfig, Path | None]] = {}
+        self._delay = 0.0
+        self._retry_at = 0.0
+        self._closed = False
+
+    def sync(self) -> None:
+        """Bring the store up to what the ledger says now."""
+        with self._lock:
+            if self._clock() >= self._retry_at:
+                self._attempt(self._catch_up)
+
+    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+        """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
+        with self._lock:
+            self._models |= {str(config.key): (config, data_dir) for config in configs}
+            self._attempt(self._catch_up)
+
+    def log_artifacts(self, paths: Sequence[Path]) -> None:
+        """Copy files and folders into the artifacts of every parent run of the study."""
+        with self._lock:
+            self._artifacts |= {path.name: path for path in paths}
+            self._attempt(self._catch_up)
+
+    def close(self) -> None:
+        """Sync once more and leave nothing marked as running."""
+        with self._lock:
+            if self._closed:
+                return
+            caught_up = self._attempt(self._catch_up)
+            if not (self._attempt(self._end) and caught_up) and not self._overtaken():
+                log.warning("MLflow %s is behind the ledger; the same command, run again, catches up", self._place)
+            self._closed = True
+
+    def _catch_up(self) -> None:
+        if self._projector is None or self._store is None:
+            root = artifact_root(self.uri, self._home.parent)
+            self._store = open_store(self.uri, experiment=self._study.name, artifact_root=root)
+            self._projector = Projector(
+                store=self._store,
+                study=self._study,
+                ledger=self._ledger,
+                hold=self._hold,
+                environment=environment_tags(),
+            )
+        self._projector.advance()
+        self._send_artifacts(self._store, self._projector)
+        self._send_models(self._store, self._projector)
+
+    def _end(self) -> None:
+        if self._projector is not None:
+            self._projector.end()
+
+    def _send_artifacts(self, store: Store, projector: Projector) -> None:
+        for name, path in list(self._artifacts.items()):
+            if path.exists():
+                for run_id in projector.parent_ids():
+                    store.attach(run_id, path)
+            else:
+                log.warning("MLflow: %s does not exist and is not attached", path)
+            del self._artifacts[name]
+
+    def _send_models(self, store: Store, projector: Projector) -> None:
+        if not self._models:
+            return
+        from ablate.tracking.publish import publish
+
+        for key, (config, data_dir) in list(self._models.items()):
+            run_id = projector.run_id(config.key)
+            if run_id is None:
+                log.warning("MLflow: trial %s has no run, so its model is not logged", key)
+            else:
+                try:
+                    publish(store, run_id, config, home=self._home, data_dir=data_dir)
+                except (CheckpointError, RequestError) as error:  # trying again would not mend it
+                    log.warning("MLflow: the model of trial %s is not logged: %s", key, error)
+            del self._models[key]
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        if self._closed or self._overtaken():
+            return False
+        try:
+            work()
+        except StaleDriverError:
+            return False
+        except Exception as error:
+            self._fail(error)
+            return False
+        if self._delay and work == self._catch_up:
+            log.warning("MLflow %s has caught up with the ledger again", self._place)
+            self._delay = self._retry_at = 0.0
+        return True
+
+    def _overtaken(self) -> bool:
+        return self._hold is not None and self._hold.lost
+
+    def _fail(self, error: Exception) -> None:
+        if not self._delay:
+            reason = scrubbed(f"{type(error).__name__}: {error}", self.uri)
+            log.warning("MLflow %s cannot be kept up to date, trying on: %s", self._place, reason[:REASON_LIMIT])
+        self._delay = min(2 * self._delay or FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS)
+        self._retry_at = self._clock() + self._delay
+
+
+def build(*, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path) -> MlflowTracker:
+    """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
+
+    Nothing is imported or connected before the first call. Without `hold` the ledger is only read, and runs that it
+    does not name are found by their tags.
+    """
+    return MlflowTracker(uri=uri or default_uri(home.parent), study=study, ledger=ledger, hold=hold, home=home)

@@ -1,0 +1,262 @@
+"""Keeps a study's MLflow runs equal to its ledger: one parent run per data set, one child per trial."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ablate.errors import LedgerError, StaleDriverError
+from ablate.ledger import Hold, Ledger, StudyRecord, TrialRecord
+from ablate.study import Study
+from ablate.tracking import contents
+from ablate.tracking.store import RefusedError, Run, Store
+from ablate.trial import TrialKey
+
+log = logging.getLogger(__name__)
+PROJECTED = "ablate.projected"
+REVISION = "ablate.revision"
+
+
+@dataclass(kw_only=True)
+class _Shown:
+    """What the store holds of a trial or a parent, as far as this process knows; `mark` says what was shown last."""
+
+    run_id: str
+    status: str
+    new: bool
+    mark: str = ""
+    epoch: int = 0
+    deleted: bool = False
+
+
+class Projector:
+    """Moves the store towards the ledger, one committed step at a time.
+
+    Killed anywhere, a later one goes on: a run is found by the id in the ledger, else by its tags, else created;
+    metrics carry the ledger's times, so that writing them again changes nothing; a parent's tag `ablate.revision`
+    says up to which revision of the ledger all finished trials of its data set have been shown.
+    """
+
+    def __init__(
+        self, *, store: Store, study: Study, ledger: Ledger, hold: Hold | None, environment: Mapping[str, str]
+    ) -> None:
+        self._store = store
+        self._study = study
+        self._ledger = ledger
+        self._hold = hold
+        self._environment = dict(environment)
+        self._revision = -1
+        self._owed: dict[TrialKey, TrialRecord] = {}
+        self._parents: dict[str, _Shown] = {}
+        self._trials: dict[TrialKey, _Shown] = {}
+        self._unsure: set[TrialKey] = set()
+        self._finished: set[str] = set()
+
+    @property
+    def owed(self) -> int:
+        """Number of trials known to be behind."""
+        return len(self._owed)
+
+    def advance(self) -> None:
+        """Show every change since the last call.
+
+        A trial that the store refuses keeps none of the others waiting: RefusedError is raised after them, and the
+        trial is tried again in the next call.
+        """
+        record = self._ledger.study(self._study.name)
+        if record is None:
+            return
+        self._collect(record)
+        refused: RefusedError | None = None
+        for key in sorted(self._owed):
+            try:
+                self._show(self._owed[key], record)
+                del self._owed[key]
+            except RefusedError as error:
+                self._doubt(key)
+                refused = error
+        if refused is not None:
+            raise refused
+        self._mark_revision()
+
+    def end(self) -> None:
+        """Leave no run as RUNNING: trials that will go on become SCHEDULED, and so do their parents."""
+        study = self._ledger.study(self._study.name)
+        if study is None or self._revision < 0:
+            return
+        for shown in self._trials.values():
+            if shown.status == "RUNNING":
+                self._set_status(shown, "SCHEDULED", None)
+        counts = self._ledger.counts(study.name)
+        for dataset, parent in self._parents.items():
+            if all(state.finished for state in counts.get(dataset, {})):
+                ends = [trial.finished_at or 0.0 for trial in self._ledger.trials(study.name, dataset)]
+                self._set_status(parent, "FINISHED", contents.milliseconds(max(ends, default=study.created_at)))
+            else:
+                self._set_status(parent, "SCHEDULED", None)
+        for orphan in self._store.find({"ablate.study_id": contents.study_id(study)}, status="RUNNING"):
+            self._store.delete(orphan.run_id)  # of a driver that was taken over: the ledger names another run
+
+    def run_id(self, key: TrialKey) -> str | None:
+        """Return the run of a trial, or None where there is none yet or the user deleted it."""
+        if key not in self._trials:
+            trials = self._ledger.trials(self._study.name, key.dataset)
+            recorded = next((trial.mlflow_run_id for trial in trials if trial.key == key), None)
+            run = self._store.get(recorded) if recorded is not None else None
+            if run is None:
+                return None
+            self._trials[key] = _known(run)
+        shown = self._trials[key]
+        return None if shown.deleted else shown.run_id
+
+    def parent_ids(self) -> list[str]:
+        """Return the parent runs of the study's data sets."""
+        return [parent.run_id for parent in self._parents.values() if not parent.deleted]
+
+    def _collect(self, study: StudyRecord) -> None:
+        if self._revision < 0:
+            self._start(study)
+            return
+        for trial in self._ledger.trials_since(study.name, self._revision):
+            self._owed[trial.key] = trial
+            self._revision = max(self._revision, trial.revision)
+
+    def _start(self, study: StudyRecord) -> None:
+        trials = self._ledger.trials(study.name)
+        shown_to: dict[str, int] = {}
+        for dataset in sorted({trial.key.dataset for trial in trials}):
+            parent = self._parent(dataset, study)
+            known = int(parent.mark) if parent.mark.isdigit() else -1
+            shown_to[dataset] = known if known <= study.revision else -1  # the ledger may be an older copy
+            if not parent.new:
+                self._unsure |= {trial.key for trial in trials if trial.key.dataset == dataset}
+        for trial in trials:
+            if not trial.state.finished or trial.revision > shown_to[trial.key.dataset]:
+                self._owed[trial.key] = trial
+        self._revision = max((trial.revision for trial in trials), default=0)
+
+    def _show(self, trial: TrialRecord, study: StudyRecord) -> None:
+        if trial.attempt == 0 and not trial.state.finished:
+            return  # not started: nothing to show
+        parent = self._parent(trial.key.dataset, study)
+        shown = self._trials.get(trial.key) or self._run_of(trial, study, parent)
+        if trial.mlflow_run_id != shown.run_id:
+            self._record(shown, lambda hold: hold.set_mlflow_run(trial.key, shown.run_id))
+        if trial.state.finished:
+            self._finished.add(trial.key.dataset)
+        mark = f"{trial.state}/{trial.attempt}/{trial.epochs_done}"
+        status = contents.STATUS[trial.state]
+        if shown.deleted or (shown.mark, shown.status) == (mark, status):
+            return
+        self._write(trial, shown, mark)
+        over = trial.finished_at if trial.state.finished else None
+        self._set_status(shown, status, None if over is None else contents.milliseconds(over))
+        if status == "RUNNING":
+            self._set_status(parent, "RUNNING", None)
+
+    def _write(self, trial: TrialRecord, shown: _Shown, mark: str) -> None:
+        reports = self._ledger.reports(trial.key.study, trial.key.dataset, trial.key.number)
+        points = contents.report_points(reports, after=shown.epoch)
+        first = shown.mark == ""
+        self._store.log(
+            shown.run_id,
+            points=[*contents.size_points(trial), *points] if first else points,
+            parameters=contents.trial_parameters(trial.config) if first else {},
+            tags={**contents.changing_tags(trial), PROJECTED: mark},
+        )
+        shown.epoch = max((report.epoch for report in reports), default=shown.epoch)
+        shown.mark = mark
+
+    def _run_of(self, trial: TrialRecord, study: StudyRecord, parent: _Shown) -> _Shown:
+        tags = contents.trial_tags(trial, study)
+        where = {name: tags[name] for name in ("ablate.study_id", "ablate.dataset", "ablate.trial")}
+        found = self._existing(where, trial.mlflow_run_id) if trial.key in self._unsure else None
+        if found is not None:
+            shown = _known(found)
+        else:
+            self._unsure.add(trial.key)  # until create has answered
+            start = contents.milliseconds(trial.started_at or trial.created_at)
+            fixed = {**tags, "mlflow.parentRunId": parent.run_id, **self._environment}
+            made = self._store.create(name=contents.run_name(trial.config), start=start, tags=fixed)
+            shown = _Shown(run_id=made.run_id, status=made.status, new=True)
+        self._unsure.discard(trial.key)
+        self._trials[trial.key] = shown
+        return shown
+
+    def _parent(self, dataset: str, study: StudyRecord) -> _Shown:
+        if dataset in self._parents:
+            return self._parents[dataset]
+        tags = contents.study_tags(study, dataset)
+        where = {name: tags[name] for name in ("ablate.study_id", "ablate.dataset", "ablate.kind")}
+        recorded = self._ledger.mlflow_parents(study.name).get(dataset)
+        found = self._existing(where, recorded)
+        run = found or self._store.create(
+            name=f"{study.name} {dataset}",
+            start=contents.milliseconds(study.created_at),
+            tags={**tags, **self._environment},
+        )
+        shown = _Shown(run_id=run.run_id, status=run.status, new=found is None, deleted=run.deleted)
+        shown.mark = run.tags.get(REVISION, "")
+        if not shown.deleted:
+            said = contents.study_parameters(self._study, dataset)
+            missing = {name: value for name, value in said.items() if name not in run.parameters}
+            self._store.log(shown.run_id, parameters=missing, tags=contents.study_note(self._study))
+        self._parents[dataset] = shown
+        if run.run_id != recorded:
+            self._record(shown, lambda hold: hold.set_mlflow_parent(dataset, run.run_id))
+        return shown
+
+    def _existing(self, where: Mapping[str, str], recorded: str | None) -> Run | None:
+        run = self._store.get(recorded) if recorded is not None else None
+        if run is not None:
+            return run
+        found = self._store.find(where)
+        for twin in found[1:]:  # a driver that was taken over may have died before it could take its run back
+            self._store.delete(twin.run_id)
+        return found[0] if found else None
+
+    def _record(self, shown: _Shown, write: Callable[[Hold], None]) -> None:
+        if self._hold is None:
+            return
+        try:
+            write(self._hold)
+        except StaleDriverError:
+            if shown.new:
+                self._store.delete(shown.run_id)
+            raise
+        except LedgerError as error:  # a released hold; the run is found by its tags instead
+            log.debug("the MLflow run %s was not recorded: %s", shown.run_id, error)
+
+    def _mark_revision(self) -> None:
+        if not self._finished:
+            return
+        counts = self._ledger.counts(self._study.name)
+        for dataset in sorted(self._finished):
+            parent = self._parents[dataset]
+            states = {f"ablate.trials.{state.lower()}": str(n) for state, n in counts.get(dataset, {}).items()}
+            if not parent.deleted:
+                self._store.log(parent.run_id, tags={**states, REVISION: str(self._revision)})
+            self._finished.discard(dataset)
+
+    def _doubt(self, key: TrialKey) -> None:
+        self._trials.pop(key, None)
+        self._unsure.add(key)
+
+    def _set_status(self, shown: _Shown, status: str, end: int | None) -> None:
+        if not shown.deleted and shown.status != status:
+            self._store.set_status(shown.run_id, status, end)
+            shown.status = status
+
+
+def _known(run: Run) -> _Shown:
+    mark = run.tags.get(PROJECTED, "")
+    epoch = mark.rpartition("/")[2]
+    return _Shown(
+        run_id=run.run_id,
+        status=run.status,
+        new=False,
+        mark=mark,
+        epoch=int(epoch) if epoch.isdigit() else 0,
+        deleted=run.deleted,
+    )

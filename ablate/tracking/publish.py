@@ -1,0 +1,121 @@
+"""A confirmed network as an MLflow model that `mlflow.pyfunc.load_model` loads and predicts with."""
+
+from __future__ import annotations
+
+import importlib.util
+import sysconfig
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ablate
+from ablate.tasks import Data, data_folder, load_task
+from ablate.tracking import contents, served_model
+from ablate.tracking.served_model import Description
+from ablate.tracking.store import Store
+from ablate.trial import TrialConfig, checkpoint_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MODEL = "model"  # loaded as runs:/RUN/model
+EXAMPLES = 2
+REQUIREMENTS = ("mlflow", "numpy", "pydantic", "pyyaml", "safetensors", "torch")
+
+
+def publish(store: Store, run_id: str, config: TrialConfig, *, home: Path, data_dir: Path | None) -> str:
+    """Log replicate 0 of a trained trial as the model of `run_id`, once, and return the model's id.
+
+    Replicate 0 because it is fixed beforehand: choosing the best one by its test result would flatter it.
+    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model).
+    """
+    from ablate.training import predictor
+
+    known = store.ready_model(run_id)
+    if known is not None:
+        return known
+    task = load_task(config.task)
+    folder = data_folder(data_dir)
+    data = task.load(folder)
+    module = predictor(config, checkpoint_folder(home, config.key), 0)
+    shape = task.shape(folder)
+    description = Description(
+        model=config.model,
+        shape=shape,
+        scale=_factors(data.scale),
+        shift=_factors(data.shift),
+        class_names=data.class_names,
+    )
+    model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
+    with tempfile.TemporaryDirectory(prefix="ablate-model-") as scratch:
+        path = Path(scratch) / MODEL
+        save(path, module, description, example=_example(data), identity=(model_id, place, run_id))
+        store.finish_model(model_id, run_id, path)
+    return model_id
+
+
+def save(
+    path: Path,
+    module: nn.Module,
+    description: Description,
+    *,
+    example: Any,
+    identity: tuple[str, str, str] | None = None,
+) -> None:
+    """Write an MLflow model folder: the network's files, the code that reads them, signature and example input.
+
+    `example` is an array of inputs [n, T, F] in stored units; `identity` the model's id, place and run in a store.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import Model
+
+    model_id, place, run_id = identity if identity is not None else (None, None, None)
+    with tempfile.TemporaryDirectory(prefix="ablate-network-") as scratch:
+        network = Path(scratch) / "network"
+        network.mkdir()
+        served_model.write(network, module, description)
+        mlflow.pyfunc.save_model(
+            path=str(path),
+            loader_module=served_model.__name__,
+            data_path=str(network),
+            code_paths=[str(folder) for folder in code_folders(description.model.builder)],
+            pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
+            mlflow_model=Model(artifact_path=place, run_id=run_id, model_id=model_id, model_uuid=model_id),
+            signature=_signature(description, example),
+            input_example=example,
+            metadata={"classes": list(description.class_names)},
+        )
+
+
+def code_folders(builder: str) -> list[Path]:
+    """Return what must travel with a model: this package, and the user's package or file that holds its builder."""
+    folders = [Path(ablate.__file__).parent]
+    top = builder.partition(":")[0].partition(".")[0] if ":" in builder else ""
+    spec = importlib.util.find_spec(top) if top and top != ablate.__name__ else None
+    if spec is not None and spec.origin is not None:
+        place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+        if not place.is_relative_to(sysconfig.get_path("purelib")):  # an installed package is a requirement instead
+            folders.append(place)
+    return folders
+
+
+def _signature(description: Description, example: Any) -> Any:
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    shape = description.shape
+    return ModelSignature(
+        inputs=Schema([TensorSpec(example.dtype, (-1, shape.tokens, shape.features))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, shape.outputs))]),
+        params=ParamSchema([ParamSpec("output", DataType.string, served_model.OUTPUTS[0])]),
+    )
+
+
+def _example(data: Data) -> Any:
+    return data.test_inputs[:EXAMPLES].cpu().numpy()
+
+
+def _factors(value: float | Tensor) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(float(number) for number in value.flatten())

@@ -1,0 +1,226 @@
+"""MLflow's tracking store in the few verbs that a projection needs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import AblateError
+from ablate.tracking.address import DATABASES, dialect, quiet_environment, scrubbed, sqlite_file
+from ablate.tracking.contents import Point
+
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
+POINTS_PER_CALL = 800  # MLflow takes 1000 entities at most, parameters and tags among them
+NOISY = ("alembic", "mlflow.store", "mlflow.utils.request_utils", "urllib3.connectionpool")
+
+
+class RefusedError(AblateError):
+    """The store answered and refused one request; others may well succeed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as the store has it."""
+
+    run_id: str
+    status: str
+    deleted: bool
+    tags: Mapping[str, str]
+    parameters: Mapping[str, str]
+
+
+class Store:
+    """One experiment in an MLflow store.
+
+    Every method raises RefusedError where the store answers no, and whatever MLflow raises where it does not answer.
+    """
+
+    def __init__(self, client: Any, *, uri: str, experiment: str, artifact_root: str | None) -> None:
+        self.client = client
+        self.uri = uri
+        with self._refusals():
+            self.experiment_id = _experiment(client, experiment, artifact_root)
+
+    def find(self, tags: Mapping[str, str], *, status: str | None = None) -> list[Run]:
+        """Return the runs, not deleted, that carry all `tags` and have `status`, the oldest first."""
+        terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
+        wanted = " AND ".join(terms if status is None else [*terms, f"attributes.status = '{status}'"])
+        with self._refusals():
+            found = self.client.search_runs([self.experiment_id], wanted, order_by=["attributes.start_time ASC"])
+        return [_run(run) for run in found]
+
+    def get(self, run_id: str) -> Run | None:
+        """Return one run, deleted or not, or None where the store knows none of that id."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return _run(self.client.get_run(run_id))
+        except MlflowException as error:
+            if error.error_code in REFUSALS:
+                return None
+            raise
+
+    def create(self, *, name: str, start: int, tags: Mapping[str, str]) -> Run:
+        """Create a run that is RUNNING since `start` (milliseconds) with all its `tags` in one transaction."""
+        with self._refusals():
+            made = self.client.create_run(self.experiment_id, start_time=start, tags=dict(tags), run_name=name)
+        return _run(made)
+
+    def log(
+        self, run_id: str, *, points: Sequence[Point] = (), parameters: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Write metrics, then parameters and tags; what is there already with equal values stays as it is."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
+        first, rest = metrics[:POINTS_PER_CALL], metrics[POINTS_PER_CALL:]
+        with self._refusals():
+            while rest:
+                self.client.log_batch(run_id, metrics=first)
+                first, rest = rest[:POINTS_PER_CALL], rest[POINTS_PER_CALL:]
+            params = [Param(key, value) for key, value in (parameters or {}).items()]
+            labels = [RunTag(key, value) for key, value in (tags or {}).items()]
+            self.client.log_batch(run_id, metrics=first, params=params, tags=labels)
+
+    def set_status(self, run_id: str, status: str, end: int | None) -> None:
+        """Set a run's status; `end` (milliseconds) where it is over."""
+        with self._refusals():
+            if end is None:
+                self.client.update_run(run_id, status=status)
+            else:
+                self.client.set_terminated(run_id, status, end_time=end)
+
+    def delete(self, run_id: str) -> None:
+        """Move a run to MLflow's bin."""
+        with self._refusals():
+            self.client.delete_run(run_id)
+
+    def attach(self, run_id: str, path: Path) -> None:
+        """Copy a file, or a folder under its own name, into a run's artifacts."""
+        with self._refusals():
+            if path.is_dir():
+                self.client.log_artifacts(run_id, str(path), path.name)
+            else:
+                self.client.log_artifact(run_id, str(path))
+
+    def ready_model(self, run_id: str) -> str | None:
+        """Return the id of a run's finished model, or None; models that a killed process left half are deleted."""
+        with self._refusals():
+            models = self.client.search_logged_models([self.experiment_id], f"source_run_id = '{run_id}'")
+            ready = [model.model_id for model in models if model.status == "READY"]
+            for model in models:
+                if model.status != "READY":
+                    self.client.delete_logged_model(model.model_id)
+        return ready[0] if ready else None
+
+    def new_model(self, run_id: str, *, name: str, parameters: Mapping[str, str]) -> tuple[str, str]:
+        """Begin a model of a run and return its id and place."""
+        with self._refusals():
+            made = self.client.create_logged_model(
+                self.experiment_id, name=name, source_run_id=run_id, params=dict(parameters)
+            )
+        return made.model_id, made.artifact_location
+
+    def finish_model(self, model_id: str, run_id: str, folder: Path) -> None:
+        """Send a model's files and declare it ready; only then it is loadable by name."""
+        from mlflow.entities import LoggedModelOutput
+
+        with self._refusals():
+            self.client.log_model_artifacts(model_id, str(folder))
+            self.client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
+            self.client.finalize_logged_model(model_id, "READY")
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as error:
+            if error.error_code in REFUSALS:
+                raise RefusedError(scrubbed(str(error), self.uri)) from error
+            raise
+
+
+def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store:
+    """Return the experiment called `experiment` in the store at `uri`, creating what is not there.
+
+    A new SQLite store appears complete or not at all, in WAL mode, so that neither a killed process nor two at once
+    leave half a schema behind. Raises whatever MLflow or its database driver raise where the store does not answer.
+    """
+    quiet_environment()
+    import mlflow
+
+    for name in NOISY:  # each failed call would print a traceback; the tracker speaks once
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        _create_sqlite(file)
+    elif file is None and dialect(uri) in DATABASES:
+        _must_answer(uri)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    return Store(client, uri=uri, experiment=experiment, artifact_root=artifact_root)
+
+
+def _create_sqlite(file: Path) -> None:
+    import mlflow
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{file.name}-", dir=file.parent))
+    try:
+        made = folder / file.name
+        mlflow.MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        with closing(sqlite3.connect(made)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        try:
+            os.link(made, file)
+        except FileExistsError:
+            return  # another process was faster
+        except OSError:  # a file system without hard links
+            os.replace(made, file)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _must_answer(uri: str) -> None:
+    # MLflow itself would try to connect for 100 s.
+    from sqlalchemy import NullPool, create_engine
+
+    with create_engine(uri, poolclass=NullPool).connect():
+        return
+
+
+def _experiment(client: Any, name: str, artifact_root: str | None) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    place = None if artifact_root is None else f"{artifact_root}/{name}"
+    try:
+        return str(client.create_experiment(name, artifact_location=place))
+    except MlflowException:
+        found = client.get_experiment_by_name(name)  # another process was faster
+        if found is None:
+            raise
+        return str(found.experiment_id)
+
+
+def _run(run: Any) -> Run:
+    return Run(
+        run_id=run.info.run_id,
+        status=run.info.status,
+        deleted=run.info.lifecycle_stage == "deleted",
+        tags=dict(run.data.tags),
+        parameters=dict(run.data.params),
+    )

@@ -1,0 +1,29 @@
+"""What a tracker is: something that shows the ledger's trials elsewhere, and never gets in a study's way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ablate.trial import TrialConfig
+
+
+class Tracker(Protocol):
+    """Projects the ledger onto another place; the ledger stays the only record.
+
+    Every method may be called from any thread, may be repeated, and never raises because the other place
+    does not answer: it says so once through `logging`, keeps what it owes and catches up in a later call.
+    """
+
+    def sync(self) -> None:
+        """Bring the other place up to what the ledger says now; cheap when nothing changed."""
+
+    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+        """Offer the trained networks of `configs`, checkpoints below the study's home, for loading elsewhere."""
+
+    def log_artifacts(self, paths: Sequence[Path]) -> None:
+        """Attach files and folders (report, tables) to the study; a repeated path replaces the earlier one."""
+
+    def close(self) -> None:
+        """Sync once more and leave nothing marked as running; later calls do nothing."""
