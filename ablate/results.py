@@ -65,17 +65,17 @@ def trials_table(ledger: Ledger, study: str) -> pl.DataFrame:
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
     replicates of the trial's last report. Null: the trial does not have it; NaN: it was not finite.
     """
-    return _trials(ledger.trials(study), ledger.reports(study))
+    return _trials(*ledger.snapshot(study))
 
 
 def reports_table(ledger: Ledger, study: str) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
-    return _reports(ledger.trials(study), ledger.reports(study))
+    return _reports(*ledger.snapshot(study))
 
 
 def write_tables(ledger: Ledger, study: str, home: Path) -> tuple[Path, Path]:
     """Write trials.parquet and reports.parquet below `home`, each replaced at once; raise LedgerError if that fails."""
-    trials, reports = ledger.trials(study), ledger.reports(study)
+    trials, reports = ledger.snapshot(study)
     paths = (home / TRIALS_FILE, home / REPORTS_FILE)
     _write(_trials(trials, reports), paths[0])
     _write(_reports(trials, reports), paths[1])
@@ -110,7 +110,6 @@ def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFr
 
 def _reports(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
     configs = {(trial.key.dataset, trial.key.number): trial.config for trial in trials}
-    reports = [report for report in reports if (report.key.dataset, report.key.number) in configs]
     rows = []
     for report in reports:
         config = configs[report.key.dataset, report.key.number]

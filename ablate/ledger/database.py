@@ -55,6 +55,8 @@ class Database:
             _prepare_file(self.url, self.place, create)
         self.engine = _engine(self.url, self.place)
         self._writer = self.engine.execution_options(ablate_writes=True)
+        snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = self.engine.execution_options(**snapshot)
         try:
             self._open(create)
         except BaseException:
@@ -66,8 +68,8 @@ class Database:
         return self._transact(self._writer, body, self.retry_seconds if retry else 0.0)
 
     def read(self, body: Callable[[Connection], T]) -> T:
-        """Run `body` in one read transaction, which never blocks a writer."""
-        return self._transact(self.engine, body, self.retry_seconds)
+        """Run `body` on one snapshot of the database, which never blocks a writer."""
+        return self._transact(self._reader, body, self.retry_seconds)
 
     def checkpoint(self) -> None:
         """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL has done so."""
@@ -106,15 +108,16 @@ class Database:
             delay = min(2 * delay, LAST_DELAY_SECONDS)
 
     def _open(self, create: bool) -> None:
-        if self.is_sqlite:
-            self._use_wal()
-        version = self._transact(self.engine, schema.stored_version, BUSY_TIMEOUT_MS / 1e3 if self.is_sqlite else 0.0)
+        wait = self.retry_seconds if self.is_sqlite else 0.0  # a server that does not answer is said at once
+        version = self._transact(self._reader, schema.stored_version, wait)
         if version is None:
             if not create:
                 raise LedgerError(f"ledger {self.place}: there is no ledger here")
             self.write(schema.create)
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
+        if self.is_sqlite:
+            self._use_wal()
 
     def _use_wal(self) -> None:
         deadline = time.monotonic() + self.retry_seconds

@@ -106,13 +106,13 @@ class Hold:
         if threading.current_thread() is not self._heart:
             self._heart.join()
         with self._lock:
-            if self._revision is None and self._lost:
-                return
-            self._database.write(lambda connection: self._extend(connection, None), retry=False)
+            if not self._lost:
+                self._database.write(lambda connection: self._extend(connection, None), retry=False)
 
     def renew(self) -> None:
         """Extend the lease by `lease_seconds` from now; raise StaleDriverError where it is another's."""
         with self._lock:
+            self._require_held()
             until = self._clock() + self.lease_seconds
             if not self._database.write(lambda connection: self._extend(connection, until), retry=False):
                 raise self._stale()
@@ -132,8 +132,7 @@ class Hold:
 
     def _write(self, body: Callable[[writes.Scope], T]) -> T:
         with self._lock:
-            if self._ended.is_set():
-                raise LedgerError(f"study {self.study!r}: this driver has released it and may not write any more")
+            self._require_held()
             attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
             self._revision = None  # unknown until the outcome is
             result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, body))
@@ -160,6 +159,10 @@ class Hold:
         attempt.answers[:] = [body(scope)]
         return attempt.answers[0], revision
 
+    def _require_held(self) -> None:
+        if self._ended.is_set():
+            raise LedgerError(f"study {self.study!r}: this driver has released it and may not write any more")
+
     def _stale(self) -> StaleDriverError:
         self._lost = True
         return StaleDriverError(
@@ -183,6 +186,8 @@ class Hold:
             except StaleDriverError:
                 return
             except LedgerError as error:
+                if self._ended.is_set():
+                    return
                 if not said:
                     log.warning("the lease of study %r could not be renewed, trying on: %s", self.study, error)
                 said = True

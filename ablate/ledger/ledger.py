@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, func, select
+from sqlalchemy import Connection, RowMapping, Select, func, select
 
 from ablate.ledger.database import Database
 from ablate.ledger.hold import Hold
@@ -126,8 +126,7 @@ class Ledger:
             query = query.where(trial_table.c.dataset == dataset)
         if number is not None:
             query = query.where(trial_table.c.number == number)
-        order = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)
-        return [report_from_row(row, name) for row in self._rows(query.order_by(*order))]
+        return [report_from_row(row, name) for row in self._rows(query.order_by(*_BY_REPORT))]
 
     def reports_since(self, name: str, rowid: int) -> list[ReportRecord]:
         """Return the reports committed after the one with `rowid` (0: all) in the order of commit.
@@ -136,6 +135,13 @@ class Ledger:
         """
         query = _REPORTS.where(study_table.c.name == name, report_table.c.id > rowid)
         return [report_from_row(row, name) for row in self._rows(query.order_by(report_table.c.id))]
+
+    def snapshot(self, name: str) -> tuple[list[TrialRecord], list[ReportRecord]]:
+        """Return `trials(name)` and `reports(name)` as of one moment."""
+        trials = _TRIALS.where(study_table.c.name == name).order_by(*_BY_TRIAL)
+        reports = _REPORTS.where(study_table.c.name == name).order_by(*_BY_REPORT)
+        found = self._database.read(lambda connection: (_fetch(connection, trials), _fetch(connection, reports)))
+        return [trial_from_row(row) for row in found[0]], [report_from_row(row, name) for row in found[1]]
 
     def notes(self, name: str) -> list[NoteRecord]:
         """Return a study's events in the order of commit."""
@@ -157,7 +163,11 @@ class Ledger:
         return found
 
     def _rows(self, query: Select[Any]) -> list[RowMapping]:
-        return self._database.read(lambda connection: list(connection.execute(query).mappings()))
+        return self._database.read(lambda connection: _fetch(connection, query))
+
+
+def _fetch(connection: Connection, query: Select[Any]) -> list[RowMapping]:
+    return list(connection.execute(query).mappings())
 
 
 _STUDIES = select(study_table, *(column for column in lease_table.c if column.name not in ("study_id", "token"))).join(
@@ -170,3 +180,4 @@ _REPORTS = (
     .join(study_table, report_table.c.study_id == study_table.c.id)
 )
 _BY_TRIAL = (trial_table.c.dataset, trial_table.c.number)
+_BY_REPORT = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)

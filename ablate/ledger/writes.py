@@ -115,6 +115,9 @@ def report(
         raise LedgerError(f"trial {key}: epoch {report.epoch} reported after epoch {trial.epochs_done}")
     if len(report.metrics) != trial.replicates:
         raise LedgerError(f"trial {key}: {len(report.metrics)} replicates reported, it has {trial.replicates}")
+    if report.diverged and len(report.diverged) != trial.replicates:
+        marks = len(report.diverged)
+        raise LedgerError(f"trial {key}: {trial.replicates} replicates reported, but {marks} marks of divergence")
     scope.connection.execute(_INSERT_REPORT, _report_rows(scope, trial.id, report, decision))
     values: dict[str, Any] = {
         "epochs_done": report.epoch,
