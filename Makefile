@@ -1,0 +1,51 @@
+# `make demo` and `make test` do everything on a machine with Python >= 3.11; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN_ENV := OMP_NUM_THREADS=1
+
+.PHONY: help install demo test lint types imports unit schema bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ablate needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): about 5 GB with torch's CUDA libraries, two to ten minutes."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --group dev --editable .
+	@touch $@
+
+install: $(STAMP) ## create .venv and install under constraints.txt
+
+demo: $(STAMP) ## search the digits data set: 30 trials, a confirmed front and its report
+	$(RUN_ENV) $(BIN)/ablate search search_spaces/digits.yaml
+
+test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest
+
+lint: $(STAMP) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+imports: $(STAMP) ## the architecture's layers
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## pytest
+	$(RUN_ENV) $(BIN)/pytest
+
+schema: $(STAMP) ## write search_spaces/schema.json from the model
+	$(BIN)/ablate schema > search_spaces/schema.json
+
+bench: $(STAMP) ## the measured claims of the README
+	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py
+	$(RUN_ENV) $(BIN)/python benchmarks/training.py
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
