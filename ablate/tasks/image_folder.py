@@ -77,9 +77,11 @@ class ImageFolder(Classification):
         listing = list_images(folder)
         images = self._images(folder, listing)
         input_shape(images, self.config.patch)
+        pixels = _decode_all(folder, tuple(chain(*listing.files.values())), images)
+        counts = [len(files) for files in listing.files.values()]
         parts: dict[str, Split] = {
-            part: (_decode_all(folder, files, images), torch.tensor(listing.targets[part], dtype=torch.int64))
-            for part, files in listing.files.items()
+            part: (rows, torch.tensor(listing.targets[part], dtype=torch.int64))
+            for part, rows in zip(listing.files, torch.split(pixels, counts), strict=True)
         }
         mean, std = channel_statistics(parts["train"][0])
         return patch_data(
@@ -121,11 +123,12 @@ class ImageFolder(Classification):
 def list_images(folder: Path) -> Listing:
     """Return the images below `folder`; raise DataError where they do not make a data set."""
     try:
-        found = {part: _classes(root) for part, root in _parts(folder).items()}
+        roots = _parts(folder)
+        found = {part: _classes(root) for part, root in roots.items()}
     except OSError as error:
         raise DataError(f"image_folder {folder} cannot be read: {one_line(error)}") from error
     names = tuple(sorted(found["train"]))
-    empty = [f"{part}/{name}" for part, classes in found.items() for name, files in classes.items() if not files]
+    empty = [roots[part] / name for part, classes in found.items() for name, files in classes.items() if not files]
     unknown = sorted({name for classes in found.values() for name in classes} - set(names))
     if len(names) < 2:
         only = f" (only {names[0]!r})" if names else ""
@@ -133,12 +136,16 @@ def list_images(folder: Path) -> Listing:
     if unknown:
         raise DataError(f"image_folder {folder}: no such class in train: {', '.join(unknown)}")
     if empty:
-        raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {', '.join(empty)}")
+        raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {_relative(empty, folder)}")
     files = {part: tuple(chain(*(classes[n] for n in sorted(classes)))) for part, classes in found.items()}
     index = {name: i for i, name in enumerate(names)}
     targets = {part: tuple(index[n] for n in sorted(classes) for _ in classes[n]) for part, classes in found.items()}
     listing = Listing(class_names=names, files=files, targets=targets)
     return listing if "test" in files else _with_test(folder, listing)
+
+
+def _relative(paths: Iterable[Path], folder: Path) -> str:
+    return ", ".join(str(path.relative_to(folder)) for path in sorted(paths))
 
 
 def _parts(folder: Path) -> dict[str, Path]:
@@ -236,9 +243,10 @@ def _decode(path: Path, out: np.ndarray) -> str:
 
 def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
     if bad:
-        listed = "; ".join(f"{path.relative_to(folder)}: {fault}" for path, fault in bad[:NAMED])
+        listed = "; ".join(f"{path.relative_to(folder)}: {fault}" for path, fault in sorted(bad)[:NAMED])
         more = f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-        raise DataError(f"image_folder {folder}: {len(bad)} images cannot be read: {listed}{more}")
+        count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
+        raise DataError(f"image_folder {folder}: {count} cannot be read: {listed}{more}")
 
 
 def _reason(error: Exception) -> str:
