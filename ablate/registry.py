@@ -60,10 +60,10 @@ TASKS = Registry(
     "task",
     {
         "digits": "ablate.tasks.digits:build",
-        "mnist": "ablate.tasks.torchvision_images:build_mnist",
-        "fashion_mnist": "ablate.tasks.torchvision_images:build_fashion_mnist",
-        "cifar10": "ablate.tasks.torchvision_images:build_cifar10",
-        "cifar100": "ablate.tasks.torchvision_images:build_cifar100",
+        "mnist": "ablate.tasks.mnist:build_mnist",
+        "fashion_mnist": "ablate.tasks.mnist:build_fashion_mnist",
+        "cifar10": "ablate.tasks.cifar:build_cifar10",
+        "cifar100": "ablate.tasks.cifar:build_cifar100",
         "image_folder": "ablate.tasks.image_folder:build",
     },
 )
@@ -74,6 +74,4 @@ SAMPLERS = Registry(
 SCHEDULERS = Registry(
     "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}
 )
-TRACKERS = Registry(
-    "tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"}
-)
+TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"})

@@ -119,7 +119,7 @@ class TestPixels:
             Image.fromarray(colour).quantize(4).save(folder / "0.png", transparency=b"\x00\x80")
         data = _task().load(tmp_path)
         for inputs in (data.train_inputs, data.test_inputs):
-            assert inputs.reshape(-1, 3).unique(dim=0).tolist() == [[10, 200, 30]]
+            assert torch.unique(inputs.reshape(-1, 3), dim=0).tolist() == [[10, 200, 30]]
 
     def test_different_sizes_are_resized_as_pil_does(self, tmp_path: Path) -> None:
         random = np.random.default_rng(0)

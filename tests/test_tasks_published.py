@@ -139,6 +139,11 @@ class TestAbsent:
             load_task(TaskConfig(task=name)).check(folder)
         assert "\n" not in str(caught.value)
 
+    def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DataError, match=f"is not in {tmp_path}/file, which is not a folder"):
+            load_task(TaskConfig(task="mnist")).check(tmp_path / "file")
+
     def test_a_folder_from_the_environment_is_not_repeated(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -228,8 +233,8 @@ class TestCifar:
     def test_other_bytes_are_never_unpickled(self, name: str, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             written = _write_cifar(tmp_path, name, patch)
-            folder = load_task(TaskConfig(task=name)).location(tmp_path)
-        (folder / next(iter(written))).write_bytes(pickle.dumps(_Planted(tmp_path / "code ran")))
+        folder = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[name]
+        (tmp_path / folder / next(iter(written))).write_bytes(pickle.dumps(_Planted(tmp_path / "code ran")))
         with pytest.raises(DataError, match=f"{name} in .* is damaged .*MD5 sum is not the published one"):
             load_task(TaskConfig(task=name)).load(tmp_path)
         assert not (tmp_path / "code ran").exists()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ablate.registry import TASKS
 from ablate.tasks.base import Classification, Data, Fetchable, Task
-from ablate.tasks.catalog import TASKS, DataSet, available, fetch, load_task
+from ablate.tasks.catalog import DataSet, available, fetch, load_task
 from ablate.tasks.folders import data_folder
 
 __all__ = [

@@ -7,22 +7,9 @@ from typing import NamedTuple
 
 from ablate.config import TaskConfig
 from ablate.errors import DataError, RegistryError, RequestError
-from ablate.registry import Registry
+from ablate.registry import TASKS
 from ablate.tasks.base import Fetchable, Task
 from ablate.tasks.folders import bytes_below, data_folder
-
-TASKS = Registry(
-    "task",
-    {
-        "digits": "ablate.tasks.digits:build",
-        "mnist": "ablate.tasks.mnist:build_mnist",
-        "fashion_mnist": "ablate.tasks.mnist:build_fashion_mnist",
-        "cifar10": "ablate.tasks.cifar:build_cifar10",
-        "cifar100": "ablate.tasks.cifar:build_cifar100",
-        "image_folder": "ablate.tasks.image_folder:build",
-    },
-)
-
 
 PARTS = ("shape", "check", "load", "loss", "metrics")
 

@@ -39,7 +39,8 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str]) -> DataE
     damaged = [f"{_inside(path, folder)}: {fault}" for path, fault in faults.items() if fault != "missing"]
     parts = []
     if missing:
-        where = "" if folder.is_dir() else ", which does not exist"
+        state = "is not a folder" if folder.exists() else "does not exist"
+        where = "" if folder.is_dir() else f", which {state}"
         names = ", ".join(str(_inside(path, folder)) for path in missing[:LOOKED_FOR])
         more = f" and {len(missing) - LOOKED_FOR} more" if len(missing) > LOOKED_FOR else ""
         parts.append(f"data set {name} is not in {folder}{where} (looked for {names}{more})")
