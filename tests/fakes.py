@@ -1,7 +1,7 @@
-"""Trainers without torch for tests of what surrounds training; they behave as `parameters["act"]` says.
+"""Stand-ins for tests of what surrounds training: trainers without torch, and a search that follows a script.
 
-Each writes a JSON checkpoint per epoch and goes on from it, first yielding its report again, as the real one
-does, and leaves a trace in `home/trace.jsonl` that tests read afterwards.
+The trainer does as `home/acts.json` says for the trial's number. It writes a JSON checkpoint per epoch and goes on
+from it, first yielding that epoch's report again, as the real one does. Both leave lines in `home/trace.jsonl`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import TrialError
-from ablate.trial import Report, TrialConfig
+from ablate.trial import Decision, Report, TrialConfig, TrialKey
 
 
 def loss(number: int, epoch: int) -> float:
@@ -26,17 +27,17 @@ def loss(number: int, epoch: int) -> float:
 def train(
     config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str = "cpu", data: Any = None
 ) -> Iterator[Report]:
-    """Yield one report per epoch, acting up in the epoch and the way that the trial's parameters name."""
+    """Yield one report per epoch, acting up in the epoch and the way that the script names."""
     home = checkpoints.parents[2]
-    epochs = config.train.epochs
     done = _continued(checkpoints)
     if done:
         yield _report(config, done)
-    for epoch in range(done + 1, epochs + 1):
-        _trace(home, config, "begin", epoch, device)
+    for epoch in range(done + 1, config.train.epochs + 1):
+        facts = {"pid": os.getpid(), "device": device, "threads": os.environ.get("OMP_NUM_THREADS")}
+        note(home, "begin", config.key, epoch=epoch, **facts)
         _act(config, epoch, home)
         _save(checkpoints, epoch)
-        _trace(home, config, "end", epoch, device)
+        note(home, "end", config.key, epoch=epoch)
         yield _report(config, epoch)
 
 
@@ -48,16 +49,110 @@ def noop(
         yield _report(config, epoch)
 
 
+def script(home: Path, acts: Mapping[int, str]) -> None:
+    """Say what the trainer does, by trial (-1 for all others).
+
+    In epoch 2: raise, diverge, die, die once. In every epoch: `sleep SECONDS`, `meet TRIALS`.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "acts.json").write_text(json.dumps({str(number): act for number, act in acts.items()}))
+
+
+def note(home: Path, what: str, key: TrialKey, **facts: object) -> None:
+    """Append one line to the trace; short appends are atomic, so many processes may write."""
+    line = json.dumps({"what": what, "trial": key.number, "at": time.time(), **facts}) + "\n"
+    with (home / "trace.jsonl").open("a") as file:
+        file.write(line)
+
+
 def trace(home: Path) -> list[dict[str, Any]]:
-    """Return what the trainers did, in order."""
+    """Return the lines of the trace in order."""
     file = home / "trace.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+class ScriptedSearch:
+    """The search as executors see it, with trials 0 to n-1 and a script instead of samplers and a ledger.
+
+    `stops` names (trial, epoch) pairs that are stopped; `gate` is how many trials are handed out before the rest
+    waits for all of them to end, as the confirmation stage does; `breaks` is raised by the first report.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        trials: int,
+        *,
+        epochs: int = 3,
+        stops: frozenset[tuple[int, int]] = frozenset(),
+        gate: int | None = None,
+        breaks: Exception | None = None,
+    ) -> None:
+        self.home = home
+        self.todo = [_config(number, epochs) for number in range(trials)]
+        self.live: dict[TrialKey, TrialConfig] = {}
+        self.ended: dict[int, str] = {}
+        self.errors: list[str] = []
+        self.stops, self.gate, self.breaks = stops, gate, breaks
+
+    @property
+    def finished(self) -> bool:
+        return not self.todo and not self.live
+
+    def next_trial(self) -> TrialConfig | None:
+        waits = self.gate is not None and self.live and len(self.ended) + len(self.live) >= self.gate
+        if not self.todo or waits:
+            return None
+        config = self.todo.pop(0)
+        self.live[config.key] = config
+        note(self.home, "start", config.key)
+        return config
+
+    def report(self, key: TrialKey, report: Report) -> Decision:
+        if self.breaks is not None:
+            raise self.breaks
+        note(self.home, "commit", key, epoch=report.epoch, loss=report.mean("val_loss"))
+        stop = (key.number, report.epoch) in self.stops
+        if report.final or stop:
+            self._end(key, "PRUNED" if stop else "COMPLETE")
+        return Decision.STOP if stop else Decision.CONTINUE
+
+    def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
+        note(self.home, "fail", key, message=message, retry=retry)
+        self.errors.append(message)
+        if retry:
+            self.todo.insert(0, self.live.pop(key))
+        else:
+            self._end(key, "FAIL")
+
+    def stop(self) -> None:
+        self.todo.clear()
+
+    def _end(self, key: TrialKey, state: str) -> None:
+        assert key in self.live, f"{key} ended twice or was never handed out"
+        del self.live[key]
+        self.ended[key.number] = state
+
+
+def _config(number: int, epochs: int) -> TrialConfig:
+    return TrialConfig(
+        key=TrialKey(study="scripted", dataset="digits", number=number),
+        stage="search",
+        model=ModelConfig(),
+        task=TaskConfig(task="digits"),
+        train=TrainConfig(epochs=epochs),
+        seeds=(0,),
+        study_seed=0,
+    )
+
+
 def _act(config: TrialConfig, epoch: int, home: Path) -> None:
-    act = config.parameters.get("act", "")
+    acts = json.loads((home / "acts.json").read_text()) if (home / "acts.json").exists() else {}
+    act = acts.get(str(config.key.number), acts.get("-1", ""))
     if act.startswith("sleep"):
         time.sleep(float(act.removeprefix("sleep")))
+    if act.startswith("meet"):
+        _meet(home, int(act.removeprefix("meet")))
     if epoch != 2:
         return
     if act == "raise":
@@ -69,9 +164,16 @@ def _act(config: TrialConfig, epoch: int, home: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _meet(home: Path, others: int, seconds: float = 120.0) -> None:
+    """Wait until so many trials have begun, then give one more the time to begin where it should not."""
+    deadline = time.monotonic() + seconds
+    while sum(line["what"] == "begin" for line in trace(home)) < others and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
 def _report(config: TrialConfig, epoch: int) -> Report:
-    number = config.key.number
-    value = loss(number, epoch)
+    value = loss(config.key.number, epoch)
     metrics = {"train_loss": value, "val_loss": value, "val_accuracy": 1 / (1 + value), "train_accuracy": 0.5}
     if config.stage == "confirm" and epoch == config.train.epochs:
         metrics |= {"test_loss": value, "test_accuracy": 1 / (1 + value)}
@@ -94,15 +196,3 @@ def _save(checkpoints: Path, epoch: int) -> None:
     draft = checkpoints / "epoch.json.tmp"
     draft.write_text(json.dumps({"epoch": epoch}))
     draft.replace(checkpoints / "epoch.json")
-
-
-def _trace(home: Path, config: TrialConfig, what: str, epoch: int, device: str) -> None:
-    line = {"trial": config.key.number, "what": what, "epoch": epoch, "pid": os.getpid(), "at": time.time()}
-    line |= {"device": device, "threads": os.environ.get("OMP_NUM_THREADS"), "committed": _committed(home)}
-    with (home / "trace.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def _committed(home: Path) -> list[list[int]]:
-    file = home / "committed.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

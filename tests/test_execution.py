@@ -1,0 +1,211 @@
+"""One contract for both executors, on trainers without torch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fakes
+import pytest
+import ray
+
+from ablate.errors import ResourceError, StaleDriverError
+from ablate.execution import Executor, LocalExecutor, RayExecutor
+
+GPUS = 8
+BOTH = pytest.mark.parametrize("kind", ["local", "ray"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One Ray for the module; it declares GPUs that do not exist, so every trial is told to use the CPU."""
+    ray.init(address="local", num_cpus=2, num_gpus=GPUS, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def executor(kind: str, home: Path, **options: Any) -> Executor:
+    if kind == "local":
+        return LocalExecutor(home=home, device="cpu", trainer="fakes:train")
+    return RayExecutor(home=home, device="cpu", trainer="fakes:train", **options)
+
+
+def lines(home: Path, what: str, number: int | None = None) -> list[dict[str, Any]]:
+    return [line for line in fakes.trace(home) if line["what"] == what and number in (None, line["trial"])]
+
+
+def processes(home: Path) -> set[int]:
+    return {line["pid"] for line in lines(home, "begin")} - {os.getpid()}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def all_gone(pids: set[int], seconds: float = 20.0) -> bool:
+    """Wait for processes that were told to end; Ray does not wait for them."""
+    deadline = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, fakes.ScriptedSearch, list[int]]]:
+    """Run one script on both executors: two good trials, one that raises, one that diverges, one that is stopped."""
+    runs = {}
+    for kind in ("local", "ray"):
+        home = tmp_path_factory.mktemp(kind)
+        fakes.script(home, {1: "raise", 2: "diverge"})
+        search = fakes.ScriptedSearch(home, 5, stops=frozenset({(3, 1)}))
+        events: list[int] = []
+        executor(kind, home).run(
+            search, on_event=lambda events=events, home=home: events.append(len(fakes.trace(home)))
+        )
+        runs[kind] = (home, search, events)
+    return runs
+
+
+@BOTH
+def test_every_trial_ends_as_the_script_says(kind: str, told: Any) -> None:
+    _, search, _ = told[kind]
+    assert search.ended == {0: "COMPLETE", 1: "FAIL", 2: "FAIL", 3: "PRUNED", 4: "COMPLETE"}
+    assert search.finished
+
+
+@BOTH
+def test_reports_arrive_in_order_and_unchanged(kind: str, told: Any) -> None:
+    home, _, _ = told[kind]
+    for number, epochs in {0: 3, 1: 1, 2: 1, 3: 1, 4: 3}.items():
+        got = [(line["epoch"], line["loss"]) for line in lines(home, "commit", number)]
+        assert got == [(epoch, fakes.loss(number, epoch)) for epoch in range(1, epochs + 1)]
+
+
+@BOTH
+def test_every_report_is_committed_before_the_next_epoch_begins(kind: str, told: Any) -> None:
+    home, _, _ = told[kind]
+    for number in range(5):
+        order = [(x["what"], x.get("epoch")) for x in fakes.trace(home) if x["trial"] == number]
+        begins = [i for i, (what, epoch) in enumerate(order) if what == "begin" and epoch > 1]
+        assert all(("commit", order[i][1] - 1) in order[:i] for i in begins)
+
+
+@BOTH
+def test_a_stopped_trial_trains_no_further_epoch(kind: str, told: Any) -> None:
+    home, _, _ = told[kind]
+    assert [line["epoch"] for line in lines(home, "begin", 3)] == [1]
+
+
+@BOTH
+def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_the_log(kind: str, told: Any) -> None:
+    home, _, _ = told[kind]
+    assert [line["message"] for line in lines(home, "fail", 1)] == ["ValueError: the wheels came off"]
+    assert [line["message"] for line in lines(home, "fail", 2)] == ["diverged at epoch 2"]
+    assert not any(line["retry"] for line in lines(home, "fail"))
+    log = (home / "logs" / "digits-000001.txt").read_text()
+    assert "and more that fits no line" in log
+    assert "in _act" in log
+
+
+@BOTH
+def test_each_committed_change_is_announced(kind: str, told: Any) -> None:
+    home, _, events = told[kind]
+    changes = sum(len(lines(home, what)) for what in ("start", "commit", "fail"))
+    assert len(events) == changes == 5 + 9 + 2
+
+
+@BOTH
+def test_trainers_get_the_device_and_one_thread(kind: str, told: Any) -> None:
+    home, _, _ = told[kind]
+    assert {(line["device"], line["threads"]) for line in lines(home, "begin")} == {("cpu", "1")}
+
+
+def test_workers_are_reused_and_gone_afterwards(told: Any) -> None:
+    home, _, _ = told["ray"]
+    used = processes(home)
+    assert 1 <= len(used) <= 2
+    assert all_gone(used)
+
+
+@BOTH
+def test_a_refused_commit_ends_the_run_with_that_error_and_nothing_running(kind: str, tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 3, breaks=StaleDriverError("epoch 2 has taken over"))
+    with pytest.raises(StaleDriverError, match="epoch 2 has taken over"):
+        executor(kind, tmp_path).run(search, on_event=lambda: None)
+    assert search.ended == {}
+    assert all_gone(processes(tmp_path))
+
+
+@BOTH
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_leaves_trials_running_in_the_record(
+    kind: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 3, epochs=50)
+    fakes.script(tmp_path, {-1: "sleep 0.2"})
+    former = signal.getsignal(number)
+
+    def interrupt() -> None:
+        if lines(tmp_path, "commit"):
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        executor(kind, tmp_path).run(search, on_event=interrupt)
+    assert caught.value.args == (number,)
+    assert search.live
+    assert search.ended == {}
+    assert signal.getsignal(number) is former
+    assert all_gone(processes(tmp_path))
+
+
+def test_ray_waits_where_nothing_can_be_handed_out_until_running_trials_end(tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 4, gate=1)
+    fakes.script(tmp_path, {0: "sleep 0.3"})
+    executor("ray", tmp_path).run(search, on_event=lambda: None)
+    assert set(search.ended.values()) == {"COMPLETE"}
+    started = [line["at"] for line in lines(tmp_path, "start")]
+    assert started[1] > lines(tmp_path, "commit", 0)[-1]["at"]
+
+
+def test_a_trial_whose_process_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 3)
+    fakes.script(tmp_path, {0: "die once"})
+    executor("ray", tmp_path).run(search, on_event=lambda: None)
+    assert set(search.ended.values()) == {"COMPLETE"}
+    assert [line["epoch"] for line in lines(tmp_path, "begin", 0)] == [1, 2, 2, 3]
+    (failure,) = lines(tmp_path, "fail")
+    assert failure["retry"]
+    assert "its process died (1 of 3)" in failure["message"]
+
+
+def test_a_trial_that_kills_its_process_each_time_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 3)
+    fakes.script(tmp_path, {0: "die"})
+    executor("ray", tmp_path).run(search, on_event=lambda: None)
+    assert search.ended == {0: "FAIL", 1: "COMPLETE", 2: "COMPLETE"}
+    assert [line["retry"] for line in lines(tmp_path, "fail")] == [True, True, False]
+
+
+def test_half_a_gpu_per_trial_on_eight_gpus_runs_sixteen_at_a_time(tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 18, epochs=1)
+    fakes.script(tmp_path, {-1: "meet 16"})
+    executor("ray", tmp_path, gpus=GPUS, gpus_per_trial=0.5).run(search, on_event=lambda: None)
+    assert set(search.ended.values()) == {"COMPLETE"}
+    steps = [{"begin": 1, "end": -1}.get(line["what"], 0) for line in fakes.trace(tmp_path)]
+    assert max(itertools.accumulate(steps)) == 16
+    assert len(processes(tmp_path)) == 16
+
+
+def test_more_gpus_than_the_cluster_has_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    search = fakes.ScriptedSearch(tmp_path, 1)
+    with pytest.raises(ResourceError, match=r"--gpus 9: the cluster has 8 GPUs and 2 CPUs on 1 node\. Type --gpus 8"):
+        executor("ray", tmp_path, gpus=9).run(search, on_event=lambda: None)
+    assert fakes.trace(tmp_path) == []
