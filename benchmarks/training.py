@@ -1,0 +1,198 @@
+"""One epoch of `ablate.training.train` beside one epoch of a plain PyTorch loop, interleaved in one run.
+
+    python benchmarks/training.py                     # MNIST, three variants, two epochs, about four minutes
+    python benchmarks/training.py --epochs 1 --limit 6400 --variants minimum
+
+Both sides: MNIST in 7x7 patches, N = 60, 6 blocks, 1 head, pre-norm, AdamW 1e-3, weight decay 0.01, batch 64, constant
+learning rate, data in memory, test accuracy after every epoch, one thread. The plain side is nn.Module, F.cross_entropy
+and torch.optim.AdamW as one would write them by hand. Times are of training and evaluation together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.config import InputShape, ModelConfig, Schedule, TaskConfig, TrainConfig
+from ablate.models import measure
+from ablate.tasks import Data, load_task
+from ablate.training import train
+from ablate.trial import TrialConfig, TrialKey
+
+BATCH, RATE, DECAY, DEPTH, WIDTH = 64, 1e-3, 0.01, 6, 60
+TASK = TaskConfig(task="mnist", patch=(7, 7))
+VARIANTS = {
+    "unchanged": ModelConfig(width=WIDTH, depth=DEPTH, mlp=256),
+    "symmetric": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="shared", bias="none", pool="cls"),
+    "minimum": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="collapsed", value="none", bias="none"),
+}
+
+
+class PlainBlock(nn.Module):
+    """A pre-norm encoder block of nn.Linear and nn.LayerNorm, one head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        n, biases = config.width, config.biases()
+        self.norm1, self.norm2 = nn.LayerNorm(n), nn.LayerNorm(n)
+        self.query = None if config.similarity == "shared" else nn.Linear(n, n, bias="query" in biases)
+        self.key = None if config.similarity == "collapsed" else nn.Linear(n, n, bias="key" in biases)
+        self.value = nn.Linear(n, n, bias="value" in biases) if config.value == "separate" else None
+        self.output = nn.Linear(n, n, bias="output" in biases) if config.value == "separate" else None
+        self.mlp = nn.Sequential(nn.Linear(n, config.mlp), nn.GELU(), nn.Linear(config.mlp, n)) if config.mlp else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's outputs for x [B, T, N]."""
+        h = self.norm1(x)
+        key = h if self.key is None else self.key(h)
+        query = key if self.query is None else self.query(h)
+        weights = torch.softmax(query @ key.mT * x.shape[-1] ** -0.5, dim=-1)
+        mixed = weights @ (h if self.value is None else self.value(h))
+        x = x + (mixed if self.output is None else self.output(mixed))
+        h = self.norm2(x)
+        y: Tensor = x + (h if self.mlp is None else self.mlp(h))
+        return y
+
+
+class Plain(nn.Module):
+    """Embedding, sinusoidal positions, blocks, pooling, head."""
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(shape.features, config.width)
+        self.token = nn.Parameter(torch.randn(1, 1, config.width)) if config.pool == "cls" else None
+        angles = torch.arange(shape.tokens + (config.pool == "cls"))[:, None] / 10_000 ** (
+            torch.arange(0, config.width, 2) / config.width
+        )
+        self.register_buffer("position", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
+        self.blocks = nn.Sequential(*[PlainBlock(config) for _ in range(config.depth)])
+        self.head = nn.Linear(config.width, shape.outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores [B, M] of x [B, T, F]."""
+        x = self.embedding(x)
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        x = self.blocks(x + self.get_buffer("position"))
+        scores: Tensor = self.head(x.mean(1) if self.token is None else x[:, 0])
+        return scores
+
+
+def plain_epochs(config: ModelConfig, shape: InputShape, data: Data, *, limit: int | None) -> Iterator[float]:
+    """Yield the test accuracy after each epoch of a hand-written loop."""
+    torch.manual_seed(0)
+    module = Plain(config, shape)
+    assert sum(p.numel() for p in module.parameters()) == measure(config, shape).params
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
+    inputs, targets = data.train_inputs[:limit], data.train_targets[:limit]
+    while True:
+        module.train()
+        order = torch.randperm(len(targets))
+        for index in order[: len(order) // BATCH * BATCH].split(BATCH):
+            loss = F.cross_entropy(module(data.tokens(inputs[index])), targets[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        module.eval()
+        with torch.no_grad():
+            parts = zip(data.test_inputs.split(256), data.test_targets.split(256), strict=True)
+            right = sum(int((module(data.tokens(x)).argmax(-1) == y).sum()) for x, y in parts)
+        yield right / len(data.test_targets)
+
+
+def our_epochs(config: ModelConfig, data: Data, *, epochs: int, limit: int | None, precision: str) -> Iterator[float]:
+    """Yield the test accuracy after each epoch of `train` (protocol `paper`: it validates on the test part)."""
+    settings = {
+        "epochs": epochs,
+        "batch_size": BATCH,
+        "learning_rate": RATE,
+        "weight_decay": DECAY,
+        "schedule": Schedule(name="constant"),
+        "precision": precision,
+    }
+    trial = TrialConfig(
+        key=TrialKey(study="benchmark", dataset="mnist", number=0),
+        stage="search",
+        model=config,
+        task=TASK.model_copy(update={"train_limit": limit}),
+        train=TrainConfig.model_validate(settings),
+        seeds=(0,),
+        study_seed=0,
+        protocol="paper",
+    )
+    for report in train(trial, data=data):
+        yield report.mean("val_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What one epoch of one side cost and gave."""
+
+    accuracy: float
+    wall_seconds: float
+    cpu_seconds: float
+
+
+def timed(epochs: Iterator[float]) -> Epoch:
+    """Run one more epoch and time it."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    accuracy = next(epochs)
+    return Epoch(accuracy=accuracy, wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu)
+
+
+def compare(name: str, data: Data, shape: InputShape, arguments: argparse.Namespace) -> None:
+    """Print a line per epoch of one variant, plain and ours in turn."""
+    config = VARIANTS[name]
+    plain = plain_epochs(config, shape, data, limit=arguments.limit)
+    ours = our_epochs(config, data, epochs=arguments.epochs, limit=arguments.limit, precision=arguments.precision)
+    for epoch in range(1, arguments.epochs + 1):
+        a, b = timed(plain), timed(ours)
+        print(
+            f"{name:10} {measure(config, shape).params:7,d} {epoch:5d}   {a.accuracy:6.1%} {b.accuracy:6.1%}"
+            f"   {a.wall_seconds:7.2f} {b.wall_seconds:6.2f} {b.wall_seconds / a.wall_seconds:6.2f}"
+            f"   {a.cpu_seconds:7.2f} {b.cpu_seconds:6.2f} {b.cpu_seconds / a.cpu_seconds:6.2f}",
+            flush=True,
+        )
+
+
+def processor() -> str:
+    """Return the processor's name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main() -> None:
+    """Run the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=None, help="train on so many samples only")
+    parser.add_argument("--data-dir", type=Path, default=None)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument(
+        "--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="of our side"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    task = load_task(TASK)
+    data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
+    samples = min(arguments.limit or len(data.train_targets), len(data.train_targets))
+    print(f"n = {samples:,} training and {len(data.test_targets):,} test samples, 1 seed, 1 thread")
+    print(f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}")
+    print("                            test accuracy      wall s an epoch         CPU s an epoch")
+    print("variant    weights epoch    plain   ours     plain   ours  ratio     plain   ours  ratio")
+    for name in arguments.variants:
+        compare(name, data, shape, arguments)
+
+
+if __name__ == "__main__":
+    main()
