@@ -18,7 +18,7 @@ from ablate.trial import Report, TrialConfig, TrialKey, checkpoint_folder
 if TYPE_CHECKING:
     from ablate.search import Search
 
-TRAINERS = Registry("trainer", {"train": "ablate.training:train"})
+TRAINERS = Registry("trainer", {"train": "ablate.execution.resident:train"})
 
 logger = logging.getLogger("ablate.execution")
 

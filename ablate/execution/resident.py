@@ -1,0 +1,26 @@
+"""The built-in trainer, with the data kept in memory from trial to trial of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from ablate.config import TaskConfig
+from ablate.tasks import Data, load_task
+from ablate.training import train as train_trial
+from ablate.trial import Report, TrialConfig
+
+DATA_SETS = 2  # a worker meets those of one study in turn
+
+
+def train(config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str) -> Iterator[Report]:
+    """Return `ablate.training.train` on data that this process loads once per data set."""
+    data = _load(config.task.model_dump_json(), data_dir)
+    return train_trial(config, data_dir=data_dir, checkpoints=checkpoints, device=device, data=data)
+
+
+@lru_cache(maxsize=DATA_SETS)
+def _load(task: str, data_dir: Path | None) -> Data:
+    config = TaskConfig.model_validate_json(task)
+    return load_task(config).load(data_dir)
