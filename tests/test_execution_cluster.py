@@ -1,0 +1,129 @@
+"""How many trials fit on which nodes, what is refused, and what is said then; no Ray is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+from ablate.errors import ResourceError
+from ablate.execution.cluster import connected, environment, plan
+from ablate.execution.interruption import Interruption
+
+LAPTOP = [{"CPU": 2.0}]
+ONE_BOX = [{"CPU": 64.0, "GPU": 8.0}]
+TWO_BOXES = [{"CPU": 32.0, "GPU": 4.0}] * 2
+UNEVEN = [{}, {"CPU": 16.0, "GPU": 3.0}, {"CPU": 16.0, "GPU": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "per_trial", "cpus", "slots"),
+    [
+        (LAPTOP, 0, 1.0, None, 2),
+        (LAPTOP, 0, 1.0, 0.5, 4),
+        (LAPTOP, 0, 1.0, 2, 1),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], 0, 1.0, 2, 2),
+        (ONE_BOX, 8, 1.0, None, 8),
+        (ONE_BOX, 8, 0.5, None, 16),
+        (ONE_BOX, 8, 0.4, None, 16),
+        (ONE_BOX, 8, 0.1, None, 80),
+        (ONE_BOX, 2, 0.5, None, 4),
+        (ONE_BOX, 8, 1.0, 16, 4),
+        (ONE_BOX, 7, 2.0, None, 3),
+        (TWO_BOXES, 8, 0.5, None, 16),
+        (TWO_BOXES, 5, 1.0, None, 5),
+        (UNEVEN, 4, 2.0, None, 1),
+        (UNEVEN, 4, 1.0, None, 4),
+    ],
+)
+def test_trials_at_a_time(
+    nodes: list[dict[str, float]], gpus: int, per_trial: float, cpus: float | None, slots: int
+) -> None:
+    assert plan(nodes, gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=cpus).slots == slots
+
+
+def test_scarce_cpus_are_shared_so_that_no_gpu_stays_idle() -> None:
+    held = plan([{"CPU": 2.0, "GPU": 8.0}], gpus=8, gpus_per_trial=0.5, cpus_per_trial=None)
+    assert (held.slots, held.cpus, held.threads) == (16, 0.12, 1)
+    assert plan(ONE_BOX, gpus=8, gpus_per_trial=0.5, cpus_per_trial=None).cpus == 1.0
+
+
+def test_threads_are_the_whole_cpus_of_a_trial() -> None:
+    assert plan(ONE_BOX, gpus=0, gpus_per_trial=1, cpus_per_trial=4).threads == 4
+    assert plan(ONE_BOX, gpus=0, gpus_per_trial=1, cpus_per_trial=1.5).threads == 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "per_trial", "cpus", "message"),
+    [
+        (
+            LAPTOP,
+            8,
+            0.5,
+            None,
+            "--gpus 8: the cluster has 0 GPUs and 2 CPUs on 1 node. Type --gpus 0 to train on CPUs.",
+        ),
+        (TWO_BOXES, 9, 1.0, None, "8 GPUs and 64 CPUs on 2 nodes. Type --gpus 8 to use those, or --gpus 0"),
+        (TWO_BOXES, 8, 8.0, None, "no trial can hold so many on one node within --gpus 8. Type --gpus-per-trial 4."),
+        (ONE_BOX, 2, 4.0, None, "no trial can hold so many on one node within --gpus 2. Type --gpus-per-trial 2."),
+        (ONE_BOX, 8, 1.5, None, "--gpus-per-trial 1.5: a trial gets part of one GPU (0.25, 0.5) or a whole number"),
+        (ONE_BOX, 8, 0.0, None, "--gpus-per-trial 0: a trial gets part of one GPU"),
+        (LAPTOP, 0, 1.0, 4, "--cpus-per-trial 4: the cluster has 0 GPUs and 2 CPUs on 1 node, and no node holds one"),
+        ([{"CPU": 2.0}] * 2, 0, 1.0, 3, "no node holds one trial. Type --cpus-per-trial 2."),
+    ],
+)
+def test_impossible_requests_say_what_there_is_and_what_to_type(
+    nodes: list[dict[str, float]], gpus: int, per_trial: float, cpus: float | None, message: str
+) -> None:
+    with pytest.raises(ResourceError, match=re.escape(message)):
+        plan(nodes, gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=cpus)
+
+
+def test_the_ray_client_is_refused_with_what_to_type_instead() -> None:
+    with pytest.raises(ResourceError, match="Give HOST:6379"), connected("ray://head:10001"):
+        pass
+
+
+def test_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABLATE_SET", "before")
+    monkeypatch.delenv("ABLATE_UNSET", raising=False)
+    with environment(ABLATE_SET="inside", ABLATE_UNSET="inside"):
+        assert (os.environ["ABLATE_SET"], os.environ["ABLATE_UNSET"]) == ("inside", "inside")
+    assert os.environ["ABLATE_SET"] == "before"
+    assert "ABLATE_UNSET" not in os.environ
+
+
+def test_a_signal_waits_for_the_end_of_a_commit() -> None:
+    committed = False
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        committed = True
+        with pytest.raises(KeyboardInterrupt, match=r"SIGTERM|15"):
+            interruption.check()
+    assert committed
+
+
+def test_a_signal_breaks_into_training() -> None:
+    reached = []
+
+    def train(interruption: Interruption) -> None:
+        with interruption.at_once():
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached.append("the next line")
+
+    with Interruption() as interruption, pytest.raises(KeyboardInterrupt, match=r"SIGTERM|15"):
+        train(interruption)
+    assert reached == []
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGINT)
+            interruption.check()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)
