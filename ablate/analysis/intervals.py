@@ -74,7 +74,8 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
 
     def shortfall(effect: float) -> float:
         shift = effect * math.sqrt(pairs)
-        return float(library.nct.sf(critical, df, shift) + library.nct.cdf(-critical, df, shift)) - power
+        wrong_side = float(library.nct.cdf(-critical, df, shift))  # NaN where it underflows
+        return float(library.nct.sf(critical, df, shift)) + (0.0 if math.isnan(wrong_side) else wrong_side) - power
 
     high = 1.0
     while shortfall(high) < 0:

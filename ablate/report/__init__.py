@@ -1,0 +1,28 @@
+"""One self-contained page, its figures as PNG and its tables as CSV, rebuilt from the ledger's tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablate.report.tables import front_lines, front_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ablate.study import Study
+
+__all__ = ["front_lines", "front_table", "write_report"]
+
+
+def write_report(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()
+) -> Path:
+    """Write home/report/index.html, *.csv and *.png from the trials and reports tables; return the page's path.
+
+    `notes` are the ledger's events (kind, dataset, created_at). Raises ReportError where the folder cannot be written.
+    """
+    from ablate.report.page import write  # altair and vl-convert take a second to import; the terminal's front must not
+
+    return write(study, trials, reports, home, notes=notes)

@@ -1,0 +1,179 @@
+"""What the page says about one data set, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis import (
+    CurveFit,
+    Hypervolume,
+    cost_metric,
+    fit_curve,
+    front_stage,
+    hypervolume,
+    metric_at,
+    quality_objective,
+)
+from ablate.report.numbers import compact, is_share, quantity, ratio, spoken
+from ablate.report.tables import last_reports, network, quality_name, replicate_values
+from ablate.study import Study
+
+CLOSE_POINTS = 0.01  # share of accuracy that the summary calls close to the best
+CLOSE_RELATIVE = 0.05  # the same for metrics that are no shares
+STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING")
+STATE_WORDS = {
+    "COMPLETE": "complete",
+    "PRUNED": "stopped early",
+    "FAIL": "failed",
+    "RUNNING": "unfinished",
+    "WAITING": "waiting",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """One network that the summary names: its role, itself and its numbers in words."""
+
+    role: str
+    network: str
+    quality: str
+    cost: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """Everything said about one data set; `front` is its part of `front_table`, `trials` and `reports` its rows."""
+
+    dataset: str
+    stage: str
+    trials: pl.DataFrame
+    reports: pl.DataFrame
+    front: pl.DataFrame
+    hypervolume: Hypervolume
+    fit: CurveFit
+    answer: str
+    picks: tuple[Pick, ...]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the numbers are of confirmation runs on the test split."""
+        return self.stage == "confirm"
+
+
+def findings(study: Study, dataset: str, trials: pl.DataFrame, reports: pl.DataFrame, front: pl.DataFrame) -> Findings:
+    """Return what there is to say about one data set; every argument may be empty."""
+    own = trials.filter(pl.col("dataset") == dataset)
+    own_reports = reports.filter(pl.col("dataset") == dataset) if reports.height else reports
+    rows = front.filter(pl.col("dataset") == dataset)
+    answer, picks = summary(study, dataset, rows)
+    return Findings(
+        dataset=dataset,
+        stage=front_stage(trials, dataset),
+        trials=own,
+        reports=own_reports,
+        front=rows,
+        hypervolume=hypervolume(own, study.objectives, constraints=study.constraints),
+        fit=front_fit(study, rows, own_reports),
+        answer=answer,
+        picks=picks,
+    )
+
+
+def size_metric(study: Study) -> str:
+    """Return the axis that figures and fits use for size: the declared cost unless it is time."""
+    cost = cost_metric(study.objectives)
+    return "params" if cost == "wall_seconds" else cost
+
+
+def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:
+    """Fit error against size along the front, every replicate one point (error: 1 - accuracy, or the loss itself)."""
+    objective, size = quality_objective(study.objectives), size_metric(study)
+    last = last_reports(reports)
+    sizes, errors = [], []
+    for row in front.iter_rows(named=True):
+        metric = metric_at(objective.metric, row["stage"])
+        values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
+        sizes += [float(row[size] or 0)] * len(values)
+        errors += [1 - value if is_share(metric) else value for value in values]
+    return fit_curve(sizes, errors)
+
+
+def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple[Pick, ...]]:
+    """Return the answer in one sentence, and the networks it rests on: most accurate, close to it, cheapest."""
+    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    if not rows:
+        return "There is no answer yet: no trial of this data set is complete.", ()
+    objective, name, size = quality_objective(study.objectives), quality_name(study), size_metric(study)
+    better = 1 if objective.direction == "maximize" else -1
+    best = max(rows, key=lambda row: (better * row[name], -row[size]))
+    margin = CLOSE_POINTS if is_share(name) else CLOSE_RELATIVE * abs(best[name])
+    close = min((r for r in rows if better * (best[name] - r[name]) <= margin + 1e-12), key=lambda r: r[size])
+    cheapest = min(rows, key=lambda row: (row[size], -better * row[name]))
+    top = "Most accurate" if is_share(name) else f"Best {spoken(name)}"
+    allowance = "1 point" if is_share(name) else f"{CLOSE_RELATIVE:.0%}"
+    chosen = ((top, best), (f"Cheapest within {allowance} of it", close), ("Cheapest on the front", cheapest))
+    picks = tuple(_pick(study, role, row, best) for role, row in chosen)
+    return _answer(study, dataset, best, close, allowance), picks
+
+
+def _answer(study: Study, dataset: str, best: dict[str, Any], close: dict[str, Any], allowance: str) -> str:
+    name, size = quality_name(study), size_metric(study)
+    split = f"{close['split']} {name.replace('_', ' ')}"
+    unit = spoken(size)
+    if close["trial"] == best["trial"]:
+        return (
+            f"On {dataset}, {network(study, best)} reaches {quantity(name, best[name])} {split} with "
+            f"{quantity(size, best[size])} {unit}, and no cheaper network on the front comes within {allowance} of it."
+        )
+    return (
+        f"On {dataset}, {network(study, close)} reaches {quantity(name, close[name])} {split} with "
+        f"{quantity(size, close[size])} {unit}: {_gap(name, close, best)} the best network, at "
+        f"1/{ratio(best[size] / close[size])} of its {unit}."
+    )
+
+
+def _gap(name: str, row: dict[str, Any], best: dict[str, Any]) -> str:
+    gap = abs(row[name] - best[name])
+    if gap == 0:
+        return "level with"
+    side = "below" if row[name] < best[name] else "above"
+    return f"{100 * gap:.2f} points {side}" if is_share(name) else f"{gap:.3g} {side}"
+
+
+def _pick(study: Study, role: str, row: dict[str, Any], best: dict[str, Any]) -> Pick:
+    name, size = quality_name(study), size_metric(study)
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    spread = f"{quantity(name, low)} to {quantity(name, high)}, n = {row['replicates']}" if low is not None else "n = 1"
+    share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
+    return Pick(
+        role=role,
+        network=network(study, row),
+        quality=quantity(name, row[name]),
+        cost=f"{quantity(size, row[size])} {spoken(size)}{share}",
+        detail=f"{row['split']}, {spread}; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}",
+    )
+
+
+def state_counts(trials: pl.DataFrame) -> dict[str, dict[str, int]]:
+    """Return {stage: {state: number of trials}}, stages in the order search, confirm, only what occurs."""
+    counts: dict[str, dict[str, int]] = {}
+    for stage in ("search", "confirm"):
+        states = trials.filter(pl.col("stage") == stage)["state"].to_list() if trials.height else []
+        if states:
+            counts[stage] = {state: states.count(state) for state in STATES if state in states}
+    return counts
+
+
+def counts_text(counts: dict[str, dict[str, int]]) -> str:
+    """Return `24 search trials (15 complete, 9 stopped early), 5 confirmation trials (5 complete)`."""
+    parts = []
+    for stage, states in counts.items():
+        total = sum(states.values())
+        listed = ", ".join(f"{number} {STATE_WORDS[state]}" for state, number in states.items())
+        word = "confirmation" if stage == "confirm" else "search"
+        parts.append(f"{total:,} {word} trial{'s' * (total != 1)} ({listed})")
+    return ", ".join(parts) or "no trials"

@@ -1,0 +1,91 @@
+"""How numbers and names are written for a reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.analysis import Interval
+
+DASH = "–"
+
+
+def count(value: float | int | None) -> str:
+    """Return a whole number with thin separators, a dash where it is missing."""
+    return DASH if value is None or not math.isfinite(value) else f"{round(value):,}"
+
+
+def compact(value: float | int | None) -> str:
+    """Return a count in three digits with k, M, G or T."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit * 0.9995:
+            return f"{float(f'{value / limit:.3g}'):g}{unit}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a quotient such as Q or `6.3` in three digits, never in exponents below a million."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def is_share(metric: str) -> bool:
+    """Return whether the metric is a share that reads best in percent."""
+    return metric.endswith("accuracy")
+
+
+def quantity(metric: str, value: float | None) -> str:
+    """Return a metric's value in its usual writing: percent, thousands, or four digits."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if is_share(metric):
+        return f"{100 * value:.2f}%"
+    return count(value) if metric in ("params", "params_body", "flops") else f"{value:.4g}"
+
+
+def interval_text(metric: str, interval: Interval) -> str:
+    """Return `97.2 to 98.4`, or a dash where there are fewer than two replicates."""
+    if not math.isfinite(interval.low):
+        return DASH
+    factor, form = (100, ".2f") if is_share(metric) else (1, ".4g")
+    return f"{factor * interval.low:{form}} to {factor * interval.high:{form}}"
+
+
+def spoken(metric: str) -> str:
+    """Return a metric's name in words: `val_accuracy` is `validation accuracy`."""
+    words = {
+        "params": "parameters",
+        "params_body": "parameters without embedding and head",
+        "flops": "FLOPs per sample",
+        "wall_seconds": "training seconds",
+    }
+    if metric in words:
+        return words[metric]
+    prefix, _, rest = metric.partition("_")
+    return f"{ {'val': 'validation', 'train': 'training'}.get(prefix, prefix) } {rest.replace('_', ' ')}".strip()
+
+
+def short_name(parameter: str) -> str:
+    """Return the last part of a dotted name, in words."""
+    return parameter.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def setting(name: str, value: Any) -> str:
+    """Return one setting as `width 48`; numbers in three digits."""
+    if isinstance(value, bool):
+        return f"{short_name(name)} {'yes' if value else 'no'}"
+    return f"{short_name(name)} {value:.3g}" if isinstance(value, float) else f"{short_name(name)} {value}"
+
+
+def printable(text: str) -> str:
+    """Return text without control characters, so that a name cannot drive a terminal."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def settings_text(row: Mapping[str, Any], names: list[str]) -> str:
+    """Return the settings of `names` that the row has, separated by dots."""
+    return " · ".join(setting(name, row[name]) for name in names if row.get(name) is not None)

@@ -1,0 +1,31 @@
+(function () {
+  "use strict";
+  const specs = JSON.parse(document.getElementById("specs").textContent);
+  const palettes = JSON.parse(document.getElementById("palettes").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const paper = window.matchMedia("print");
+
+  function painted(part, palette, key) {
+    if (key === "values" || key === "datasets") return part;
+    if (Array.isArray(part)) return part.map((item) => painted(item, palette));
+    if (part !== null && typeof part === "object") {
+      return Object.fromEntries(Object.entries(part).map(([k, v]) => [k, painted(v, palette, k)]));
+    }
+    return typeof part === "string" && Object.hasOwn(palette, part) ? palette[part] : part;
+  }
+
+  function draw() {
+    const palette = palettes[dark.matches && !paper.matches ? "dark" : "light"];
+    for (const box of document.querySelectorAll("[data-figure]")) {
+      const spec = painted(specs[box.dataset.figure], palette);
+      const options = { actions: false, renderer: "canvas", tooltip: { theme: dark.matches ? "dark" : "light" } };
+      vegaEmbed(box, spec, options).catch((error) => {
+        box.textContent = "This figure could not be drawn (" + error.message + "); see the PNG beside this page.";
+      });
+    }
+  }
+
+  dark.addEventListener("change", draw);
+  paper.addEventListener("change", draw);
+  draw();
+})();

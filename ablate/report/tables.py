@@ -1,0 +1,198 @@
+"""The front as a table, once: for the page, the terminal and the CSV files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.analysis import CurveFit, Interval, front, metric_at, natural_bounds, quality_objective, t_interval
+from ablate.analysis.fits import FORMS
+from ablate.report.numbers import compact, count, interval_text, is_share, printable, quantity, ratio, settings_text
+from ablate.study import Study
+
+COSTS = ("params", "params_body", "flops", "q")
+
+
+def model_settings(study: Study) -> list[str]:
+    """Return the searched parameters that change the network."""
+    return [p.name for p in study.space.parameters if p.name.startswith("model.")]
+
+
+def other_settings(study: Study) -> list[str]:
+    """Return the searched parameters that change the training."""
+    return [p.name for p in study.space.parameters if p.name != "variant" and not p.name.startswith("model.")]
+
+
+def network(study: Study, row: dict[str, Any]) -> str:
+    """Return how a reader calls a trial's network: its variant and its searched axes, else its trial number."""
+    parts = [row.get("variant") or "", settings_text(row, model_settings(study))]
+    return " · ".join(part for part in parts if part) or f"trial {row['trial']}"
+
+
+def last_reports(reports: pl.DataFrame) -> pl.DataFrame:
+    """Return each trial's last report, one row per replicate, ordered by data set, trial and replicate."""
+    if not reports.height:
+        return reports
+    last = pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial")
+    return reports.filter(last).sort("dataset", "trial", "replicate")
+
+
+def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) -> list[float]:
+    """Return a metric of one trial's last report, one value per replicate (NaN where it is null)."""
+    if metric not in last.columns:
+        return []
+    rows = last.filter((pl.col("dataset") == dataset) & (pl.col("trial") == trial))
+    return [math.nan if value is None else float(value) for value in rows[metric]]
+
+
+def quality_name(study: Study) -> str:
+    """Return the quality metric without its split: `accuracy` for `val_accuracy`."""
+    return quality_objective(study.objectives).metric.removeprefix("val_")
+
+
+def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Interval:
+    """Return the quality of one trial over its replicates; its mean alone where no reports are at hand."""
+    metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
+    values = replicate_values(last, row["dataset"], row["trial"], metric)
+    if not values:
+        value = row.get(metric)
+        values = [math.nan if value is None else float(value)]
+    return t_interval(values, within=natural_bounds(metric))
+
+
+def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return the front of every data set with one row per network: what it is, costs and reaches.
+
+    Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
+    (validation or test), the quality metric's mean, `_low`, `_high` (95% t interval) and `replicates`, then the other
+    objectives' own columns.
+    """
+    last = last_reports(reports) if reports is not None else pl.DataFrame()
+    rows = front(trials, study.objectives, constraints=study.constraints)
+    name = quality_name(study)
+    intervals = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
+    settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
+    kept = ["dataset", "trial", "stage", "source", "variant", *settings, *COSTS]
+    quality = [
+        pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
+        pl.Series(name, [i.mean for i in intervals], pl.Float64()),
+        pl.Series(f"{name}_low", [i.low for i in intervals], pl.Float64()).fill_nan(None),
+        pl.Series(f"{name}_high", [i.high for i in intervals], pl.Float64()).fill_nan(None),
+        pl.Series("replicates", [i.n for i in intervals], pl.Int64()),
+    ]
+    table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)
+    return table.with_columns(_other_objectives(study, rows, table.columns))
+
+
+def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> list[pl.Series]:
+    metrics = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
+    names = [n for m in metrics for n in dict.fromkeys((m, metric_at(m, "confirm")))]
+    return [rows[name] for name in names if name in rows.columns and name not in taken]
+
+
+def front_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> RenderableType:
+    """Return the front as rich tables for a terminal, one per data set; intervals need the reports table."""
+    table = front_table(study, trials, reports)
+    if not table.height:
+        return Text("No front yet: no trial is complete.")
+    return Group(*(_terminal_table(study, part, trials) for part in table.partition_by("dataset", maintain_order=True)))
+
+
+def _terminal_table(study: Study, rows: pl.DataFrame, trials: pl.DataFrame) -> Table:
+    dataset, split = rows["dataset"][0], rows["split"][0]
+    name = quality_name(study)
+    title = f"Front of {dataset}: {confirmation(study, trials, dataset, split)}"
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    quality = f"{split} {name.replace('_', ' ')}"
+    for heading in ("network", "parameters", "FLOPs", "Q", quality, "n", "trial"):
+        table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=heading == "parameters")
+    for row in rows.iter_rows(named=True):
+        label, params, flops, q, mean, _, n, trial = front_cells(study, row)
+        table.add_row(*(Text(cell) for cell in (label, params, flops, q, f"{mean}{_half(name, row)}", n, trial)))
+    return table
+
+
+def _half(name: str, row: dict[str, Any]) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    if low is None:
+        return ""
+    reach = max(row[name] - low, high - row[name])
+    return f" ± {100 * reach:.2f}" if is_share(name) else f" ± {reach:.2g}"
+
+
+def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
+    """Return the cells of one row of `front_table` as a reader sees them (page and terminal alike)."""
+    name = quality_name(study)
+    low, high = (math.nan if row[f"{name}_{end}"] is None else row[f"{name}_{end}"] for end in ("low", "high"))
+    span = Interval(mean=row[name], low=low, high=high, n=row["replicates"], sd=math.nan, level=0.95)
+    return [
+        printable(network(study, row)),
+        count(row.get("params")),
+        compact(row.get("flops")),
+        ratio(row.get("q")),
+        quantity(name, row[name]),
+        interval_text(name, span),
+        str(row["replicates"]),
+        str(row["trial"]),
+    ]
+
+
+def confirmation(study: Study, trials: pl.DataFrame, dataset: str, split: str) -> str:
+    """Return in words whether a data set's numbers are confirmed."""
+    rows = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE"))
+    if split == "test":
+        confirmed = rows.filter(pl.col("stage") == "confirm").height
+        return f"{confirmed} network{'s' * (confirmed != 1)} confirmed on fresh seeds, test split"
+    return (
+        f"unconfirmed: search-stage validation numbers; the best of {rows.height} looks better than it is"
+        if rows.height > 1
+        else "unconfirmed: a single search-stage validation number"
+    )
+
+
+def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
+    """Return one row per data set: the form chosen or the reason for none, its parameters and every AICc."""
+    rows = [
+        {
+            "dataset": dataset,
+            "error_of": metric,
+            "label": fit.label,
+            "reason": fit.reason,
+            "sizes": fit.sizes,
+            "points": fit.points,
+            **{k: _null(getattr(fit, k)) for k in ("smallest", "largest", "floor", "amplitude", "exponent")},
+            "exponent_low": _null(fit.exponent_low),
+            "exponent_high": _null(fit.exponent_high),
+            **{f"aicc_{form.replace('-', '_')}": _null(fit.aicc.get(form)) for form in FORMS},
+        }
+        for dataset, fit in fits.items()
+    ]
+    return pl.DataFrame(rows, schema=_FIT_SCHEMA)
+
+
+_FLOATS = ("smallest", "largest", "floor", "amplitude", "exponent", "exponent_low", "exponent_high")
+_FIT_SCHEMA: dict[str, pl.DataType] = {
+    **dict.fromkeys(("dataset", "error_of", "label", "reason"), pl.String()),
+    **dict.fromkeys(("sizes", "points"), pl.Int64()),
+    **dict.fromkeys(_FLOATS, pl.Float64()),
+    **dict.fromkeys((f"aicc_{form.replace('-', '_')}" for form in FORMS), pl.Float64()),
+}
+
+
+def _null(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def write_csv(table: pl.DataFrame, path: Path) -> Path:
+    """Write a table as CSV, replaced at once; empty cells are missing values."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    table.write_csv(temporary)
+    temporary.replace(path)
+    return path

@@ -1,0 +1,131 @@
+"""The sentences of the page: status, fit, hypervolume, and how the numbers were made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis import front
+from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
+from ablate.report.findings import Findings, counts_text, size_metric, state_counts
+from ablate.report.numbers import compact, is_share, spoken
+from ablate.report.tables import confirmation, quality_name
+from ablate.study import Study
+
+
+def status_lines(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[tuple[str, str]]:
+    """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
+    protocol = (
+        "paper: validation used the test split, so every validation number here is a test number that choices were "
+        "made on"
+        if study.protocol == "paper"
+        else "held out: validation is a part of the training data; search and early stopping never saw the test split"
+    )
+    lines = [("Protocol", protocol), ("Trials", counts_text(state_counts(trials)))]
+    lines.append(("Seeds", seeds_text(study, reports)))
+    for dataset in study.datasets:
+        rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
+        split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"
+        words = confirmation(study, trials, dataset, split) if rows.height else "no front yet: no trial is complete"
+        opened = [n.created_at for n in notes if n.kind == "test_opened" and n.dataset == dataset]
+        when = f", opened once at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(min(opened)))} UTC" if opened else ""
+        lines.append((f"Status of {dataset}", words + when))
+    return lines
+
+
+def seeds_text(study: Study, reports: pl.DataFrame) -> str:
+    """Return the study's seed and the replicate seeds seen at each stage."""
+    parts = [f"study seed {study.seed}"]
+    for stage, word in (("search", "search"), ("confirm", "confirmation")):
+        seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
+        if seeds:
+            listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
+            parts.append(f"{word} replicates on {len(seeds)} seed{'s' * (len(seeds) != 1)} ({listed})")
+    return "; ".join(parts)
+
+
+def dominated_text(found: Findings) -> str:
+    """Say which confirmed networks left the front on the test split, so that they are not hidden."""
+    complete = found.trials.filter((pl.col("stage") == "confirm") & (pl.col("state") == "COMPLETE"))
+    off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
+    if not found.confirmed or not off:
+        return ""
+    listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
+    return (
+        f"{len(off)} of the {complete.height} confirmed networks no longer stand on the front with their test numbers "
+        f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv."
+    )
+
+
+def fit_text(study: Study, found: Findings) -> str:
+    """Return the fit in a few sentences, or why there is none."""
+    fit, metric = found.fit, quality_name(study)
+    subject = f"error ({f'1 − {metric}' if is_share(metric) else spoken(metric)}) against {spoken(size_metric(study))}"
+    if fit.fitted is None or not fit.identifiable:
+        return f"Curve of {subject}: not identifiable, because {fit.reason}. No curve is drawn."
+    text = f"For the {subject}, {fit.sizes} sizes and {fit.points} points, AICc prefers {EQUATIONS[fit.fitted.form]}"
+    if fit.label != "constant":
+        text += f": α = {fit.exponent:.3g} (95% interval {fit.exponent_low:.3g} to {fit.exponent_high:.3g})"
+    if fit.label != "log-linear":
+        text += f", E = {fit.floor:.3g}"
+    reach = f"from {compact(fit.smallest)} to {compact(fit.largest)}"
+    text += f". Measured {reach}; not to be extrapolated past {MAX_EXTRAPOLATION:g}x."
+    return text if found.confirmed else f"{text} It rests on search-stage numbers, which look better than they are."
+
+
+def hypervolume_text(study: Study, found: Findings) -> str:
+    """Return the hypervolume with the rule behind it; with one objective the best value instead."""
+    if not found.front.height:
+        return ""
+    if len(study.objectives) == 1:
+        return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
+    return f"Hypervolume {found.hypervolume.value:.5g}. {found.hypervolume.rule}"
+
+
+METHODS = (
+    (
+        "Confirmation",
+        "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
+        "K = 100). Where a confirmation stage ran, the front's configurations were retrained on fresh seeds and read "
+        "on the test split once; only those numbers are estimates.",
+    ),
+    (
+        "Intervals",
+        "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. They say how "
+        "much the seed matters, not how another data set would turn out.",
+    ),
+    (
+        "Fit",
+        "Constant, A·N^-α and E + A·N^-α are fitted to log errors by Huber loss (corner 0.001) and compared by AICc. A "
+        f"curve is drawn only with at least {MIN_SIZES} sizes over {MIN_DECADES} decades, where every start of the fit "
+        "agrees, the largest size falls in the band predicted from the others, and the interval of α (smoothed "
+        "residual bootstrap, t quantile) excludes 0.",
+    ),
+    (
+        "Q",
+        "Q = K·M/P: training samples times outputs per trainable parameter. Below 1 the network has more parameters "
+        "than constraints.",
+    ),
+    (
+        "FLOPs",
+        "Floating-point operations of one forward pass of one sample; a multiply-add counts two.",
+    ),
+)
+
+
+def methods(study: Study) -> list[tuple[str, str]]:
+    """Return the notes on how the numbers were made, as term and text."""
+    objectives = ", ".join(f"{o.direction} {o.metric}" + (" (log10)" if o.log else "") for o in study.objectives)
+    rule = (
+        f"Objectives: {objectives}. A trial is on the front when no other complete trial is at least as good on every "
+        "objective and better on one; trials stopped early and failed trials never enter."
+    )
+    if study.constraints:
+        bounds = ", ".join(f"{c.metric} {c.op} {c.bound:g}" for c in study.constraints)
+        rule += f" Only trials with {bounds} may stand on it."
+    return [("Front", rule), *METHODS]
