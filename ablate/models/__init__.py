@@ -6,8 +6,9 @@ also computes R replicates at once: x [R, B, T, F] with every weight [R, ...] th
 
 from __future__ import annotations
 
-from ablate.models.family import MODELS, build
+from ablate.models.family import build
 from ablate.models.initialisation import initial_parameters
 from ablate.models.size import measure
+from ablate.registry import MODELS
 
 __all__ = ["MODELS", "build", "initial_parameters", "measure"]

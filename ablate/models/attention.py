@@ -19,9 +19,12 @@ class Attention(nn.Module):
     3.1, 3.2 and appendix (normalised diagonal).
     """
 
+    key_bias: nn.Parameter | None
+    pair_position: nn.Parameter | None
+
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.width, self.heads = config.width, config.heads
         self.scale = (config.width // config.heads) ** -0.5
         self.similarity_form, self.value_form = config.similarity, config.value
         self.normalised_diagonal = config.diagonal == "normalised"
@@ -41,7 +44,7 @@ class Attention(nn.Module):
             self.query_key = Projection(width, width, bias="query" in biases)
             self.register_parameter("key_bias", nn.Parameter(torch.empty(width)) if "key" in biases else None)
         if form in ("mirrored", "cholesky"):
-            self.query_key = Triangle(width)
+            self.query_key_triangle = Triangle(width)
 
     def _add_value(self, config: ModelConfig) -> None:
         width, biases, form = config.width, config.biases(), config.value
@@ -59,7 +62,7 @@ class Attention(nn.Module):
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, T]."""
         query, key = self._compared(x)
-        similarity = self._similarity(x, query, key)
+        similarity = self._similarity(query, key)
         if mask is not None:
             similarity = similarity.masked_fill(~mask, -torch.inf)
         weights = torch.softmax(similarity, dim=-1)
@@ -68,7 +71,7 @@ class Attention(nn.Module):
 
     def similarity(self, x: Tensor) -> Tensor:
         """Return what softmax is taken of, s [*R, B, H, T, T]."""
-        s = self._similarity(x, *self._compared(x))
+        s = self._similarity(*self._compared(x))
         return s.view(*x.shape[:-2], self.heads, *s.shape[1:])
 
     def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,8 +85,8 @@ class Attention(nn.Module):
         if form == "collapsed":
             return self.query_key(x), _shifted(x, self.key_bias)
         if form == "mirrored":
-            return _times(x, self.query_key.symmetric()), x
-        key = _times(x, self.query_key.lower())
+            return _times(x, self.query_key_triangle.symmetric()), x
+        key = _times(x, self.query_key_triangle.lower())
         return key, key
 
     def _averaged(self, x: Tensor, key: Tensor) -> Tensor:
@@ -101,18 +104,18 @@ class Attention(nn.Module):
         projected: Tensor = last(mixed)
         return projected
 
-    def _similarity(self, x: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def _similarity(self, query: Tensor, key: Tensor) -> Tensor:
         """Return s [R*B*H, T, T] after scaling, diagonal and +Pos, in this order."""
         similarity = torch.bmm(self._by_head(query * self.scale), self._by_head(key).mT)
         if self.normalised_diagonal:
             similarity = _diagonal_normalised(similarity)
         if self.pair_position is None:
             return similarity
-        return self._positioned(similarity)
+        return self._positioned(similarity, self.pair_position)
 
-    def _positioned(self, similarity: Tensor) -> Tensor:
+    def _positioned(self, similarity: Tensor, weight: Tensor) -> Tensor:
         """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1)."""
-        weight, code = self.pair_position, self.get_buffer("pair_code").to(similarity.dtype)
+        code = self.get_buffer("pair_code").to(similarity.dtype)
         tokens, channels = code.shape[1:]
         added = (code.view(-1, channels) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, tokens, tokens)
         total = weight.sum(-1)[..., None, None, None]
@@ -153,25 +156,23 @@ class Attention(nn.Module):
             return prefixed("query", query) | prefixed("key", self.key.initial(under(draw, "key")))
         if form == "shared":
             return prefixed("key", self.key.initial(under(draw, "key")))
-        width = self.query_key.weight.shape[0] if form == "collapsed" else self.query_key.width
-        key = unit_gain(draw, "key.weight", width, width)
+        key = unit_gain(draw, "key.weight", self.width, self.width)
         if form == "collapsed":
-            values = {"weight": unit_gain(draw, "query.weight", width, width) @ key.mT}
-            values |= self.query_key.without_bias()
-            shift = {} if self.key_bias is None else {"key_bias": torch.zeros(width)}
-            return prefixed("query_key", values) | shift
+            product = {"weight": unit_gain(draw, "query.weight", self.width, self.width) @ key.mT}
+            shift = {} if self.key_bias is None else {"key_bias": torch.zeros(self.width)}
+            return prefixed("query_key", product | self.query_key.initial_bias()) | shift
         gram = key @ key.mT
         matrix = gram if form == "mirrored" else torch.linalg.cholesky(gram)
-        return {"query_key.weight": self.query_key.packed(matrix)}
+        return {"query_key_triangle.weight": self.query_key_triangle.packed(matrix)}
 
     def _initial_value(self, draw: Draw) -> dict[str, Tensor]:
         form = self.value_form
         if form in ("stacked", "none"):
             return {}
         if form == "collapsed":
-            width = self.value_output.weight.shape[0]
-            product = unit_gain(draw, "value.weight", width, width) @ unit_gain(draw, "output.weight", width, width)
-            return prefixed("value_output", {"weight": product} | self.value_output.without_bias())
+            value = unit_gain(draw, "value.weight", self.width, self.width)
+            product = {"weight": value @ unit_gain(draw, "output.weight", self.width, self.width)}
+            return prefixed("value_output", product | self.value_output.initial_bias())
         output = prefixed("output", self.output.initial(under(draw, "output")))
         if form == "key":
             return output

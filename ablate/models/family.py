@@ -1,13 +1,11 @@
-"""The table of model builders."""
+"""The one way to a module: a configuration and a shape in, what its builder makes out."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from ablate.config import InputShape, ModelConfig
-from ablate.registry import Registry
-
-MODELS = Registry("model builder", {"transformer": "ablate.models.transformer:build"})
+from ablate.registry import MODELS
 
 
 def build(config: ModelConfig, shape: InputShape) -> nn.Module:

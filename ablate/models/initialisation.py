@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ablate.config import InputShape, ModelConfig
-from ablate.models.family import MODELS
+from ablate.models.family import build
 from ablate.randomness import stream
 
 
@@ -19,15 +19,15 @@ def initial_parameters(
     data set, seed, path). Any other module is built under a torch generator seeded from the same stream. Global
     random states are left as they were.
     """
-    builder = MODELS.load(config.builder)
     begin = int(stream(study_seed, dataset, seed, "initialisation").integers(2**63))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(begin)
-        module = builder(config, shape)
+        module = build(config, shape)
 
     def draw(path: str, size: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(stream(study_seed, dataset, seed, "initialisation", path).standard_normal(size))
 
     named = {name: parameter.detach() for name, parameter in module.named_parameters()}
-    values = module.initial(draw) if hasattr(module, "initial") else named
+    keyed = getattr(module, "initial", None)
+    values = named if keyed is None else named | keyed(draw)
     return {name: values[name].to(torch.float32).contiguous().clone() for name in named}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -26,7 +27,7 @@ def prefixed(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
     """Draw a matrix [inputs, outputs] that keeps the mean square of a vector: variance 1 / inputs."""
-    return draw(path, (inputs, outputs)) / inputs**0.5
+    return draw(path, (inputs, outputs)) / math.sqrt(inputs)
 
 
 class Projection(nn.Module):
@@ -35,6 +36,8 @@ class Projection(nn.Module):
     Shapes: x [*R, B, T, inputs] or [*R, B, inputs], W [*R, inputs, outputs], b [*R, outputs]. Weights without a
     replicate axis serve x with and without one.
     """
+
+    bias: nn.Parameter | None
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
@@ -53,9 +56,9 @@ class Projection(nn.Module):
     def initial(self, draw: Draw, *, gain: float = 1.0) -> dict[str, Tensor]:
         """Return initial values: `gain` times a unit-gain matrix, and a bias of zero."""
         values = {"weight": gain * unit_gain(draw, "weight", *self.weight.shape)}
-        return values if self.bias is None else values | self.without_bias()
+        return values | self.initial_bias()
 
-    def without_bias(self) -> dict[str, Tensor]:
+    def initial_bias(self) -> dict[str, Tensor]:
         """Return the bias, if there is one, at zero."""
         return {} if self.bias is None else {"bias": torch.zeros(self.bias.shape)}
 
