@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
@@ -36,7 +35,7 @@ def storage(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{request.getfixturevalue('tmp_path')}/ledger.sqlite"
     else:
-        yield request.getfixturevalue("postgres_server").create(f"ledger_{uuid4().hex[:12]}")
+        yield request.getfixturevalue("postgres_server").empty()
 
 
 def key(number: int, dataset: str = "digits") -> TrialKey:

@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from sqlalchemy import NullPool, create_engine, text
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 PASSWORD = "tr0ub4dor"
@@ -30,11 +32,13 @@ class PostgresServer:
         """Return the storage URL of `database`."""
         return f"postgresql+psycopg://ablate:{password}@127.0.0.1:{self.port}/{database}"
 
-    def create(self, database: str) -> str:
-        """Create an empty database and return its URL."""
-        self.run("psql", "-q", "-h", str(self.folder), "-p", str(self.port), "-U", "ablate", "-d", "postgres",
-                 "-c", f'CREATE DATABASE "{database}"')  # fmt: skip
-        return self.url(database)
+    def empty(self) -> str:
+        """Create an empty schema and return the storage URL that sees nothing else; far faster than a database."""
+        name = f"s{uuid4().hex[:12]}"
+        engine = create_engine(self.url(), poolclass=NullPool)
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+        return f"{self.url()}?options=-csearch_path%3D{name}"
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -96,4 +100,4 @@ def postgres_server() -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop()
+            server.stop("fast")

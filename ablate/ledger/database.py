@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -116,7 +118,7 @@ class Database:
             self.write(schema.create)
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
-        if self.is_sqlite:
+        if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
             self._use_wal()
 
     def _use_wal(self) -> None:
@@ -164,7 +166,7 @@ def _secrets(url: URL) -> list[str]:
 
 
 def _shown(url: URL) -> str:
-    hidden = {key: "***" for key in SECRET_KEYS if key in url.query}
+    hidden = {key: "hidden" for key in SECRET_KEYS if key in url.query}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
@@ -180,14 +182,16 @@ def _prepare_file(url: URL, place: str, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LedgerError(f"ledger {place}: the folder cannot be made or read ({error.strerror})") from error
+        reason = f"{path.parent} is a file" if path.parent.is_file() else error.strerror
+        raise LedgerError(f"ledger {place}: the folder cannot be made or read ({reason})") from error
 
 
 def _engine(url: URL, place: str) -> Engine:
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any]
     if url.get_backend_name() == "postgresql":
         arguments = {key: value for key, value in POSTGRES_CONNECT.items() if key not in url.query}
     else:
+        url = url.set(database=_sqlite_target(Path(str(url.database)).absolute()), query={"uri": "true"})
         arguments = {"timeout": BUSY_TIMEOUT_MS / 1e3, "isolation_level": None}
     try:
         engine = create_engine(
@@ -205,6 +209,22 @@ def _engine(url: URL, place: str) -> Engine:
     else:
         event.listen(engine, "connect", _configure_postgres)
     return engine
+
+
+def _sqlite_target(path: Path) -> str:
+    """Return the file as SQLite's URI; where nothing may be written, as one that SQLite can read all the same.
+
+    SQLite reads a WAL database in a folder that it may not write only while the WAL is there, or as immutable.
+    """
+    target = f"file:{quote(str(path))}"
+    if not path.exists() or _writable(path):
+        return target
+    return f"{target}?mode=ro" if path.with_name(f"{path.name}-wal").exists() else f"{target}?mode=ro&immutable=1"
+
+
+def _writable(path: Path) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return all(os.access(place, os.W_OK, effective_ids=effective) for place in (path, path.parent))
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
