@@ -1,0 +1,11 @@
+"""The search: suggestions, early stopping and confirmation, all decided from the ledger (docs/search.md)."""
+
+from __future__ import annotations
+
+from ablate.registry import SAMPLERS, SCHEDULERS
+from ablate.search.confirmation import FrontMember
+from ablate.search.samplers import SamplerRequest
+from ablate.search.schedulers import Scheduler, SchedulerRequest
+from ablate.search.search import Search
+
+__all__ = ["SAMPLERS", "SCHEDULERS", "FrontMember", "SamplerRequest", "Scheduler", "SchedulerRequest", "Search"]

@@ -1,0 +1,97 @@
+"""Explore, freeze, confirm: the front of the finished search, chosen once, retrained on fresh seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import moocore
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.ledger import NewTrial
+from ablate.search.progress import Progress, loss_matrix, losses, violation
+from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialKey, TrialState
+
+if TYPE_CHECKING:
+    from ablate.config import InputShape
+    from ablate.study import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontMember:
+    """A finished trial that no other one beats; `values` are the objectives in the study file's order and units."""
+
+    config: TrialConfig
+    values: tuple[float, ...]
+
+
+def front(study: Study, trials: Sequence[Progress]) -> tuple[FrontMember, ...]:
+    """Return the non-dominated COMPLETE trials, the best on the first objective first; equal ones stand together.
+
+    Trials with an objective that is not finite or a broken constraint do not stand on it.
+    """
+    rows = [
+        (trial, tuple(trial.metric(o.metric) for o in study.objectives)) for trial in trials if _may_stand(study, trial)
+    ]
+    rows = [(trial, values) for trial, values in rows if np.isfinite(values).all()]
+    if not rows:
+        return ()
+    points = loss_matrix((losses(study.objectives, values) for _, values in rows), len(study.objectives))
+    single = points.shape[1] == 1
+    best = points[:, 0] == points.min() if single else moocore.is_nondominated(points, keep_weakly=True)
+    chosen = sorted(np.flatnonzero(best), key=lambda i: (*points[i], rows[i][0].number))
+    return tuple(FrontMember(config=rows[i][0].config, values=rows[i][1]) for i in chosen)
+
+
+def _may_stand(study: Study, trial: Progress) -> bool:
+    kept = all(violation(c, trial.metric(c.metric)) <= 0 for c in study.constraints)
+    return trial.state is TrialState.COMPLETE and kept
+
+
+def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tuple[FrontMember, ...]:
+    """Return at most `top` members, spread evenly: the first, then always the one farthest from those chosen.
+
+    Distances are Euclidean on objectives scaled to [0, 1] over the front, log10 where the study file says so.
+    """
+    if top is None or len(members) <= top:
+        return tuple(members)
+    points = loss_matrix((losses(study.objectives, m.values) for m in members), len(study.objectives))
+    width = np.ptp(points, axis=0)
+    scaled: NDArray[np.float64] = (points - points.min(axis=0)) / np.where(width > 0, width, 1.0)
+    chosen = [0]
+    nearest = np.linalg.norm(scaled - scaled[0], axis=1)
+    while len(chosen) < top:
+        nearest[chosen] = -1.0
+        chosen.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, np.linalg.norm(scaled - scaled[chosen[-1]], axis=1))
+    return tuple(members[i] for i in sorted(chosen))
+
+
+def confirmation_trials(
+    study: Study, trials: Sequence[Progress], members: Sequence[FrontMember], shape: InputShape
+) -> list[NewTrial]:
+    """Return one full-length trial per member on fresh seeds, numbered on from the last trial."""
+    assert study.confirm is not None
+    seeds = tuple(CONFIRM_SEED_BASE + i for i in range(study.confirm.replicates))
+    sizes = {trial.number: trial.size for trial in trials}
+    first = max(sizes) + 1
+    records = []
+    for number, member in enumerate(members, start=first):
+        source = member.config
+        config = TrialConfig(
+            key=TrialKey(study=source.key.study, dataset=source.key.dataset, number=number),
+            stage="confirm",
+            model=source.model,
+            task=source.task,
+            train=source.train,
+            seeds=seeds,
+            study_seed=source.study_seed,
+            protocol=source.protocol,
+            parameters=source.parameters,
+            variant=source.variant,
+            source=source.key.number,
+        )
+        records.append(NewTrial(config=config, size=sizes[source.key.number], shape=shape))
+    return records

@@ -1,0 +1,177 @@
+"""One data set's trials as an Optuna storage: rebuilt from the ledger, nothing kept that the ledger does not hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.study._frozen import FrozenStudy
+from optuna.trial import FrozenTrial, TrialState
+
+STUDY_NAME = "ablate"
+_THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
+
+
+def frozen(
+    *,
+    number: int,
+    state: TrialState,
+    inner: Mapping[str, Any],
+    distributions: Mapping[str, BaseDistribution],
+    values: Sequence[float] | None = None,
+    intermediate: Mapping[int, float] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+    constraints: Mapping[str, float] | None = None,
+) -> FrozenTrial:
+    """Return a trial as Optuna keeps it; its id is its number in the ledger."""
+    trial = FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=state,
+        value=None,
+        values=None if values is None else list(values),
+        datetime_start=_THEN,
+        datetime_complete=_THEN if state.is_finished() else None,
+        params=dict(inner),
+        distributions=dict(distributions),
+        user_attrs={},
+        system_attrs=dict(attrs or {}),
+        intermediate_values=dict(intermediate or {}),
+    )
+    for name, violation in (constraints or {}).items():
+        trial.set_constraint(name, violation)
+    return trial
+
+
+class History(BaseStorage):
+    """What a sampler may know: the trials put in by number, the study attributes they brought, and one being asked.
+
+    A question that is dropped leaves no trace, so an answer is a function of the ledger and the seed alone.
+    """
+
+    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+        self._directions = list(directions)
+        self._trials: dict[int, FrozenTrial] = {}
+        self._attrs: dict[str, Any] = {}
+        self._asked: FrozenTrial | None = None
+        self._before: dict[str, Any] = {}
+
+    def put(self, trial: FrozenTrial, study_attrs: Mapping[str, Any] | None = None) -> None:
+        """Add a trial, or replace the one of its number; trials come in rising numbers."""
+        self._trials[trial.number] = trial
+        self._attrs.update(study_attrs or {})
+
+    def has(self, number: int) -> bool:
+        """Return whether trial `number` has been put in."""
+        return number in self._trials
+
+    def open(self, number: int) -> None:
+        """Begin a question that will become trial `number`."""
+        self._before = dict(self._attrs)
+        self._asked = frozen(number=number, state=TrialState.RUNNING, inner={}, distributions={})
+
+    def drop(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """End the question without a trace and return the trial and study attributes that it left."""
+        asked, after = self._asked, self._attrs
+        assert asked is not None
+        self._asked, self._attrs = None, self._before
+        return asked.system_attrs, {k: v for k, v in after.items() if k not in self._before or self._before[k] != v}
+
+    def last(self) -> FrozenTrial | None:
+        """Return the trial with the highest number."""
+        return next(reversed(self._trials.values()), None)
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Return the number given to `open`."""
+        if template_trial is not None or self._asked is None:
+            raise NotImplementedError("trials enter by put() and open()")
+        return self._asked.number
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        """Set a parameter of the trial being asked."""
+        asked = self._open_trial(trial_id)
+        asked.params = {**asked.params, param_name: distribution.to_external_repr(param_value_internal)}
+        asked.distributions = {**asked.distributions, param_name: distribution}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set an attribute of the trial being asked."""
+        asked = self._open_trial(trial_id)
+        asked.system_attrs = {**asked.system_attrs, key: value}
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set a user attribute of the trial being asked."""
+        asked = self._open_trial(trial_id)
+        asked.user_attrs = {**asked.user_attrs, key: value}
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial by number; raise KeyError."""
+        return self._asked if self._asked is not None and self._asked.number == trial_id else self._trials[trial_id]
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Return the trials by number, the one being asked last."""
+        trials = [t for t in self._trials.values() if states is None or t.state in states]
+        if self._asked is not None and (states is None or self._asked.state in states):
+            trials.append(self._asked)
+        return copy.deepcopy(trials) if deepcopy else trials
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set an attribute of the study, kept if the question becomes a trial."""
+        self._attrs = {**self._attrs, key: value}
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return the study's attributes."""
+        return dict(self._attrs)
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        """Return nothing: there are none."""
+        return {}
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        """Return one direction per objective."""
+        return list(self._directions)
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        """Return 0: there is one study."""
+        return 0
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        """Return the one study's name."""
+        return STUDY_NAME
+
+    def get_all_studies(self) -> list[FrozenStudy]:
+        """Return nothing: the study is known to its maker."""
+        return []
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        """Refuse: there is one study."""
+        raise NotImplementedError
+
+    def delete_study(self, study_id: int) -> None:
+        """Refuse: the ledger decides what exists."""
+        raise NotImplementedError
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Refuse: samplers keep what they must in system attributes."""
+        raise NotImplementedError
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        """Refuse: trials end by `put`."""
+        raise NotImplementedError
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Refuse: trials end by `put`."""
+        raise NotImplementedError
+
+    def _open_trial(self, trial_id: int) -> FrozenTrial:
+        assert self._asked is not None
+        assert self._asked.number == trial_id
+        return self._asked

@@ -1,0 +1,171 @@
+"""One data set's own search: its trials, its sampler history, its rungs, and how far its confirmation is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+from ablate.config import InputShape
+from ablate.ledger import NewTrial, NoteRecord, TrialRecord
+from ablate.registry import SCHEDULERS
+from ablate.search.confirmation import FrontMember, confirmation_trials, front, spread
+from ablate.search.progress import Progress, Step, losses, metric_of
+from ablate.search.schedulers import Scheduler, SchedulerRequest
+from ablate.search.suggester import Measure, Suggester
+from ablate.trial import Decision, TrialConfig, TrialKey
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+EXHAUSTED, FROZEN, TEST_OPENED, RETRIED, RESUMED = "exhausted", "frozen", "test_opened", "retried", "resumed"
+
+
+class _Sight(TypedDict):
+    number: int
+    epoch: int
+    losses: tuple[float, ...]
+    epochs: int
+
+
+@dataclass(kw_only=True)
+class Lane:
+    """Everything about one data set, rebuilt from the ledger; it decides and remembers, and writes nothing."""
+
+    study: Study
+    dataset: str
+    suggester: Suggester
+    scheduler: Scheduler
+    trials: dict[int, Progress] = field(default_factory=dict)
+    exhausted: bool = False
+    frozen_at: int = -1  # number of search trials when the front was last frozen
+    test_opened: bool = False
+    setbacks: dict[int, list[int | None]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> Lane:
+        """Return an empty lane; raise RequestError where sampler or scheduler do not suit the study."""
+        suggester = Suggester(study=study, dataset=dataset, measure=measure, shape=lambda: shape_of(dataset))
+        suggester.check()
+        request = SchedulerRequest(
+            name=study.scheduler.name,
+            objectives=len(study.objectives),
+            reduction=study.scheduler.reduction,
+            min_epochs=study.scheduler.min_epochs,
+            options=study.scheduler.options,
+        )
+        scheduler: Scheduler = SCHEDULERS.load(study.scheduler.name)(request)
+        return Lane(study=study, dataset=dataset, suggester=suggester, scheduler=scheduler)
+
+    def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
+        """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
+        for record in records:
+            self.trials[record.key.number] = Progress.of(record)
+        for step in steps:
+            trial = self.trials[step.key.number]
+            if trial.config.stage == "search" and not (step.final or step.diverged):
+                self.scheduler.observe(**self._sight(trial, step))
+            trial.take(step)
+        for trial in self.search_trials():
+            self.suggester.put(trial)
+        for note in notes:
+            self.mark(note.kind, dict(note.payload))
+
+    def mark(self, kind: str, payload: dict[str, object]) -> None:
+        """Take in one note."""
+        if kind == EXHAUSTED:
+            self.exhausted = True
+        elif kind == FROZEN:
+            self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
+        elif kind == TEST_OPENED:
+            self.test_opened = True
+        elif kind in (RETRIED, RESUMED):
+            epoch = int(str(payload["epoch"])) if kind == RESUMED else None
+            self.setbacks.setdefault(int(str(payload["trial"])), []).append(epoch)
+
+    def retries(self, number: int) -> int:
+        """Return how often a trial was put back after a failed attempt."""
+        return self.setbacks.get(number, []).count(None)
+
+    def resumptions(self, number: int) -> int:
+        """Return how many drivers in a row found the trial at the epoch where it stands."""
+        return self.setbacks.get(number, []).count(self.trials[number].epoch)
+
+    def search_trials(self) -> list[Progress]:
+        """Return the search's trials by number."""
+        return [trial for trial in self.trials.values() if trial.config.stage == "search"]
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        return max(self.trials, default=-1) + 1
+
+    def suggest(self) -> NewTrial | None:
+        """Return the next search trial, or None where the space is used up."""
+        number = self.next_number
+        found = self.suggester.suggest(number)
+        if found is None:
+            return None
+        variant = found.parameters.get("variant")
+        config = TrialConfig(
+            key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
+            stage="search",
+            model=found.model,
+            task=self.study.datasets[self.dataset],
+            train=found.train,
+            seeds=tuple(range(self.study.replicates)),
+            study_seed=self.study.seed,
+            protocol=self.study.protocol,
+            parameters=found.parameters,
+            variant=None if variant is None else str(variant),
+        )
+        return NewTrial(config=config, size=found.size, shape=self.suggester.shape(), sampler_state=found.sampler_state)
+
+    def add(self, new: NewTrial) -> Progress:
+        """Take in a trial that was just committed."""
+        trial = Progress(config=new.config, size=new.size, sampler_state=new.sampler_state)
+        self.trials[trial.number] = trial
+        self.tell(trial)
+        return trial
+
+    def tell(self, trial: Progress) -> None:
+        """Let the sampler know a search trial's standing."""
+        if trial.config.stage == "search":
+            self.suggester.put(trial)
+
+    def decide(self, trial: Progress, step: Step) -> Decision:
+        """Ask the scheduler about a report that does not end its trial; confirmation trials always go on."""
+        if trial.config.stage == "confirm":
+            return Decision.CONTINUE
+        return self.scheduler.decide(**self._sight(trial, step))
+
+    def missing_objectives(self, trial: Progress, step: Step) -> list[str]:
+        """Return the objectives that have no finite value in `step`."""
+        values = {o.metric: self._value(o.metric, trial, step) for o in self.study.objectives}
+        return [name for name, value in values.items() if not abs(value) < float("inf")]
+
+    def front(self) -> tuple[FrontMember, ...]:
+        """Return the front of the search's finished trials."""
+        return front(self.study, self.search_trials())
+
+    def to_confirm(self) -> list[NewTrial]:
+        """Return the confirmation trials that the front asks for and that do not exist yet."""
+        assert self.study.confirm is not None
+        done = {trial.config.source for trial in self.trials.values() if trial.config.stage == "confirm"}
+        chosen = spread(self.study, self.front(), self.study.confirm.top)
+        members = [member for member in chosen if member.config.key.number not in done]
+        if not members:
+            return []
+        return confirmation_trials(self.study, list(self.trials.values()), members, self.suggester.shape())
+
+    def _sight(self, trial: Progress, step: Step) -> _Sight:
+        values = [self._value(o.metric, trial, step) for o in self.study.objectives]
+        return {
+            "number": trial.number,
+            "epoch": step.epoch,
+            "losses": losses(self.study.objectives, values),
+            "epochs": trial.config.train.epochs,
+        }
+
+    def _value(self, metric: str, trial: Progress, step: Step) -> float:
+        return metric_of(metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)

@@ -1,0 +1,88 @@
+"""How a trial's end reaches a sampler: finished, stopped early, broken constraint, failed (docs/search.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as Told
+
+from ablate.search.dimensions import Dimensions
+from ablate.search.history import frozen
+from ablate.search.progress import STATIC_METRICS, Progress, losses, violation
+from ablate.search.samplers import IGNORE_PRUNED
+from ablate.trial import TrialState
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+UNSEEN = "training not seen"
+SEEN = -1.0  # far on the kept side, so that a sampler that models the constraint can tell it from 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """Turns standings into Optuna's trials; always minimised, and always with the same constraints.
+
+    `by_constraint`: a stopped trial is told COMPLETE with its last values and the share of its training that was
+    not seen as a violated constraint. Otherwise (one objective, a sampler that reads PRUNED) it is told PRUNED
+    with its last value.
+    """
+
+    study: Study
+    dimensions: Dimensions
+    by_constraint: bool
+
+    @staticmethod
+    def of(study: Study, dimensions: Dimensions) -> Outcomes:
+        """Return the way that suits the study's objectives, scheduler and sampler."""
+        blind = len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED
+        return Outcomes(study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none")
+
+    @property
+    def directions(self) -> list[StudyDirection]:
+        """Optuna's directions: losses are minimised."""
+        return [StudyDirection.MINIMIZE] * len(self.study.objectives)
+
+    def told(self, trial: Progress) -> FrozenTrial:
+        """Return `trial` as the sampler sees it."""
+        inner = self.dimensions.encode(trial.config.parameters)
+        values = losses(self.study.objectives, [trial.metric(o.metric) for o in self.study.objectives])
+        state, known = self._state(trial, values)
+        return frozen(
+            number=trial.number,
+            state=state,
+            inner=inner,
+            distributions=self.dimensions.distributions(inner),
+            values=values if state is Told.COMPLETE or (state is Told.PRUNED and len(values) == 1 and known) else None,
+            intermediate={trial.epoch: values[0]} if state is Told.PRUNED and len(values) == 1 and known else None,
+            attrs=trial.sampler_state.get("trial", {}),
+            constraints=self._constraints(trial, known) if state in (Told.COMPLETE, Told.PRUNED) else None,
+        )
+
+    def _state(self, trial: Progress, values: tuple[float, ...]) -> tuple[Told, bool]:
+        """Return Optuna's state and whether the values are worth reading."""
+        known = all(math.isfinite(value) for value in values)
+        if not trial.state.finished:
+            return Told.RUNNING, False
+        if trial.state is TrialState.FAIL:
+            return (Told.PRUNED if trial.diverged else Told.FAIL), False
+        if trial.state is TrialState.COMPLETE:
+            return (Told.COMPLETE, True) if known else (Told.PRUNED, False)
+        return (Told.COMPLETE, True) if known and self.by_constraint else (Told.PRUNED, known)
+
+    def _constraints(self, trial: Progress, known: bool) -> dict[str, float]:
+        found = {
+            f"{c.metric} {c.op} {c.bound:g}": violation(c, trial.metric(c.metric))
+            for c in self.study.constraints
+            if c.metric not in STATIC_METRICS
+        }
+        if not known:
+            found[UNSEEN] = 1.0
+        elif self.by_constraint:
+            complete = trial.state is TrialState.COMPLETE
+            found[UNSEEN] = SEEN if complete else max(1.0 - trial.epoch / trial.config.train.epochs, 1e-6)
+        return found

@@ -1,0 +1,146 @@
+"""One trial as the search follows it: what the ledger holds of it, updated by each committed write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.config import Size
+from ablate.ledger import ReportRecord, TrialRecord
+from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+
+if TYPE_CHECKING:
+    from ablate.study import Constraint, Objective
+
+STATIC_METRICS = ("params", "params_body", "flops")
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """A trial's standing; `means` are over the replicates of its last report, `decisions` by epoch."""
+
+    config: TrialConfig
+    size: Size | None
+    sampler_state: Mapping[str, Any]
+    state: TrialState = TrialState.WAITING
+    epoch: int = 0
+    wall_seconds: float = 0.0
+    means: Mapping[str, float] = field(default_factory=dict)
+    diverged: bool = False
+    decisions: dict[int, Decision] = field(default_factory=dict)
+
+    @staticmethod
+    def of(record: TrialRecord) -> Progress:
+        """Return the standing of a stored trial before its reports are taken in."""
+        return Progress(config=record.config, size=record.size, sampler_state=record.sampler_state, state=record.state)
+
+    @property
+    def key(self) -> TrialKey:
+        """The trial's key."""
+        return self.config.key
+
+    @property
+    def number(self) -> int:
+        """The trial's number within its data set."""
+        return self.config.key.number
+
+    def take(self, step: Step) -> None:
+        """Take in one committed report."""
+        self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
+        self.diverged = step.diverged
+        self.decisions[step.epoch] = step.decision
+
+    def metric(self, name: str) -> float:
+        """Return a metric as of the last report, NaN where there is none."""
+        return metric_of(name, means=self.means, size=self.size, wall_seconds=self.wall_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One report, its replicates averaged, with the decision that was committed."""
+
+    key: TrialKey
+    order: int
+    epoch: int
+    means: Mapping[str, float]
+    wall_seconds: float
+    diverged: bool
+    final: bool
+    decision: Decision
+
+    @staticmethod
+    def of(key: TrialKey, report: Report, decision: Decision) -> Step:
+        """Return the step of a report that was just committed."""
+        return Step(
+            key=key,
+            order=0,
+            epoch=report.epoch,
+            means=_means(report.metrics),
+            wall_seconds=report.wall_seconds,
+            diverged=any(report.diverged),
+            final=report.final,
+            decision=decision,
+        )
+
+
+def steps(records: Iterable[ReportRecord]) -> list[Step]:
+    """Return stored reports, which come ordered by trial, epoch and replicate, in the order of their commit."""
+    found = []
+    for (key, epoch), group in groupby(records, key=lambda r: (r.key, r.epoch)):
+        rows = list(group)
+        found.append(
+            Step(
+                key=key,
+                order=rows[0].rowid,
+                epoch=epoch,
+                means=_means([row.metrics for row in rows]),
+                wall_seconds=rows[0].wall_seconds,
+                diverged=any(row.diverged for row in rows),
+                final=rows[0].final,
+                decision=rows[0].decision,
+            )
+        )
+    return sorted(found, key=lambda step: step.order)
+
+
+def _means(metrics: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    rows = list(metrics)
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    return {name: sum(float(row[name]) for row in rows) / len(rows) for name in names}
+
+
+def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
+    """Return the metric `name` of a study file, NaN where it is not known."""
+    if name in STATIC_METRICS:
+        return float(getattr(size, name)) if size is not None else math.nan
+    return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
+
+
+def losses(objectives: Iterable[Objective], values: Iterable[float]) -> tuple[float, ...]:
+    """Return objective values so that smaller is better, log10 where the study file says so; NaN stays."""
+    return tuple(_loss(objective, value) for objective, value in zip(objectives, values, strict=True))
+
+
+def _loss(objective: Objective, value: float) -> float:
+    if objective.log:
+        value = math.nan if math.isnan(value) else math.log10(value) if value > 0 else -math.inf
+    return -value if objective.direction == "maximize" else value
+
+
+def violation(constraint: Constraint, value: float) -> float:
+    """Return by how much `value` misses the bound, as a share of it: above 0 is broken, NaN counts as 1."""
+    if math.isnan(value):
+        return 1.0
+    gap = value - constraint.bound if constraint.op == "<=" else constraint.bound - value
+    return gap / (abs(constraint.bound) or 1.0)
+
+
+def loss_matrix(rows: Iterable[tuple[float, ...]], width: int) -> NDArray[np.float64]:
+    """Return losses as an array [n, m], infinities as numbers too large for any metric."""
+    return np.clip(np.array(list(rows), dtype=np.float64).reshape(-1, width), -1e300, 1e300)

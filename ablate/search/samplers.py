@@ -1,0 +1,102 @@
+"""The samplers: each is built anew, with its own seed, for every single suggestion (docs/search.md)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+
+from ablate.errors import RequestError, did_you_mean
+from ablate.search.dimensions import Dimensions
+from ablate.search.sequences import GridSequence, SobolSequence
+
+IGNORE_PRUNED = ("nsga2", "gp")
+"""Samplers that read COMPLETE trials only; stopped trials reach them as violated constraints (outcomes.py)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerRequest:
+    """What a sampler is built from, for one suggestion.
+
+    `seed` belongs to this suggestion alone. `rejected` holds the trial attributes of the suggestion before it,
+    where that one was turned down.
+    """
+
+    name: str
+    dimensions: Dimensions
+    study_seed: int
+    dataset: str
+    seed: int
+    objectives: int
+    startup_trials: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rejected: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_tpe(request: SamplerRequest) -> BaseSampler:
+    """Return Optuna's TPE with constant liar: trials that still run count as bad, which spreads parallel ones.
+
+    One objective: multivariate, and by group where there are conditions. Several: each parameter by itself.
+    """
+    given = _options(request, "multivariate", "group", "constant_liar", "n_ei_candidates")
+    joint = request.objectives == 1
+    defaults = {"multivariate": joint, "group": joint and request.dimensions.conditional}
+    if given.get("multivariate") and request.dimensions.conditional:
+        defaults["group"] = True
+    if given.get("multivariate") is False:
+        defaults["group"] = False
+    settings = {**defaults, **given}
+    return _made(request, TPESampler, seed=request.seed, n_startup_trials=request.startup_trials, **settings)
+
+
+def build_nsga2(request: SamplerRequest) -> BaseSampler:
+    """Return Optuna's NSGA-II; its first, random generation has `startup_trials` members unless an option sets it."""
+    given = _options(request, "population_size", "mutation_prob", "crossover_prob", "swapping_prob")
+    settings = {"population_size": max(2, request.startup_trials), **given}
+    return _made(request, NSGAIISampler, seed=request.seed, **settings)
+
+
+def build_gp(request: SamplerRequest) -> BaseSampler:
+    """Return Optuna's Gaussian process sampler (expected improvement, of hypervolume with several objectives)."""
+    given = _options(request, "deterministic_objective")
+    settings = {"n_startup_trials": request.startup_trials, "warn_independent_sampling": False, **given}
+    return _made(request, GPSampler, seed=request.seed, **settings)
+
+
+def build_random(request: SamplerRequest) -> BaseSampler:
+    """Return Optuna's random sampler."""
+    _options(request)
+    return RandomSampler(seed=request.seed)
+
+
+def build_qmc(request: SamplerRequest) -> BaseSampler:
+    """Return a scrambled Sobol' sequence."""
+    _options(request)
+    return SobolSequence(request)
+
+
+def build_grid(request: SamplerRequest) -> BaseSampler:
+    """Return every combination once; raise RequestError for a space that is infinite or too large."""
+    _options(request)
+    return GridSequence(request)
+
+
+def _options(request: SamplerRequest, *known: str) -> dict[str, Any]:
+    unknown = sorted(set(request.options) - set(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], known) if known else "It takes none."
+        raise RequestError(f"sampler {request.name}: unknown option {unknown[0]!r}. {hint}")
+    return dict(request.options)
+
+
+def _made(request: SamplerRequest, make: Callable[..., BaseSampler], **settings: Any) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            return make(**settings)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"sampler {request.name}: {error}") from error

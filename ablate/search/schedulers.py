@@ -1,0 +1,147 @@
+"""The schedulers: which trials go on past a rung, decided as reports arrive (docs/search.md)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import moocore
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.errors import RequestError
+from ablate.search.progress import loss_matrix
+from ablate.trial import Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerRequest:
+    """What a scheduler is built from, one per data set; epochs are those of training."""
+
+    name: str
+    objectives: int
+    reduction: int
+    min_epochs: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Scheduler(Protocol):
+    """Sees every report that is not a trial's last, in the order of commit.
+
+    `losses` are the objectives so that smaller is better (NaN where one is not known), `epochs` is the trial's
+    full length. What it keeps must follow from the calls alone: after a restart `observe` is called for each
+    stored report, in the order of their commit.
+    """
+
+    def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
+        """Take in a report whose decision has been made."""
+
+    def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
+        """Take in a report and say whether its trial goes on."""
+
+
+def build_none(request: SchedulerRequest) -> Scheduler:
+    """Return the scheduler that stops nothing."""
+    _no_options(request)
+    return Unscheduled()
+
+
+def build_asha(request: SchedulerRequest) -> Scheduler:
+    """Return asynchronous successive halving, by fronts where there are several objectives."""
+    _no_options(request)
+    return Asha(reduction=request.reduction, min_epochs=request.min_epochs)
+
+
+def _no_options(request: SchedulerRequest) -> None:
+    if request.options:
+        name = next(iter(request.options))
+        raise RequestError(f"scheduler {request.name}: unknown option {name!r}; it takes none")
+
+
+class Unscheduled:
+    """Stops nothing."""
+
+    def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
+        """Forget the report."""
+
+    def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
+        """Go on."""
+        return Decision.CONTINUE
+
+
+class Asha:
+    """Asynchronous successive halving (Li et al. 2020, arXiv 1810.05934), for fronts as Schmucker et al. 2021
+    (arXiv 2106.12639).
+
+    Rungs lie at min_epochs * reduction^k epochs, before a trial's end. A trial is measured once at each rung, by
+    its first report there, and goes on if fewer than max(1, n // reduction) of the n trials that the rung has seen
+    so far, itself among them, are strictly better. Better means: smaller loss; with several objectives a lower
+    non-dominated rank, and within a rank a larger crowding distance (Deb et al. 2002), which is infinite for the
+    best trial on each objective. A trial with a NaN is worse than all without.
+    """
+
+    def __init__(self, *, reduction: int, min_epochs: int) -> None:
+        self.reduction = reduction
+        self.min_epochs = min_epochs
+        self._rungs: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+
+    def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
+        """Enter the report at its rung, if it reaches one."""
+        self._enter(number, epoch, losses, epochs)
+
+    def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
+        """Enter the report and compare it with what its rung has seen so far."""
+        rung = self._enter(number, epoch, losses, epochs)
+        if rung is None:
+            return Decision.CONTINUE
+        kept = max(1, len(rung) // self.reduction)
+        return Decision.CONTINUE if better_than(rung, number) < kept else Decision.STOP
+
+    def _enter(
+        self, number: int, epoch: int, losses: tuple[float, ...], epochs: int
+    ) -> dict[int, tuple[float, ...]] | None:
+        level = None
+        rung = self.min_epochs
+        while rung <= epoch and rung < epochs:
+            level, rung = rung, rung * self.reduction
+        if level is None or number in self._rungs[level]:
+            return None
+        self._rungs[level][number] = losses
+        return self._rungs[level]
+
+
+def better_than(entries: Mapping[int, tuple[float, ...]], number: int) -> int:
+    """Return how many of `entries` are strictly better than entry `number`."""
+    own = entries[number]
+    sound = {n: values for n, values in entries.items() if not any(math.isnan(v) for v in values)}
+    if number not in sound:
+        return len(sound)
+    if len(own) == 1:
+        return sum(values < own for values in sound.values())
+    points = loss_matrix(sound.values(), len(own))
+    mine = list(sound).index(number)
+    ranks = np.asarray(moocore.pareto_rank(points))
+    peers = ranks == ranks[mine]
+    distance = crowding_distance(points[peers])
+    place = int(peers[:mine].sum())
+    return int((ranks < ranks[mine]).sum() + (distance > distance[place]).sum())
+
+
+def crowding_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the crowding distance [n] of points [n, m] of one front (Deb et al. 2002, section III-B).
+
+    Infinite for the best and the worst on each objective; equal points share one distance.
+    """
+    distinct, places = np.unique(points, axis=0, return_inverse=True)
+    distance = np.zeros(len(distinct))
+    for column in distinct.T:
+        order = np.argsort(column, kind="stable")
+        sorted_column = column[order]
+        width = sorted_column[-1] - sorted_column[0]
+        inside = (sorted_column[2:] - sorted_column[:-2]) / width if width > 0 else 0.0
+        distance[order[1:-1]] += inside
+        distance[(column == sorted_column[0]) | (column == sorted_column[-1])] = np.inf
+    return np.asarray(distance[places.reshape(-1)])

@@ -1,0 +1,282 @@
+"""The one thing executors talk to: hands out trials, takes their reports, and decides; all of it from the ledger."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ablate.config import InputShape
+from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
+from ablate.search.confirmation import FrontMember
+from ablate.search.lane import EXHAUSTED, FROZEN, RESUMED, RETRIED, TEST_OPENED, Lane
+from ablate.search.progress import Progress, Step, steps
+from ablate.search.suggester import Measure
+from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+ATTEMPTS = 3
+RESUMPTIONS = 10
+DRIVER_STARTED = "driver_started"
+
+
+class Search:
+    """Hands out trials and takes their reports; thread-safe.
+
+    Every answer is committed before it is given, and everything kept here is rebuilt from the ledger when the
+    object is made, so a new one goes on exactly where any other stopped. `measure` counts a model, `shape_of` gives
+    a data set's shape by its label, `clock` UTC epoch seconds. Methods raise LedgerError (StaleDriverError) where a
+    commit is refused, and RequestError where nothing in the space can be trained.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        hold: Hold,
+        ledger: Ledger,
+        *,
+        measure: Measure,
+        shape_of: Callable[[str], InputShape],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.study = study
+        self._hold = hold
+        self._ledger = ledger
+        self._measure = measure
+        self._shape_of = shape_of
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._out: set[TrialKey] = set()
+        self._stopped = False
+        self._started = clock()
+        self._lanes = self._empty_lanes()
+        hold.note(DRIVER_STARTED)
+        self._restore()
+
+    def next_trial(self) -> TrialConfig | None:
+        """Return a trial to run, set RUNNING, or None where there is nothing to hand out now.
+
+        Unfinished trials come first, then new suggestions to the data sets in turn; a data set whose search is over
+        has its front frozen and confirmed.
+        """
+        with self._lock, self._in_step():
+            while not self._stopped:
+                trial = self._unfinished() or self._suggest()
+                if trial is not None:
+                    return self._hand_out(trial)
+                if not self._freeze():
+                    break
+            return None
+
+    def report(self, key: TrialKey, report: Report) -> Decision:
+        """Commit a report with its decision and return it; a repeated report gets the decision that stands.
+
+        The last report completes its trial, unless a replicate diverged or an objective is missing: then it is a
+        FAIL, as is a search trial at its first diverged replicate. STOP from the scheduler makes it PRUNED.
+        """
+        with self._lock, self._in_step():
+            lane = self._lanes[key.dataset]
+            trial = lane.trials[key.number]
+            if report.epoch in trial.decisions:
+                return trial.decisions[report.epoch]
+            if trial.state.finished:
+                return Decision.STOP
+            decision, state, error = self._judge(lane, trial, report)
+            self._note_opened_test(lane, trial, report)
+            stands = self._hold.report(key, report, decision, state, error)
+            trial.take(Step.of(key, report, stands))
+            if state is not None:
+                self._end(lane, trial, state)
+            return stands
+
+    def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
+        """Record that a trial's attempt failed; with `retry` it is handed out again, up to three attempts in all."""
+        with self._lock, self._in_step():
+            lane = self._lanes[key.dataset]
+            trial = lane.trials[key.number]
+            if trial.state.finished:
+                return
+            if retry and lane.retries(key.number) + 1 < ATTEMPTS:
+                self._note(lane, RETRIED, trial=key.number, message=message)
+                self._hold.requeue(key, message)
+                trial.state = TrialState.WAITING
+                self._out.discard(key)
+                self._queue.append(trial)
+                return
+            self._hold.finish(key, TrialState.FAIL, message)
+            self._end(lane, trial, TrialState.FAIL)
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        with self._lock:
+            self._stopped = True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+    @property
+    def finished(self) -> bool:
+        """Whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
+        with self._lock:
+            over = all(self._over(lane) and self._settled(lane) for lane in self._lanes.values())
+            return over and all(t.state.finished for lane in self._lanes.values() for t in lane.trials.values())
+
+    def counts(self) -> dict[str, dict[TrialState, int]]:
+        """Return for each data set how many of its trials are in each state that occurs."""
+        with self._lock:
+            return {name: dict(Counter(t.state for t in lane.trials.values())) for name, lane in self._lanes.items()}
+
+    def front(self, dataset: str) -> tuple[FrontMember, ...]:
+        """Return the front of a data set's finished search trials, best on the first objective first."""
+        with self._lock:
+            return self._lanes[dataset].front()
+
+    def _judge(self, lane: Lane, trial: Progress, report: Report) -> tuple[Decision, TrialState | None, str | None]:
+        step = Step.of(trial.key, report, Decision.CONTINUE)
+        if step.diverged and (report.final or trial.config.stage == "search"):
+            seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
+            return Decision.STOP, TrialState.FAIL, f"diverged at epoch {report.epoch} (seeds {seeds})"
+        if report.final:
+            missing = lane.missing_objectives(trial, step)
+            if missing:
+                known = ", ".join(sorted(step.means))
+                error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
+                return Decision.STOP, TrialState.FAIL, error
+            return Decision.CONTINUE, TrialState.COMPLETE, None
+        decision = lane.decide(trial, step)
+        return decision, TrialState.PRUNED if decision is Decision.STOP else None, None
+
+    def _note_opened_test(self, lane: Lane, trial: Progress, report: Report) -> None:
+        read = trial.config.stage == "confirm" and any(name.startswith("test_") for name in report.metrics[0])
+        if read and not lane.test_opened:
+            self._note(lane, TEST_OPENED, trial=trial.number)
+
+    def _end(self, lane: Lane, trial: Progress, state: TrialState) -> None:
+        trial.state = state
+        self._out.discard(trial.key)
+        lane.tell(trial)
+
+    def _unfinished(self) -> Progress | None:
+        while self._queue:
+            trial = self._queue.popleft()
+            lane = self._lanes[trial.key.dataset]
+            if trial.state is TrialState.RUNNING:
+                if lane.resumptions(trial.number) >= RESUMPTIONS:
+                    message = f"its driver ended {RESUMPTIONS} times at epoch {trial.epoch} without a further report"
+                    self.fail(trial.key, message)
+                    continue
+                self._note(lane, RESUMED, trial=trial.number, epoch=trial.epoch)
+            return trial
+        return None
+
+    def _suggest(self) -> Progress | None:
+        """Ask for the data set that has the fewest search trials, the first in the file among equals."""
+        while True:
+            open_lanes = [lane for lane in self._lanes.values() if self._room(lane)]
+            if not open_lanes:
+                return None
+            lane = min(open_lanes, key=lambda candidate: len(candidate.search_trials()))
+            new = lane.suggest()
+            if new is not None:
+                self._hold.add_trials([new])
+                return lane.add(new)
+            self._note(lane, EXHAUSTED, search_trials=len(lane.search_trials()))
+
+    def _hand_out(self, trial: Progress) -> TrialConfig:
+        self._hold.start(trial.key)
+        trial.state = TrialState.RUNNING
+        self._out.add(trial.key)
+        return trial.config
+
+    def _room(self, lane: Lane) -> bool:
+        budget = self.study.budget
+        if lane.exhausted or (budget.wall_clock is not None and self._elapsed() >= budget.wall_clock):
+            return False
+        lanes = [lane] if budget.scope == "per_dataset" else list(self._lanes.values())
+        return sum(len(each.search_trials()) for each in lanes) < budget.trials
+
+    def _over(self, lane: Lane) -> bool:
+        return not self._room(lane) and all(trial.state.finished for trial in lane.search_trials())
+
+    def _settled(self, lane: Lane) -> bool:
+        return self.study.confirm is None or lane.frozen_at == len(lane.search_trials())
+
+    def _freeze(self) -> bool:
+        """Freeze the fronts of the searches that have just ended; return whether there was one."""
+        ready = [lane for lane in self._lanes.values() if self._over(lane) and not self._settled(lane)]
+        for lane in ready:
+            new = lane.to_confirm()
+            self._hold.add_trials(new)
+            self._queue.extend(lane.add(record) for record in new)
+            chosen = [record.config.source for record in new]
+            self._note(lane, FROZEN, search_trials=len(lane.search_trials()), confirmed=chosen)
+        return bool(ready)
+
+    def _note(self, lane: Lane, kind: str, **payload: object) -> None:
+        self._hold.note(kind, lane.dataset, payload)
+        lane.mark(kind, payload)
+
+    def _elapsed(self) -> float:
+        return self._spent_before + self._clock() - self._started
+
+    def _empty_lanes(self) -> dict[str, Lane]:
+        datasets = self.study.datasets
+        return {name: Lane.of(self.study, name, measure=self._measure, shape_of=self._shape_of) for name in datasets}
+
+    def _in_step(self) -> _InStep:
+        return _InStep(self)
+
+    def _restore(self) -> None:
+        """Rebuild everything from the ledger, but for what executors hold at this moment."""
+        trials, reports = self._ledger.snapshot(self.study.name)
+        notes = self._ledger.notes(self.study.name)
+        self._lanes = self._empty_lanes()
+        taken = steps(reports)
+        for name, lane in self._lanes.items():
+            lane.restore(
+                [t for t in trials if t.key.dataset == name],
+                [s for s in taken if s.key.dataset == name],
+                [n for n in notes if n.dataset == name],
+            )
+        waiting = [t for lane in self._lanes.values() for t in lane.trials.values() if not t.state.finished]
+        order = list(self._lanes)
+        waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
+        self._queue = deque(t for t in waiting if t.key not in self._out)
+        self._spent_before = _time_of_drivers(notes, trials, reports, except_epoch=self._hold.epoch)
+        self._behind = False
+
+
+class _InStep:
+    """Rebuilds the search before its next use when one has broken off, so that memory never runs ahead."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def __enter__(self) -> None:
+        if self._search._behind:
+            self._search._restore()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._search._behind = True
+
+
+def _time_of_drivers(
+    notes: list[NoteRecord], trials: list[TrialRecord], reports: list[ReportRecord], *, except_epoch: int
+) -> float:
+    """Return the seconds from each earlier driver's start to the last thing it committed, summed."""
+    began = {n.driver_epoch: n.created_at for n in notes if n.kind == DRIVER_STARTED}
+    seen: dict[int, float] = dict(began)
+    for epoch, moment in [
+        *((n.driver_epoch, n.created_at) for n in notes),
+        *((r.driver_epoch, r.created_at) for r in reports),
+        *((t.driver_epoch, t.finished_at) for t in trials if t.finished_at is not None),
+    ]:
+        seen[epoch] = max(seen.get(epoch, moment), moment)
+    return sum(seen[epoch] - start for epoch, start in began.items() if epoch != except_epoch)

@@ -1,0 +1,111 @@
+"""Samplers that follow a fixed sequence of points: the place of the last trial, kept with it, is all they remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
+
+from ablate.errors import RequestError
+from ablate.randomness import stream
+from ablate.search.dimensions import GRID_LIMIT, Dimensions, shuffled, walk
+
+if TYPE_CHECKING:
+    import optuna
+
+    from ablate.search.samplers import SamplerRequest
+
+PLACE = "ablate:place"
+
+
+class SequenceEndedError(Exception):
+    """Every point of the sequence has been visited."""
+
+
+class SequenceSampler(BaseSampler):
+    """Takes the first place behind that of the last trial, or behind `rejected`, the place tried just before."""
+
+    def __init__(self, *, dimensions: Dimensions, rejected: Mapping[str, Any]) -> None:
+        self.dimensions = dimensions
+        self._rejected = rejected.get(PLACE)
+
+    def point(self, start: int) -> tuple[int, dict[str, Any]]:
+        """Return the first place not before `start` and Optuna's values there; raise SequenceEndedError."""
+        raise NotImplementedError
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return all dimensions."""
+        return {name: dimension.distribution for name, dimension in self.dimensions.by_name.items()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the next point and remember its place in the trial."""
+        last = self._rejected
+        if last is None:
+            last = max(t.system_attrs.get(PLACE, -1) for t in study.get_trials(deepcopy=False))
+        place, inner = self.point(last + 1)
+        study._storage.set_trial_system_attr(trial._trial_id, PLACE, place)
+        return inner
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Raise: every parameter is part of the point."""
+        raise AssertionError(f"{param_name} is not part of the sequence")
+
+
+class GridSequence(SequenceSampler):
+    """Every combination of a finite space once, in an order shuffled by the study's seed.
+
+    Shuffled, so that a budget smaller than the grid still spreads over it. Raises RequestError where a parameter
+    has infinitely many values or the grid has more than 5,000,000 combinations.
+    """
+
+    def __init__(self, request: SamplerRequest) -> None:
+        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        size = request.dimensions.product()
+        if size is None:
+            infinite = [name for name, d in request.dimensions.by_name.items() if d.size is None]
+            raise RequestError(
+                f"sampler grid needs finitely many values: give {', '.join(infinite)} a step or choices,"
+                " or take sampler qmc, which covers a continuous space evenly"
+            )
+        if size > GRID_LIMIT:
+            raise RequestError(
+                f"sampler grid: the space has {size:,} combinations, at most {GRID_LIMIT:,} are walked;"
+                " take fewer values or sampler qmc"
+            )
+        self._order = shuffled(size, study_seed=request.study_seed, dataset=request.dataset, purpose="grid")
+
+    def point(self, start: int) -> tuple[int, dict[str, Any]]:
+        """Return the next combination."""
+        found = next(walk(self.dimensions, self._order, start), None)
+        if found is None:
+            raise SequenceEndedError
+        return found
+
+
+class SobolSequence(SequenceSampler):
+    """Points of a scrambled Sobol' sequence (scipy.stats.qmc), scrambled by the study's seed.
+
+    Conditional parameters have their own axis; where they do not exist the coordinate is left unread.
+    """
+
+    def __init__(self, request: SamplerRequest) -> None:
+        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        self._scramble = stream(request.study_seed, request.dataset, 0, "sampler", "qmc")
+
+    def point(self, start: int) -> tuple[int, dict[str, Any]]:
+        """Return point number `start`."""
+        from scipy.stats import qmc
+
+        engine = qmc.Sobol(len(self.dimensions.by_name), scramble=True, rng=self._scramble)
+        if start:
+            engine.fast_forward(start)
+        unit = engine.random(1)[0]
+        pairs = zip(self.dimensions.by_name.items(), unit, strict=True)
+        return start, {name: dimension.from_unit(float(u)) for (name, dimension), u in pairs}

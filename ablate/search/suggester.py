@@ -1,0 +1,213 @@
+"""Asks a sampler for one data set until the answer is new, possible and within the static constraints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.samplers import BaseSampler, RandomSampler
+from pydantic import ValidationError
+
+from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.errors import RequestError
+from ablate.randomness import stream
+from ablate.registry import SAMPLERS
+from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, shuffled, walk
+from ablate.search.history import STUDY_NAME, History
+from ablate.search.outcomes import Outcomes
+from ablate.search.progress import STATIC_METRICS, Progress, metric_of
+from ablate.search.samplers import SamplerRequest
+from ablate.search.sequences import SequenceEndedError, SequenceSampler
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+SAMPLER_ATTEMPTS = 20
+RANDOM_ATTEMPTS = 1000
+
+Measure = Callable[[ModelConfig, InputShape], Size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A configuration that may be trained, and what the sampler must find again with it after a restart."""
+
+    parameters: Mapping[str, Any]
+    model: ModelConfig
+    train: TrainConfig
+    size: Size
+    sampler_state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refusal:
+    reason: str | None  # None: it has been suggested before
+
+
+@dataclass(kw_only=True)
+class Suggester:
+    """The sampler of one data set, its history, and which configurations it has suggested."""
+
+    study: Study
+    dataset: str
+    measure: Measure
+    shape: Callable[[], InputShape]
+    _seen: set[str] = field(default_factory=set)
+    _refused: dict[str, _Refusal] = field(default_factory=dict)
+
+    @cached_property
+    def dimensions(self) -> Dimensions:
+        """The data set's space."""
+        return Dimensions.of(self.study.space_for(self.dataset))
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """How trials are told."""
+        return Outcomes.of(self.study, self.dimensions)
+
+    @cached_property
+    def history(self) -> History:
+        """What the sampler may know."""
+        return History(self.outcomes.directions)
+
+    @cached_property
+    def _optuna(self) -> optuna.Study:
+        return optuna.load_study(study_name=STUDY_NAME, storage=self.history, sampler=RandomSampler(seed=0))
+
+    def put(self, trial: Progress) -> None:
+        """Take in a trial, or its new standing."""
+        known = self.history.has(trial.number)
+        self.history.put(self.outcomes.told(trial), None if known else trial.sampler_state.get("study"))
+        if not known:
+            self._seen.add(_configuration(trial.config.variant, trial.config.model, trial.config.train))
+
+    def check(self) -> None:
+        """Raise RequestError where the study's sampler or its options cannot work on this space."""
+        self._sampler(0, 0, {})
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Return the configuration of trial `number`, or None where the space is used up.
+
+        The sampler is asked up to 20 times, each time with another seed; then points are drawn at random, up to
+        1000 times; then the rest of a small finite space is walked through. What is refused is not told to the
+        sampler, so that the answer follows from the ledger alone. Raises RequestError where nothing can be
+        trained and no trial exists.
+        """
+        reasons: dict[str, int] = {}
+        tried = 0
+        for inner, state in self._proposals(number):
+            tried += 1
+            verdict = self._judge(inner)
+            if not isinstance(verdict, _Refusal):
+                parameters, model, train, size = verdict
+                state = {**state, "attempts": tried}
+                return Suggestion(parameters=parameters, model=model, train=train, size=size, sampler_state=state)
+            if verdict.reason is not None:
+                reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
+        if not self._seen:
+            most = max(reasons, key=lambda reason: reasons[reason], default="the space is empty")
+            raise RequestError(
+                f"data set {self.dataset!r}: none of {tried} suggested configurations can be trained, most often"
+                f" because {most}. Widen the space or loosen the constraints."
+            )
+        return None
+
+    def _proposals(self, number: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield Optuna's values and the sampler state they came with, the sampler's own first."""
+        rejected: dict[str, Any] = {}
+        product = self.dimensions.product()
+        for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
+            sampler = self._sampler(number, attempt, rejected)
+            sequence = isinstance(sampler, SequenceSampler)
+            if attempt >= SAMPLER_ATTEMPTS and not sequence:
+                if product is not None and product <= RANDOM_ATTEMPTS:
+                    break
+                sampler = RandomSampler(seed=self._seed(number, attempt))
+            try:
+                inner, trial_attrs, study_attrs = self._ask(sampler, number)
+            except SequenceEndedError:
+                return
+            rejected = trial_attrs
+            yield inner, {"trial": trial_attrs, "study": study_attrs}
+        if product is not None and product <= ENUMERATION_LIMIT:
+            order = shuffled(product, study_seed=self.study.seed, dataset=self.dataset, purpose=f"rest {number}")
+            yield from ((inner, {}) for _, inner in walk(self.dimensions, order, 0))
+
+    def _ask(self, sampler: BaseSampler, number: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        self.history.open(number)
+        self._optuna.sampler = sampler
+        inner: dict[str, Any] = {}
+        try:
+            trial = self._optuna.ask()
+            values: dict[str, Any] = {}
+            for name, dimension in self.dimensions.by_name.items():
+                if self.dimensions.space.is_active(dimension.parameter, values):
+                    inner[name] = _suggested(trial, name, dimension.distribution)
+                    values[name] = dimension.decode(inner[name])
+        finally:
+            trial_attrs, study_attrs = self.history.drop()
+        return inner, trial_attrs, study_attrs
+
+    def _sampler(self, number: int, attempt: int, rejected: Mapping[str, Any]) -> BaseSampler:
+        config = self.study.sampler
+        request = SamplerRequest(
+            name=config.name,
+            dimensions=self.dimensions,
+            study_seed=self.study.seed,
+            dataset=self.dataset,
+            seed=self._seed(number, attempt),
+            objectives=len(self.study.objectives),
+            startup_trials=config.startup_trials,
+            options=config.options,
+            rejected=rejected,
+        )
+        sampler = SAMPLERS.load(config.name)(request)
+        if not isinstance(sampler, BaseSampler):
+            raise RequestError(f"sampler {config.name!r} must return an Optuna sampler, got {type(sampler).__name__}")
+        return sampler
+
+    def _seed(self, number: int, attempt: int) -> int:
+        return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
+
+    def _judge(self, inner: Mapping[str, Any]) -> tuple[dict[str, Any], ModelConfig, TrainConfig, Size] | _Refusal:
+        text = json.dumps(inner, sort_keys=True)
+        if text in self._refused:
+            return self._refused[text]
+        parameters = {name: self.dimensions.by_name[name].decode(value) for name, value in inner.items()}
+        try:
+            model, _, train = self.study.configs(self.dataset, parameters)
+        except ValidationError as error:
+            return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
+        if _configuration(parameters.get("variant"), model, train) in self._seen:
+            return _Refusal(reason=None)
+        size = self.measure(model, self.shape())
+        for constraint in self.study.constraints:
+            if constraint.metric in STATIC_METRICS:
+                value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
+                if constraint.violation(value) > 0:
+                    rule = f"{constraint.metric} {constraint.op} {constraint.bound:g}"
+                    return self._refuse(text, f"of the constraint {rule}")
+        return parameters, model, train, size
+
+    def _refuse(self, text: str, reason: str) -> _Refusal:
+        self._refused[text] = _Refusal(reason=reason)
+        return self._refused[text]
+
+
+def _configuration(variant: Any, model: ModelConfig, train: TrainConfig) -> str:
+    return f"{variant}\n{model.model_dump_json()}\n{train.model_dump_json()}"
+
+
+def _suggested(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
+        return int(trial.suggest_categorical(name, distribution.choices))  # type: ignore[arg-type]
+    if isinstance(distribution, optuna.distributions.IntDistribution):
+        return trial.suggest_int(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    assert isinstance(distribution, optuna.distributions.FloatDistribution)
+    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
