@@ -20,5 +20,5 @@ def build(name: str, *, uri: str | None, study: Study, ledger: Ledger, hold: Hol
     `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`), None the default: one SQLite file and one
     folder of artifacts beside the study's home.
     """
-    tracker: Tracker = TRACKERS.load(name)(uri=uri, study=study, ledger=ledger, hold=hold, home=home)
+    tracker: Tracker = TRACKERS.load(name)(name, uri=uri, study=study, ledger=ledger, hold=hold, home=home)
     return tracker

@@ -154,7 +154,9 @@ class MlflowTracker:
         self._retry_at = self._clock() + self._delay
 
 
-def build(*, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path) -> MlflowTracker:
+def build(
+    _name: str = "mlflow", *, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path
+) -> MlflowTracker:
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
     Nothing is imported or connected before the first call. Without `hold` the ledger is only read, and runs that it

@@ -25,6 +25,6 @@ class NoTracker:
         """Do nothing."""
 
 
-def build(**_: Any) -> NoTracker:
+def build(_name: str = "none", **_: Any) -> NoTracker:
     """Return the tracker that tracks nothing, whatever the study."""
     return NoTracker()

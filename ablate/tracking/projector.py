@@ -11,7 +11,7 @@ from ablate.ledger import Hold, Ledger, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.store import RefusedError, Run, Store
-from ablate.trial import TrialKey
+from ablate.trial import TrialKey, TrialState
 
 log = logging.getLogger(__name__)
 PROJECTED = "ablate.projected"
@@ -234,7 +234,8 @@ class Projector:
         counts = self._ledger.counts(self._study.name)
         for dataset in sorted(self._finished):
             parent = self._parents[dataset]
-            states = {f"ablate.trials.{state.lower()}": str(n) for state, n in counts.get(dataset, {}).items()}
+            here = counts.get(dataset, {})
+            states = {f"ablate.trials.{state.lower()}": str(here.get(state, 0)) for state in TrialState}
             if not parent.deleted:
                 self._store.log(parent.run_id, tags={**states, REVISION: str(self._revision)})
             self._finished.discard(dataset)
