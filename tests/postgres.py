@@ -100,4 +100,4 @@ def postgres_server() -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop("fast")
+            server.stop()

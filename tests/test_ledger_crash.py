@@ -39,6 +39,7 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
     acknowledged: dict[int, int] = {}
     added = -1
     with Ledger.open(storage) as ledger:
+        few = 100 if storage.startswith("postgresql") else 400
         for kill in range(3):
             command = [sys.executable, "-c", WRITER, storage]
             said = []
@@ -46,7 +47,7 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
                 assert process.stdout is not None
                 for line in process.stdout:
                     said.append(line.split())
-                    if len(said) == 401 + 397 * kill:
+                    if len(said) == few * (kill + 1) + 7:
                         process.kill()  # and read on: what was said until then counts
             for what, number, *epoch in said:
                 if what == "added":
@@ -61,7 +62,7 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
                 assert own == [(epoch, replicate) for epoch in range(1, trial.epochs_done + 1) for replicate in (0, 1)]
                 assert 0 <= trial.epochs_done - acknowledged.get(trial.key.number, 0) <= 1
                 assert (trial.state is TrialState.COMPLETE) == (trial.epochs_done == 7)
-    assert len(acknowledged) > 250
+    assert len(acknowledged) > few // 2
 
 
 @pytest.mark.parametrize("mode", ["immediate", "fast"])

@@ -76,9 +76,10 @@ class Database:
     def checkpoint(self) -> None:
         """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL has done so."""
         if self.is_sqlite:
-            with self.engine.connect() as connection:
-                driver: Any = connection.connection.dbapi_connection
-                driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            try:
+                self._pragma("wal_checkpoint(PASSIVE)")
+            except SQLAlchemyError as error:
+                raise self.explain(error) from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -125,17 +126,21 @@ class Database:
         deadline = time.monotonic() + self.retry_seconds
         while True:
             try:
-                with self.engine.connect() as connection:
-                    driver: Any = connection.connection.dbapi_connection
-                    mode = driver.execute("PRAGMA journal_mode").fetchone()[0]
-                    if mode != "wal":
-                        driver.execute("PRAGMA journal_mode=WAL").fetchone()
+                if self._pragma("journal_mode") != "wal":
+                    self._pragma("journal_mode=WAL")
                 return
-            except (sqlite3.Error, SQLAlchemyError) as error:
-                fault = error if isinstance(error, SQLAlchemyError) else OperationalError("PRAGMA", {}, error)
-                if not _transient(fault) or time.monotonic() > deadline:
-                    raise self.explain(fault) from error
+            except SQLAlchemyError as error:
+                if not _transient(error) or time.monotonic() > deadline:
+                    raise self.explain(error) from error
                 time.sleep(FIRST_DELAY_SECONDS)
+
+    def _pragma(self, statement: str) -> object:
+        with self.engine.connect() as connection:
+            driver: Any = connection.connection.dbapi_connection
+            try:
+                return driver.execute(f"PRAGMA {statement}").fetchone()[0]
+            except sqlite3.Error as error:
+                raise OperationalError(statement, {}, error) from error
 
 
 def _parse(url: str) -> URL:

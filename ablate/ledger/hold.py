@@ -108,6 +108,7 @@ class Hold:
         with self._lock:
             if not self._lost:
                 self._database.write(lambda connection: self._extend(connection, None), retry=False)
+                self._database.checkpoint()
 
     def renew(self) -> None:
         """Extend the lease by `lease_seconds` from now; raise StaleDriverError where it is another's."""
