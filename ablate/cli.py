@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -167,10 +168,11 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
 ) -> None:
     """Open MLflow's page on all studies."""
-    from ablate.tracking import ui_command
+    from ablate.tracking import default_uri, ui_command
 
-    settings = Settings(runs_dir=runs_dir, tracking_uri=tracking_uri)
-    sys.exit(subprocess.call(ui_command(settings.mlflow_uri(), port=port)))
+    command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
+    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", highlight=False)
+    sys.exit(subprocess.call(command.arguments, env=dict(command.environment)))
 
 
 @app.command(epilog="Example: ablate schema > search_spaces/schema.json")
@@ -220,8 +222,9 @@ def _drive(file: Path, settings: Settings) -> None:
 
     outcome = run(file, settings, console)
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
-    if settings.tracker == "mlflow":
-        console.print("MLflow: ablate ui", highlight=False)
+    if settings.tracker == "mlflow" and not settings.tracking_uri:
+        place = "" if settings.runs_dir == RUNS else f" --runs-dir {shlex.quote(str(settings.runs_dir))}"
+        console.print(f"MLflow: ablate ui{place}", soft_wrap=True, highlight=False)
 
 
 def _states_table(found: list[Any]) -> Table:

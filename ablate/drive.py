@@ -21,9 +21,8 @@ from ablate.ledger import Hold, Ledger
 from ablate.models import measure
 from ablate.plan import trials_per_dataset
 from ablate.progress import Progress
-from ablate.registry import TRACKERS
 from ablate.report import front_lines
-from ablate.results import trials_table
+from ablate.results import reports_table, trials_table
 from ablate.review import write_results
 from ablate.search import Search
 from ablate.settings import Settings
@@ -31,6 +30,7 @@ from ablate.study import Study
 from ablate.study_file import difference, load_study, parse_study
 from ablate.tasks import load_task
 from ablate.tracking import Tracker
+from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
 SYNC_SECONDS = 3.0
@@ -62,8 +62,8 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
         with _held(ledger, study, text, settings) as hold:
             (home / "study.yaml").write_text(text, encoding="utf-8")
             _say_what_was_found(ledger, study, console)
-            tracker = TRACKERS.load(settings.tracker)(
-                settings.tracker, uri=settings.mlflow_uri(), study=study, ledger=ledger, hold=hold, home=home
+            tracker = build_tracker(
+                settings.tracker, uri=settings.tracking_uri, study=study, ledger=ledger, hold=hold, home=home
             )
             engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
             try:
@@ -74,7 +74,7 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
                 raise
             report = write_results(ledger, study, home)
             _publish(tracker, ledger, study, home, settings)
-        console.print(front_lines(study, trials_table(ledger, study.name)))
+        console.print(front_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
 
@@ -159,7 +159,6 @@ def _progress(study: Study, ledger: Ledger, engine: Search, console: Console) ->
         counts=lambda: ledger.counts(study.name),
         front=engine.front,
         planned=trials_per_dataset(study),
-        value_of=engine.value,
     )
     with progress:
         yield progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,10 +13,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ablate.ledger import TrialRecord
-from ablate.study import Objective, Study
+from ablate.search import FrontMember
+from ablate.study import Study
 from ablate.trial import TrialState
 
+FINISHED_BEFORE_ESTIMATE = 4
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING, TrialState.FAIL)
 
@@ -30,9 +31,8 @@ class Progress:
         console: Console,
         *,
         counts: Callable[[], Mapping[str, Mapping[TrialState, int]]],
-        front: Callable[[str], list[TrialRecord]],
+        front: Callable[[str], Sequence[FrontMember]],
         planned: Mapping[str, int],
-        value_of: Callable[[TrialRecord, Objective], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
@@ -40,7 +40,6 @@ class Progress:
         self._counts = counts
         self._front = front
         self._planned = planned
-        self._value_of = value_of
         self._clock = clock
         self._started = clock()
         self._finished_at_start = self._finished()
@@ -88,14 +87,13 @@ class Progress:
 
     def _leader(self, dataset: str) -> str:
         """Return the front's best trial on the first objective."""
-        objective = self._study.objectives[0]
         members = self._front(dataset)
         if not members:
             return "no finished trial yet"
-        pick = max if objective.direction == "maximize" else min
-        leader = pick(members, key=lambda trial: self._value_of(trial, objective))
-        values = ", ".join(f"{o.metric} {self._value_of(leader, o):,.6g}" for o in self._study.objectives)
-        return f"{values} (trial {leader.key.number}, front of {len(members)})"
+        leader = members[0]
+        named = zip(self._study.objectives, leader.values, strict=True)
+        values = ", ".join(f"{objective.metric} {value:,.6g}" for objective, value in named)
+        return f"{values} (trial {leader.config.key.number})"
 
     def _total(self, dataset: str) -> int:
         """Return the planned search trials plus the confirmation trials that exist so far."""
@@ -111,7 +109,7 @@ class Progress:
         left = total - self._finished()
         if left <= 0:
             return "finishing"
-        if not finished:
+        if finished < FINISHED_BEFORE_ESTIMATE:
             return f"{left} trials to go"
         return f"about {_duration(left * (self._clock() - self._started) / finished)} to go"
 

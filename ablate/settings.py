@@ -37,10 +37,6 @@ class Settings:
         """Return the URL of the study's ledger: `storage`, or SQLite in the study's home."""
         return self.storage or f"sqlite:///{(self.home(study) / 'ledger.sqlite').absolute()}"
 
-    def mlflow_uri(self) -> str:
-        """Return MLflow's tracking URI: `tracking_uri`, or SQLite beside the studies."""
-        return self.tracking_uri or f"sqlite:///{(self.runs_dir / 'mlflow.db').absolute()}"
-
     def make_home(self, study: str) -> Path:
         """Create the study's home and return it; raise RequestError where it cannot be written."""
         home = self.home(study)
