@@ -32,10 +32,12 @@ WRITES = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder of runs, and so one MLflow store, for all tests of this module."""
-    return tmp_path_factory.mktemp("runs")
+    """One folder of runs, and so one MLflow store, for the tests of all modules: it takes seconds to make."""
+    folder = tmp_path_factory.getbasetemp() / "tracked-runs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
@@ -89,9 +91,12 @@ class World:
         return self.key(number, dataset)
 
     def report(self, key: TrialKey, epoch: int, *losses: float, state: TrialState | None = None) -> None:
-        """Commit one report, a second after the last."""
+        """Commit a report of these validation losses, one per replicate."""
         metrics = tuple({"val_loss": loss, "val_accuracy": 1 - loss} for loss in losses)
-        report = Report(epoch=epoch, metrics=metrics, wall_seconds=1.5 * epoch)
+        self.commit(key, Report(epoch=epoch, metrics=metrics, wall_seconds=1.5 * epoch), state)
+
+    def commit(self, key: TrialKey, report: Report, state: TrialState | None) -> None:
+        """Commit a report, a second after the last."""
         self.ledger._clock.now += 1.0009  # type: ignore[attr-defined]
         self.hold.report(key, report, Decision.CONTINUE, state)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sysconfig
 import tempfile
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,15 +69,16 @@ def save(
 
     `example` is an array of inputs [n, T, F] in stored units; `identity` the model's id, place and run in a store.
     """
-    import mlflow.pyfunc
     from mlflow.models import Model
+
+    pyfunc = _pyfunc()
 
     model_id, place, run_id = identity if identity is not None else (None, None, None)
     with tempfile.TemporaryDirectory(prefix="ablate-network-") as scratch:
         network = Path(scratch) / "network"
         network.mkdir()
         served_model.write(network, module, description)
-        mlflow.pyfunc.save_model(
+        pyfunc.save_model(
             path=str(path),
             loader_module=served_model.__name__,
             data_path=str(network),
@@ -98,6 +101,12 @@ def code_folders(builder: str) -> list[Path]:
         if not place.is_relative_to(sysconfig.get_path("purelib")):  # an installed package is a requirement instead
             folders.append(place)
     return folders
+
+
+def _pyfunc() -> Any:
+    with warnings.catch_warnings():  # MLflow warns of its own type hints while it is imported
+        warnings.simplefilter("ignore")
+        return importlib.import_module("mlflow.pyfunc")
 
 
 def _signature(description: Description, example: Any) -> Any:

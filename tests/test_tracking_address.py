@@ -1,0 +1,91 @@
+"""Where the tracking store is: defaults, secrets, the command of `ablate ui`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablate.errors import RequestError
+from ablate.tracking import default_uri, ui_command
+from ablate.tracking.address import artifact_root, quiet_environment, redacted, scrubbed, sqlite_file
+from ablate.tracking.environment import environment_tags, git_commit
+
+SECRETS = [
+    ("postgresql://ada:s3cret@db:5432/x", "postgresql://***@db:5432/x"),
+    ("postgresql+psycopg://ada:s3c%40ret@db/x?sslmode=require", "postgresql+psycopg://***@db/x"),
+    ("postgresql://db/x?user=ada&password=s3cret", "postgresql://db/x"),
+    ("mysql+pymysql://ada:s3@cr/et@db/x", "mysql+pymysql://***@db/x"),
+    ("https://ada:s3cret@mlflow.example.org/base", "https://***@mlflow.example.org/base"),
+    ("https://mlflow.example.org?token=s3cret", "https://mlflow.example.org"),
+    ("http://localhost:5000", "http://localhost:5000"),
+    ("sqlite:////data/runs/mlflow.db", "sqlite:////data/runs/mlflow.db"),
+    ("databricks", "databricks"),
+]
+
+
+@pytest.mark.parametrize(("uri", "shown"), SECRETS)
+def test_secrets_are_not_shown(uri: str, shown: str) -> None:
+    assert redacted(uri) == shown
+    said = scrubbed(f"cannot connect to {uri}\n as ada with s3cret, s3c@ret or s3@cr/et", uri)
+    for secret in ("s3cret", "s3c@ret", "s3@cr/et", "s3c%40ret"):
+        assert secret not in said or secret not in uri + uri.replace("%40", "@")
+    assert "\n" not in said
+
+
+def test_a_store_without_secrets_is_quoted_as_it_is() -> None:
+    assert scrubbed("unable to open /data/mlflow.db", "sqlite:////data/mlflow.db") == "unable to open /data/mlflow.db"
+
+
+def test_databases_keep_artifacts_below_the_runs_and_servers_choose(tmp_path: Path) -> None:
+    assert default_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert sqlite_file(default_uri(tmp_path)) == tmp_path / "mlflow.db"
+    assert artifact_root(default_uri(tmp_path), tmp_path) == f"{tmp_path.as_uri()}/mlartifacts"
+    assert artifact_root("postgresql://h/d", tmp_path) == f"{tmp_path.as_uri()}/mlartifacts"
+    assert artifact_root("http://localhost:5000", tmp_path) is None
+    assert sqlite_file("postgresql://h/d") is None
+
+
+def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path: Path) -> None:
+    uri = "postgresql://ada:s3cret@127.0.0.1:9/x"
+    command = ui_command(uri, runs=tmp_path, port=5123)
+    assert "s3cret" not in " ".join(command.arguments)
+    assert command.environment["MLFLOW_BACKEND_STORE_URI"] == uri
+    assert command.environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert command.url == "http://127.0.0.1:5123"
+    assert command.arguments[:4] == (sys.executable, "-m", "mlflow", "server")
+    options = {argument for argument in command.arguments if argument.startswith("--")}
+    mlflow_cli = pytest.importorskip("mlflow.cli")
+    known = {name: option.envvar for option in mlflow_cli.server.params for name in option.opts}
+    assert options <= set(known)
+    assert known["--backend-store-uri"] == "MLFLOW_BACKEND_STORE_URI"
+
+
+def test_where_there_is_nothing_to_serve_the_user_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"http://\*\*\*@host:5000 is a server with pages of its own"):
+        ui_command("http://ada:s3cret@host:5000", runs=tmp_path)
+    with pytest.raises(RequestError, match=r"mlflow\.db does not exist: no study has been tracked there yet"):
+        ui_command(default_uri(tmp_path), runs=tmp_path)
+
+
+def test_the_users_own_settings_of_mlflow_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    quiet_environment()
+    assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_DISABLE_TELEMETRY"]) == ("77", "true")
+
+
+def test_environment_tags_name_the_commit_that_is_checked_out(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    assert git_commit(tmp_path) is None
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert git_commit(tmp_path) is None
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    log = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True)
+    tags = environment_tags(tmp_path)
+    assert tags["mlflow.source.git.commit"] == log.stdout.strip()
+    assert tags["env.python"] == ".".join(map(str, sys.version_info[:3]))
+    assert all(tags.values())

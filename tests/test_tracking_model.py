@@ -1,0 +1,160 @@
+"""Networks logged to MLflow predict what they predicted in training, from files that hold no pickle."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import pickletools
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tracked import World, mlflow, runs, world
+
+from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.errors import RequestError
+from ablate.models import build
+from ablate.tasks import load_task
+from ablate.tracking.publish import code_folders, save
+from ablate.tracking.served_model import Description, ServedModel
+from ablate.training import predictor, train
+from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
+
+__all__ = ["runs", "world"]
+
+SHAPE = InputShape(tokens=4, features=3, outputs=5, train_samples=10)
+MODEL = ModelConfig(width=8, depth=2, mlp=6, heads=2)
+
+
+@pytest.fixture(autouse=True)
+def same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what loading a model does to Python's search path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def served(scale: tuple[float, ...], shift: tuple[float, ...]) -> ServedModel:
+    """Return an untrained tiny transformer on inputs in stored units."""
+    torch.manual_seed(1)
+    names = tuple("abcde")
+    described = Description(model=MODEL, shape=SHAPE, scale=scale, shift=shift, class_names=names)
+    return ServedModel(build(MODEL, SHAPE).eval(), described)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return softmax by its definition, in float64."""
+    powers = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_a_loaded_model_predicts_as_the_module_it_was_made_from(tmp_path: Path, dtype: Any) -> None:
+    model = served((0.5, 0.25, 2.0), (-1.0, 0.0, 1.0))
+    inputs = np.random.default_rng(0).integers(0, 9, (7, 4, 3)).astype(dtype)
+    save(tmp_path / "m", model.module, model.description, example=inputs[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
+    tokens = torch.from_numpy(inputs.astype(np.float32) * [0.5, 0.25, 2.0] + [-1.0, 0.0, 1.0]).float()
+    scores = model.module(tokens).detach().numpy()
+    np.testing.assert_array_equal(loaded.predict(inputs, params={"output": "scores"}), scores)
+    np.testing.assert_allclose(loaded.predict(inputs), softmax(scores), rtol=1e-5)
+    np.testing.assert_array_equal(loaded.input_example, inputs[:2])
+    assert loaded.metadata.metadata == {"classes": list("abcde")}
+    assert loaded.metadata.get_input_schema().inputs[0].shape == (-1, 4, 3)
+    with pytest.raises(mlflow.MlflowException, match="Shape of input"):
+        loaded.predict(inputs[:, :2])
+
+
+def test_a_saved_model_holds_its_code_and_no_pickle(tmp_path: Path) -> None:
+    model = served((1.0,), (0.0,))
+    save(tmp_path / "m", model.module, model.description, example=np.zeros((1, 4, 3), np.uint8))
+    places = [path for path in (tmp_path / "m").rglob("*") if path.is_file()]
+    files = {str(path.relative_to(tmp_path / "m")): path.read_bytes() for path in places}
+    assert {"MLmodel", "code/ablate/models/__init__.py", "data/network/weights.safetensors"} <= set(files)
+    unwanted = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib", ".pyc")
+    assert not [name for name in files if Path(name).suffix in unwanted]
+    assert not [name for name, content in files.items() if is_pickle(content)]
+    assert is_pickle(pickle.dumps({"the scan": 1}))
+
+
+def is_pickle(content: bytes) -> bool:
+    """Whether `content` reads as a pickle of protocol 2 or later to its end, or is a zip (which may hold one)."""
+    if content[:4] == b"PK\x03\x04":
+        return True
+    if content[:1] != b"\x80":
+        return False
+    try:
+        return any(operation.name == "STOP" for operation, *_ in pickletools.genops(content))
+    except ValueError:
+        return False
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = served((1.0,), (0.0,))
+    with pytest.raises(RequestError, match=r"inputs are \[B, 4, 3\], got \[2, 4, 4\]"):
+        model.predict(np.zeros((2, 4, 4), np.uint8))
+    with pytest.raises(RequestError, match="output 'logit' is not known, it is one of probabilities, scores"):
+        model.predict(np.zeros((2, 4, 3), np.uint8), {"output": "logit"})
+    assert model.predict(np.zeros((0, 4, 3), np.uint8)).shape == (0, 5)
+
+
+def test_more_samples_than_a_batch_are_predicted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served((1.0,), (0.0,))
+    inputs = np.random.default_rng(0).integers(0, 9, (11, 4, 3)).astype(np.uint8)
+    whole = model.predict(inputs)
+    monkeypatch.setattr("ablate.tracking.served_model.BATCH", 4)
+    np.testing.assert_allclose(model.predict(inputs), whole, rtol=1e-5)
+
+
+def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mynet").mkdir()
+    (tmp_path / "mynet" / "__init__.py").write_text("")
+    (tmp_path / "flatnet.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Path(sys.modules["ablate"].__file__ or "").parent
+    assert code_folders("mynet.deep:build") == [own, tmp_path / "mynet"]
+    assert code_folders("flatnet:build") == [own, tmp_path / "flatnet.py"]
+    assert code_folders("torch.nn:Linear") == code_folders("transformer") == [own]
+
+
+def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    config = trained(world)
+    untrained = world.ledger.trials(world.name)[1].config
+    tracker = world.tracker()
+    tracker.sync()
+    run_id = world.trial_runs()["one", 0].info.run_id
+    experiment = world.client().get_experiment_by_name(world.name).experiment_id
+    world.client().create_logged_model(experiment, name="model", source_run_id=run_id)  # as a killed process left it
+    for again in (tracker, tracker, world.tracker()):
+        again.log_models([config, untrained])
+    assert [model.source_run_id for model in world.client().search_logged_models([experiment])] == [run_id]
+    assert "has no run, so its model is not logged" not in caplog.text
+    assert "no whole checkpoint" in caplog.text
+    mlflow.set_tracking_uri(tracker.uri)
+    loaded = mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
+    data = load_task(config.task).load(None)
+    module = predictor(config, checkpoint_folder(world.runs / world.name, config.key), 0)
+    scores = module(data.tokens(data.test_inputs)).detach()
+    predicted = loaded.predict(data.test_inputs.numpy())
+    np.testing.assert_allclose(predicted, scores.softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
+    accuracy = (predicted.argmax(-1) == data.test_targets.numpy()).mean()
+    reported = world.ledger.reports(world.name, "one", 0)[-1].metrics["test_accuracy"]
+    assert math.isclose(accuracy, reported, abs_tol=1.5 / len(predicted))
+
+
+def trained(world: World) -> TrialConfig:
+    """Train a tiny network for an epoch as trial 0, put its report into the ledger; trial 1 has no checkpoint."""
+    changes: dict[str, Any] = {
+        "task": TaskConfig(task="digits", patch=(4, 4)),
+        "model": MODEL,
+        "train": TrainConfig(epochs=1),
+    }
+    for number in range(2):
+        world.add(number, stage="confirm", replicates=1, **changes)
+    config = world.ledger.trials(world.name)[0].config
+    folder = checkpoint_folder(world.runs / world.name, config.key)
+    report: Report = list(train(config, checkpoints=folder))[-1]
+    world.commit(config.key, report, TrialState.COMPLETE)
+    world.hold.finish(world.key(1), TrialState.FAIL, "never trained")
+    return config
