@@ -1,7 +1,8 @@
-"""Stand-ins for tests of what surrounds training: trainers without torch, and a search that follows a script.
+"""Trainers without torch for tests of what surrounds training.
 
-The trainer does as `home/acts.json` says for the trial's number. It writes a JSON checkpoint per epoch and goes on
-from it, first yielding that epoch's report again, as the real one does. Both leave lines in `home/trace.jsonl`.
+They do as `home/acts.json` says for the trial's number, write a JSON checkpoint per epoch and go on from it, first
+yielding that epoch's report again, as the real one does. What they do leaves lines in `home/trace.jsonl`. Workers
+import this module, so it stays small.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import TrialError
-from ablate.trial import Decision, Report, TrialConfig, TrialKey
+from ablate.trial import Report, TrialConfig, TrialKey
 
 
 def loss(number: int, epoch: int) -> float:
@@ -69,81 +69,6 @@ def trace(home: Path) -> list[dict[str, Any]]:
     """Return the lines of the trace in order."""
     file = home / "trace.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-class ScriptedSearch:
-    """The search as executors see it, with trials 0 to n-1 and a script instead of samplers and a ledger.
-
-    `stops` names (trial, epoch) pairs that are stopped; `gate` is how many trials are handed out before the rest
-    waits for all of them to end, as the confirmation stage does; `breaks` is raised by the first report.
-    """
-
-    def __init__(
-        self,
-        home: Path,
-        trials: int,
-        *,
-        epochs: int = 3,
-        stops: frozenset[tuple[int, int]] = frozenset(),
-        gate: int | None = None,
-        breaks: Exception | None = None,
-    ) -> None:
-        self.home = home
-        self.todo = [_config(number, epochs) for number in range(trials)]
-        self.live: dict[TrialKey, TrialConfig] = {}
-        self.ended: dict[int, str] = {}
-        self.errors: list[str] = []
-        self.stops, self.gate, self.breaks = stops, gate, breaks
-
-    @property
-    def finished(self) -> bool:
-        return not self.todo and not self.live
-
-    def next_trial(self) -> TrialConfig | None:
-        waits = self.gate is not None and self.live and len(self.ended) + len(self.live) >= self.gate
-        if not self.todo or waits:
-            return None
-        config = self.todo.pop(0)
-        self.live[config.key] = config
-        note(self.home, "start", config.key)
-        return config
-
-    def report(self, key: TrialKey, report: Report) -> Decision:
-        if self.breaks is not None:
-            raise self.breaks
-        note(self.home, "commit", key, epoch=report.epoch, loss=report.mean("val_loss"))
-        stop = (key.number, report.epoch) in self.stops
-        if report.final or stop:
-            self._end(key, "PRUNED" if stop else "COMPLETE")
-        return Decision.STOP if stop else Decision.CONTINUE
-
-    def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
-        note(self.home, "fail", key, message=message, retry=retry)
-        self.errors.append(message)
-        if retry:
-            self.todo.insert(0, self.live.pop(key))
-        else:
-            self._end(key, "FAIL")
-
-    def stop(self) -> None:
-        self.todo.clear()
-
-    def _end(self, key: TrialKey, state: str) -> None:
-        assert key in self.live, f"{key} ended twice or was never handed out"
-        del self.live[key]
-        self.ended[key.number] = state
-
-
-def _config(number: int, epochs: int) -> TrialConfig:
-    return TrialConfig(
-        key=TrialKey(study="scripted", dataset="digits", number=number),
-        stage="search",
-        model=ModelConfig(),
-        task=TaskConfig(task="digits"),
-        train=TrainConfig(epochs=epochs),
-        seeds=(0,),
-        study_seed=0,
-    )
 
 
 def _act(config: TrialConfig, epoch: int, home: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import fakes
 import pytest
 import ray
+import witness
 
 from ablate.errors import ResourceError, StaleDriverError
 from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.ledger import Ledger
 
 GPUS = 8
 BOTH = pytest.mark.parametrize("kind", ["local", "ray"])
@@ -58,32 +60,34 @@ def all_gone(pids: set[int], seconds: float = 20.0) -> bool:
     return not any(map(alive, pids))
 
 
+def states(home: Path) -> dict[int, str]:
+    return {trial.key.number: str(trial.state) for trial in witness.recorded(home)}
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, fakes.ScriptedSearch, list[int]]]:
-    """Run one script on both executors: two good trials, one that raises, one that diverges, one that is stopped."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[int]]]:
+    """Run one study on both executors: two good trials, one that raises, one that diverges, one that is stopped."""
     runs = {}
     for kind in ("local", "ray"):
         home = tmp_path_factory.mktemp(kind)
         fakes.script(home, {1: "raise", 2: "diverge"})
-        search = fakes.ScriptedSearch(home, 5, stops=frozenset({(3, 1)}))
         events: list[int] = []
-        executor(kind, home).run(
-            search, on_event=lambda events=events, home=home: events.append(len(fakes.trace(home)))
-        )
-        runs[kind] = (home, search, events)
+        with witness.searching(home, 5, stops=[(3, 1)]) as search:
+            executor(kind, home).run(search, on_event=lambda: events.append(len(fakes.trace(home))))  # noqa: B023
+            assert search.finished
+        runs[kind] = (home, events)
     return runs
 
 
 @BOTH
-def test_every_trial_ends_as_the_script_says(kind: str, told: Any) -> None:
-    _, search, _ = told[kind]
-    assert search.ended == {0: "COMPLETE", 1: "FAIL", 2: "FAIL", 3: "PRUNED", 4: "COMPLETE"}
-    assert search.finished
+def test_every_trial_ends_as_it_went(kind: str, told: Any) -> None:
+    home, _ = told[kind]
+    assert states(home) == {0: "COMPLETE", 1: "FAIL", 2: "FAIL", 3: "PRUNED", 4: "COMPLETE"}
 
 
 @BOTH
 def test_reports_arrive_in_order_and_unchanged(kind: str, told: Any) -> None:
-    home, _, _ = told[kind]
+    home, _ = told[kind]
     for number, epochs in {0: 3, 1: 1, 2: 1, 3: 1, 4: 3}.items():
         got = [(line["epoch"], line["loss"]) for line in lines(home, "commit", number)]
         assert got == [(epoch, fakes.loss(number, epoch)) for epoch in range(1, epochs + 1)]
@@ -91,7 +95,7 @@ def test_reports_arrive_in_order_and_unchanged(kind: str, told: Any) -> None:
 
 @BOTH
 def test_every_report_is_committed_before_the_next_epoch_begins(kind: str, told: Any) -> None:
-    home, _, _ = told[kind]
+    home, _ = told[kind]
     for number in range(5):
         order = [(x["what"], x.get("epoch")) for x in fakes.trace(home) if x["trial"] == number]
         begins = [i for i, (what, epoch) in enumerate(order) if what == "begin" and epoch > 1]
@@ -100,16 +104,17 @@ def test_every_report_is_committed_before_the_next_epoch_begins(kind: str, told:
 
 @BOTH
 def test_a_stopped_trial_trains_no_further_epoch(kind: str, told: Any) -> None:
-    home, _, _ = told[kind]
+    home, _ = told[kind]
     assert [line["epoch"] for line in lines(home, "begin", 3)] == [1]
 
 
 @BOTH
 def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_the_log(kind: str, told: Any) -> None:
-    home, _, _ = told[kind]
+    home, _ = told[kind]
     assert [line["message"] for line in lines(home, "fail", 1)] == ["ValueError: the wheels came off"]
     assert [line["message"] for line in lines(home, "fail", 2)] == ["diverged at epoch 2"]
     assert not any(line["retry"] for line in lines(home, "fail"))
+    assert witness.recorded(home)[1].error == "ValueError: the wheels came off"
     log = (home / "logs" / "digits-000001.txt").read_text()
     assert "and more that fits no line" in log
     assert "in _act" in log
@@ -117,39 +122,45 @@ def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_the_log(kind
 
 @BOTH
 def test_each_committed_change_is_announced(kind: str, told: Any) -> None:
-    home, _, events = told[kind]
+    home, events = told[kind]
     changes = sum(len(lines(home, what)) for what in ("start", "commit", "fail"))
     assert len(events) == changes == 5 + 9 + 2
 
 
 @BOTH
 def test_trainers_get_the_device_and_one_thread(kind: str, told: Any) -> None:
-    home, _, _ = told[kind]
+    home, _ = told[kind]
     assert {(line["device"], line["threads"]) for line in lines(home, "begin")} == {("cpu", "1")}
 
 
 def test_workers_are_reused_and_gone_afterwards(told: Any) -> None:
-    home, _, _ = told["ray"]
+    home, _ = told["ray"]
     used = processes(home)
     assert 1 <= len(used) <= 2
     assert all_gone(used)
 
 
 @BOTH
-def test_a_refused_commit_ends_the_run_with_that_error_and_nothing_running(kind: str, tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 3, breaks=StaleDriverError("epoch 2 has taken over"))
-    with pytest.raises(StaleDriverError, match="epoch 2 has taken over"):
-        executor(kind, tmp_path).run(search, on_event=lambda: None)
-    assert search.ended == {}
+def test_a_driver_that_was_overtaken_ends_with_that_error_and_nothing_running(kind: str, tmp_path: Path) -> None:
+    def overtake() -> None:
+        with Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
+            study = ledger.study("faked")
+            assert study is not None
+            request = {"file_text": study.file_text, "fingerprint": study.fingerprint, "seed": study.seed}
+            ledger.hold("faked", **request, holder="another", takeover=True).release()
+
+    with witness.searching(tmp_path, 3) as search, pytest.raises(StaleDriverError, match="another"):
+        executor(kind, tmp_path).run(search, on_event=overtake)
+    assert lines(tmp_path, "commit") == []
+    assert "COMPLETE" not in states(tmp_path).values()
     assert all_gone(processes(tmp_path))
 
 
 @BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_and_leaves_trials_running_in_the_record(
+def test_a_signal_ends_the_run_and_leaves_its_trials_running_in_the_ledger(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 3, epochs=50)
     fakes.script(tmp_path, {-1: "sleep 0.2"})
     former = signal.getsignal(number)
 
@@ -157,55 +168,73 @@ def test_a_signal_ends_the_run_and_leaves_trials_running_in_the_record(
         if lines(tmp_path, "commit"):
             os.kill(os.getpid(), number)
 
-    with pytest.raises(KeyboardInterrupt) as caught:
+    with witness.searching(tmp_path, 3, epochs=50) as search, pytest.raises(KeyboardInterrupt) as caught:
         executor(kind, tmp_path).run(search, on_event=interrupt)
     assert caught.value.args == (number,)
-    assert search.live
-    assert search.ended == {}
+    assert set(states(tmp_path).values()) == {"RUNNING"}
     assert signal.getsignal(number) is former
     assert all_gone(processes(tmp_path))
 
 
-def test_ray_waits_where_nothing_can_be_handed_out_until_running_trials_end(tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 4, gate=1)
+@BOTH
+def test_what_an_interrupted_run_left_is_finished_by_the_next_on_either_executor(kind: str, tmp_path: Path) -> None:
+    def stop() -> None:
+        if lines(tmp_path, "commit", 1):
+            raise KeyboardInterrupt
+
+    with witness.searching(tmp_path, 3) as search, pytest.raises(KeyboardInterrupt):
+        executor("local", tmp_path).run(search, on_event=stop)
+    with witness.searching(tmp_path, 3) as search:
+        executor(kind, tmp_path).run(search, on_event=lambda: None)
+    assert states(tmp_path) == {0: "COMPLETE", 1: "COMPLETE", 2: "COMPLETE"}
+    for number in range(3):
+        assert [line["epoch"] for line in lines(tmp_path, "begin", number)] == [1, 2, 3]
+
+
+@BOTH
+def test_a_stopped_search_ends_the_run(kind: str, tmp_path: Path) -> None:
+    with witness.searching(tmp_path, 9) as search:
+        executor(kind, tmp_path).run(search, on_event=search.stop)
+    assert 1 <= len(states(tmp_path)) <= 2
+    assert set(states(tmp_path).values()) == {"COMPLETE"}
+
+
+def test_the_confirmation_stage_waits_for_the_search_to_end_and_then_runs(tmp_path: Path) -> None:
     fakes.script(tmp_path, {0: "sleep 0.3"})
-    executor("ray", tmp_path).run(search, on_event=lambda: None)
-    assert set(search.ended.values()) == {"COMPLETE"}
-    started = [line["at"] for line in lines(tmp_path, "start")]
-    assert started[1] > lines(tmp_path, "commit", 0)[-1]["at"]
+    with witness.searching(tmp_path, 2, confirm=2) as search:
+        executor("ray", tmp_path).run(search, on_event=lambda: None)
+        assert search.finished
+    assert [trial.config.stage for trial in witness.recorded(tmp_path)] == ["search", "search", "confirm"]
+    assert set(states(tmp_path).values()) == {"COMPLETE"}
+    assert lines(tmp_path, "start", 2)[0]["at"] > max(lines(tmp_path, "commit", n)[-1]["at"] for n in (0, 1))
 
 
-def test_a_trial_whose_process_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 3)
-    fakes.script(tmp_path, {0: "die once"})
-    executor("ray", tmp_path).run(search, on_event=lambda: None)
-    assert set(search.ended.values()) == {"COMPLETE"}
+def test_a_trial_whose_process_is_killed_goes_on_from_its_checkpoint_and_one_that_kills_each_is_given_up(
+    tmp_path: Path,
+) -> None:
+    fakes.script(tmp_path, {0: "die once", 1: "die"})
+    with witness.searching(tmp_path, 4) as search:
+        executor("ray", tmp_path).run(search, on_event=lambda: None)
+    assert states(tmp_path) == {0: "COMPLETE", 1: "FAIL", 2: "COMPLETE", 3: "COMPLETE"}
     assert [line["epoch"] for line in lines(tmp_path, "begin", 0)] == [1, 2, 2, 3]
-    (failure,) = lines(tmp_path, "fail")
-    assert failure["retry"]
-    assert "its process died (1 of 3)" in failure["message"]
-
-
-def test_a_trial_that_kills_its_process_each_time_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 3)
-    fakes.script(tmp_path, {0: "die"})
-    executor("ray", tmp_path).run(search, on_event=lambda: None)
-    assert search.ended == {0: "FAIL", 1: "COMPLETE", 2: "COMPLETE"}
-    assert [line["retry"] for line in lines(tmp_path, "fail")] == [True, True, False]
+    assert [line["epoch"] for line in lines(tmp_path, "begin", 1)] == [1, 2, 2, 2]
+    assert all(line["message"] == "its process died: its worker process has died" for line in lines(tmp_path, "fail"))
 
 
 def test_half_a_gpu_per_trial_on_eight_gpus_runs_sixteen_at_a_time(tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 18, epochs=1)
     fakes.script(tmp_path, {-1: "meet 16"})
-    executor("ray", tmp_path, gpus=GPUS, gpus_per_trial=0.5).run(search, on_event=lambda: None)
-    assert set(search.ended.values()) == {"COMPLETE"}
+    with witness.searching(tmp_path, 18, epochs=1) as search:
+        executor("ray", tmp_path, gpus=GPUS, gpus_per_trial=0.5).run(search, on_event=lambda: None)
+    assert list(states(tmp_path).values()) == ["COMPLETE"] * 18
     steps = [{"begin": 1, "end": -1}.get(line["what"], 0) for line in fakes.trace(tmp_path)]
     assert max(itertools.accumulate(steps)) == 16
     assert len(processes(tmp_path)) == 16
 
 
 def test_more_gpus_than_the_cluster_has_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    search = fakes.ScriptedSearch(tmp_path, 1)
-    with pytest.raises(ResourceError, match=r"--gpus 9: the cluster has 8 GPUs and 2 CPUs on 1 node\. Type --gpus 8"):
+    with (
+        witness.searching(tmp_path, 1) as search,
+        pytest.raises(ResourceError, match=r"--gpus 9: the cluster has 8 GPUs and 2 CPUs on 1 node\. Type --gpus 8"),
+    ):
         executor("ray", tmp_path, gpus=9).run(search, on_event=lambda: None)
-    assert fakes.trace(tmp_path) == []
+    assert states(tmp_path) == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +16,11 @@ from ray.tune.search import Searcher
 from ablate.execution.executor import Assignment, Failure, log_failure
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import ASSIGNMENT, OUTCOME
-from ablate.trial import Decision, Report, TrialConfig, TrialKey
+from ablate.trial import Decision, Report, TrialConfig
 
 if TYPE_CHECKING:
     from ablate.search import Search
 
-WORKER_DEATHS = 3
 DEAD_BECAUSE = "The actor is dead because"
 
 
@@ -45,7 +43,6 @@ class Conductor:
     slots: int
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     running: dict[str, Assignment] = field(default_factory=dict)
-    deaths: Counter[TrialKey] = field(default_factory=Counter)
     controller: Any = None
 
     def suggest(self, trial_id: str) -> Assignment | str | None:
@@ -76,13 +73,11 @@ class Conductor:
         return going
 
     def died(self, trial_id: str, reason: str) -> None:
-        """Hand a trial whose process died back to the search, to go on from its checkpoint, or give it up."""
+        """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""
         assignment = self.running[trial_id]
-        key = assignment.config.key
-        self.deaths[key] += 1
-        failure = Failure(message=f"its process died ({self.deaths[key]} of {WORKER_DEATHS}): {reason}")
-        log_failure(assignment.home, key, failure)
-        self.search.fail(key, failure.message, retry=self.deaths[key] < WORKER_DEATHS)
+        failure = Failure(message=f"its process died: {reason}")
+        log_failure(assignment.home, assignment.config.key, failure)
+        self.search.fail(assignment.config.key, failure.message, retry=True)
         self.on_event()
 
     def ended(self, trial_id: str) -> None:
