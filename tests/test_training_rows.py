@@ -16,7 +16,7 @@ from ablate.training import RowGroup, multipliers
 
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 STEPS, BATCH = 30, 16
-PLAIN_LOOP = 1e-14  # float64 losses of order 1 after 30 steps; 2e-15 was seen
+PLAIN_LOOP = 1e-13  # float64 losses of order 1; Adam carries rounding of 2e-15 up to 1e-14 in 30 steps
 
 
 @pytest.fixture(autouse=True)

@@ -50,9 +50,10 @@ class RowGroup:
 
     `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
     but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
-    is called with every parameter [R, ...]; any other one goes through torch.func.vmap. Parameters that do not require
-    a gradient stay as they are. A row whose loss or gradient is not finite, or whose gradient's 2-norm overflows,
-    is frozen: `alive` turns False and its weights stay bit for bit, without touching the others.
+    is given every parameter as [R, ...]; any other one goes through torch.func.vmap. The module becomes the group's
+    own: a row-native one holds the rows from here on. Parameters that do not require a gradient stay as they are.
+    A row whose loss or gradient is not finite, or whose gradient's 2-norm overflows, is frozen: `alive` turns False
+    and its weights stay bit for bit, without touching the others.
     """
 
     def __init__(
@@ -79,7 +80,10 @@ class RowGroup:
             place.of(self.state.weights).copy_(torch.stack([row[place.name] for row in initial]))
         fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
         self.fixed = {name: value.to(self.device, self.dtype) for name, value in fixed.items()}
-        self.leaves = {p.name: p.of(self.state.weights).detach().requires_grad_() for p in self.places}
+        self.leaves = {p.name: nn.Parameter(p.of(self.state.weights)) for p in self.places}
+        self.row_native = bool(getattr(module, "row_native", False))
+        if self.row_native:
+            _install(self.module, {**self.leaves, **self.fixed})
 
     def _allocate(self, rows: int) -> None:
         columns = self.places[-1].stop + self.places[-1].pad
@@ -110,11 +114,11 @@ class RowGroup:
 
     def forward(self, x_rbtf: Tensor) -> Tensor:
         """Return the scores [R, B, M] of x [R, B, T, F], every row with its own weights."""
-        parameters = {**self.leaves, **self.fixed}
         with self._autocast():
-            if getattr(self.module, "row_native", False):
-                scores: Tensor = torch.func.functional_call(self.module, parameters, (x_rbtf,))
+            if self.row_native:
+                scores: Tensor = self.module(x_rbtf)
             else:
+                parameters = {**self.leaves, **self.fixed}
                 scores = torch.func.vmap(self._plain, randomness="different")(parameters, x_rbtf)
         return scores.to(self.dtype)
 
@@ -187,6 +191,16 @@ class RowGroup:
                 place.of(self.state.second).copy_(tensors[f"second.{place.name}"])
         self.state.step.copy_(tensors["step"])
         self.state.alive.copy_(tensors["alive"])
+
+
+def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put rows in the place of a module's parameters for good, as functional_call would at every call."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        owner, _, name = path.rpartition(".")
+        value = values[names[id(parameter)]]
+        rows = value if isinstance(value, nn.Parameter) else nn.Parameter(value, requires_grad=False)
+        module.get_submodule(owner).register_parameter(name, rows)
 
 
 def _owner(mine: bool) -> str:
