@@ -1,61 +1,35 @@
-"""The page's figures as Vega-Lite specifications (altair), and the same as PNG files."""
+"""The figure of quality against size, as a Vega-Lite specification; learning curves are in `learning`."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
-import vl_convert
 
 from ablate.analysis import metric_at, quality_objective
+from ablate.report.drawing import (
+    SHAPES,
+    Figure,
+    evenly,
+    finished,
+    inline_chart,
+    legend,
+    rounded,
+    safe_stem,
+    series_scale,
+)
 from ablate.report.findings import Findings, size_metric
+from ablate.report.learning import curves_figure
 from ablate.report.numbers import is_share, printable, spoken
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
 MOST_POINTS = 3000  # dominated trials drawn in the front figure
-MOST_CURVES = 150  # learning curves drawn per data set
-PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
-SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
-
-# One palette per colour scheme; figures name roles, and whoever draws them fills in the colours.
-PALETTES: dict[str, dict[str, str]] = {
-    "light": {
-        "role:ink": "#23262b",
-        "role:muted": "#5d646f",
-        "role:grid": "#e6e8ec",
-        "role:faint": "#8b93a1",
-        "role:accent": "#0b62c4",
-        "role:second": "#b4541a",
-        "role:paper": "#ffffff",
-    },
-    "dark": {
-        "role:ink": "#e8eaed",
-        "role:muted": "#a3abb8",
-        "role:grid": "#2f353e",
-        "role:faint": "#7d8695",
-        "role:accent": "#6cb0ff",
-        "role:second": "#f0a26b",
-        "role:paper": "#16191e",
-    },
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles."""
-
-    stem: str
-    title: str
-    caption: str
-    spec: dict[str, Any]
+BELOW = "triangle-down"
 
 
 def figures(study: Study, found: Findings) -> list[Figure]:
@@ -71,22 +45,38 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     if not points and not rows:
         return None
     name, size = quality_name(study), size_metric(study)
-    low, high, below = quality_range(name, points, rows)
-    x = alt.X("size:Q", title=f"{spoken(size)} (log scale)", scale=alt.Scale(type="log", nice=False, padding=16),
-              axis=alt.Axis(format="~s", tickCount=6))  # fmt: skip
+    low, high = quality_range(name, points, rows)
+    outside = [point for point in points if not low <= point["quality"] <= high]
+    inside = [point for point in points if low <= point["quality"] <= high]
+    ticks = round_sizes([point["size"] for point in points + rows])
+    x = alt.X(
+        "size:Q",
+        title=f"{spoken(size)} (log scale)",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(format="~s", values=ticks, labelOverlap="greedy", labelSeparation=8),
+    )
     title = name.replace("_", " ") + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
-    color = alt.Color("series:N", title=None, scale=_series_scale(rows, points), legend=_legend())
-    layers = [_faint_layer(points, x, y, color)]
-    if found.fit.identifiable and size != "wall_seconds":
+    color = alt.Color("series:N", title=None, scale=series_scale(rows, points), legend=legend())
+    shape = alt.Shape("series:N", title=None, scale=series_scale(rows, points, of=SHAPES), legend=legend())
+    layers = [_faint_layer(inside, x, y, color, shape), _edge_layer(outside, low, high, x, color)]
+    if found.fit.identifiable:
         layers.append(_fit_layer(found, name, x, y))
     layers += _front_layers(study, rows, replicate_points(study, found), x, y, color)
     return Figure(
         stem=f"front-{safe_stem(found.dataset)}",
         title=f"{name.replace('_', ' ').capitalize()} against {spoken(size)} on {found.dataset}",
-        caption=_front_caption(found, below, dropped),
-        spec=_finish(alt.layer(*layers)),
+        caption=_front_caption(found, len(outside), dropped),
+        spec=finished(alt.layer(*layers)),
     )
+
+
+def round_sizes(sizes: list[float]) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten within the sizes, or the powers alone over more than three decades."""
+    low, high = math.log10(min(sizes)), math.log10(max(sizes))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    grid = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+    return [size for size in grid if 0.8 * 10**low <= size <= 1.25 * 10**high] or [10**low]
 
 
 def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], int]:
@@ -116,112 +106,28 @@ def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
         point = _point(study, row, float(row[name]), float(row[size]), "on the front")
         for end in ("low", "high"):
             value = row[f"{name}_{end}"]
-            point[end] = None if value is None else _rounded(factor * value)
+            point[end] = None if value is None else rounded(factor * value)
         point["replicates"] = row["replicates"]
         points.append(point)
     return sorted(points, key=lambda point: float(point["size"]))
 
 
-def quality_range(name: str, points: list[dict[str, Any]], rows: list[dict[str, Any]]) -> tuple[float, float, int]:
-    """Return the drawn range of the quality axis and how many faint points lie outside it.
+def quality_range(name: str, points: list[dict[str, Any]], rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Return the drawn range of the quality axis.
 
-    The axis follows the front and the middle four fifths of the trials, so that a few bad trials do not flatten it.
+    It follows the front with its intervals and the middle nine tenths of the complete trials; stopped and bad trials
+    would flatten it, so they are drawn at its edge.
     """
     ends = [p[k] for p in rows for k in ("quality", "low", "high") if p.get(k) is not None]
-    values = [p["quality"] for p in points]
+    complete = [p["quality"] for p in points if p["series"] != "stopped early"]
+    values = complete or [p["quality"] for p in points]
     if values:
-        ends += [float(q) for q in np.quantile(values, (0.1, 0.9))]
+        ends += [float(q) for q in np.quantile(values, (0.1, 1.0) if is_share(name) else (0.0, 0.9))]
     low, high = min(ends), max(ends)
-    pad = 0.06 * (high - low) or max(abs(high) * 0.05, 0.01)
-    low, high = low - pad, high + pad
+    pad = 0.07 * (high - low) or max(abs(high) * 0.05, 0.01)
     if is_share(name):
-        low, high = max(low, 0.0), min(high, 100.0) if max(ends) < 100 else 100.0 + pad / 2
-    return low, high, sum(not low <= value <= high for value in values)
-
-
-def curves_figure(study: Study, found: Findings) -> Figure | None:
-    """Return the validation quality of trials by epoch, thinned evenly where there are many."""
-    objective = quality_objective(study.objectives)
-    if objective.metric not in found.reports.columns or not found.reports.height:
-        return None
-    lines, ends, dropped = learning_curves(study, found, objective.metric)
-    if not lines:
-        return None
-    name = quality_name(study)
-    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False))
-    title = spoken(objective.metric) + (" in %" if is_share(name) else "")
-    y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
-    color = alt.Color("series:N", title=None, scale=_series_scale(lines), legend=_legend())
-    tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "epoch", "quality")]
-    line = _chart(lines).mark_line(strokeWidth=1.4, strokeJoin="round")
-    stopped = _chart(ends).mark_point(shape="cross", angle=45, size=45, filled=True)
-    dots = _chart(lines).mark_circle(size=14)
-    opacity = alt.condition("datum.series == 'on the front'", alt.value(0.95), alt.value(0.45))
-    layers = [
-        line.encode(x=x, y=y, color=color, detail="trial:N", opacity=opacity),
-        dots.encode(x=x, y=y, color=color, opacity=opacity, tooltip=tip),
-        stopped.encode(x=x, y=y, color=color, opacity=alt.value(0.8), tooltip=tip),
-    ]
-    more = f" {dropped} more curves are left out to keep the page light; reports.parquet has all." if dropped else ""
-    return Figure(
-        stem=f"curves-{safe_stem(found.dataset)}",
-        title=f"Learning curves on {found.dataset}",
-        caption=f"Mean over replicates of the {spoken(objective.metric)} by epoch. A cross ends a trial that was "
-        f"stopped early.{more}",
-        spec=_finish(alt.layer(*layers)),
-    )
-
-
-def learning_curves(
-    study: Study, found: Findings, metric: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Return the points of the curves drawn, the ends of those stopped early, and how many curves were left out."""
-    trials = {row["trial"]: row for row in found.trials.iter_rows(named=True)}
-    means = found.reports.group_by("trial", "epoch").agg(pl.col(metric).mean()).sort("trial", "epoch")
-    means = means.filter(pl.col(metric).is_finite())
-    on_front = set(found.front["trial"].to_list()) | set(found.front["source"].drop_nulls().to_list())
-    numbers = [n for n in means["trial"].unique(maintain_order=True) if n in trials]
-    first = [n for n in numbers if n in on_front]
-    kept = set(first) | set(evenly([n for n in numbers if n not in on_front], max(MOST_CURVES - len(first), 0)))
-    factor = 100 if is_share(metric) else 1
-    lines, ends = [], []
-    for row in means.filter(pl.col("trial").is_in(list(kept))).iter_rows(named=True):
-        trial = trials[row["trial"]]
-        series = _curve_series(trial, on_front)
-        values = {"trial": row["trial"], "epoch": row["epoch"], "quality": _rounded(factor * row[metric])}
-        lines.append({**values, "series": series, "network": printable(network(study, trial))})
-        if trial["state"] == "PRUNED" and row["epoch"] == trial["epochs"]:
-            ends.append(lines[-1])
-    return lines, ends, len(numbers) - len(kept)
-
-
-def evenly(items: list[Any], most: int) -> list[Any]:
-    """Return at most `most` items, spread evenly over the list, in order."""
-    if len(items) <= most:
-        return items
-    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)] if most else []
-
-
-def painted(spec: Any, palette: Mapping[str, str]) -> Any:
-    """Return a copy of a specification with its colour roles filled in; data is left as it is."""
-    if isinstance(spec, dict):
-        return {k: v if k in ("values", "datasets") else painted(v, palette) for k, v in spec.items()}
-    if isinstance(spec, list):
-        return [painted(item, palette) for item in spec]
-    return palette.get(spec, spec) if isinstance(spec, str) else spec
-
-
-def write_png(figure: Figure, folder: Path) -> Path:
-    """Write a figure in light colours on white, twice its size in pixels."""
-    spec = painted({**figure.spec, "width": PNG_WIDTH, "background": "role:paper"}, PALETTES["light"])
-    path = folder / f"{figure.stem}.png"
-    path.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-    return path
-
-
-def safe_stem(name: str) -> str:
-    """Return a name as part of a file name: letters, digits, '-' and '_' alone."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", name) or "_"
+        return max(low - pad, 0.0), min(high + pad, 100.0 + pad / 2)
+    return low - pad, high + pad
 
 
 def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, series: str) -> dict[str, Any]:
@@ -230,23 +136,23 @@ def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, seri
         "trial": row["trial"],
         "network": printable(network(study, dict(row))),
         "size": cost,
-        "quality": _rounded(factor * value),
+        "quality": rounded(factor * value),
         "series": series,
     }
 
 
-def _chart(values: list[dict[str, Any]]) -> Any:
-    inline: Any = alt.Data
-    return alt.Chart(inline(values=values))
-
-
-def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color) -> Any:
-    chart = _chart(points).mark_point(size=34, strokeWidth=1.3, clip=True)
-    shape = alt.Shape(
-        "series:N", legend=None, scale=alt.Scale(domain=list(SERIES), range=["circle", "cross", "diamond", "circle"])
-    )
+def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color, shape: alt.Shape) -> Any:
+    chart = inline_chart(points).mark_point(size=36, strokeWidth=1.4)
     tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "series", "size", "quality")]
-    return chart.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.5), tooltip=tip)
+    return chart.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip)
+
+
+def _edge_layer(points: list[dict[str, Any]], low: float, high: float, x: alt.X, color: alt.Color) -> Any:
+    """Trials beyond the drawn range, as triangles at its edge."""
+    values = [{**point, "edge": low if point["quality"] < low else high} for point in points]
+    tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "series", "size", "quality")]
+    chart = inline_chart(values).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
+    return chart.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip)
 
 
 def _front_layers(
@@ -256,13 +162,17 @@ def _front_layers(
     tip = [alt.Tooltip(f"{f}:N") for f in ("network", "trial", "size", "quality", "low", "high", "replicates")]
     layers = []
     if len(study.objectives) == 2:
-        step = _chart(rows).mark_line(interpolate="step-after", strokeWidth=1.2, color="role:accent", opacity=0.55)
+        step = inline_chart(rows).mark_line(
+            interpolate="step-after", strokeWidth=1.2, color="role:accent", opacity=0.55
+        )
         layers.append(step.encode(x=x, y=y))
-    ticks = _chart(runs).mark_tick(size=9, thickness=1.2, color="role:accent", opacity=0.5, clip=True)
+    ticks = inline_chart(runs).mark_tick(
+        orient="horizontal", size=9, thickness=1.2, color="role:accent", opacity=0.5, clip=True
+    )
     layers.append(ticks.encode(x=x, y=y))
-    span = _chart(spans).mark_rule(strokeWidth=1.6, color="role:accent", clip=True)
+    span = inline_chart(spans).mark_rule(strokeWidth=1.6, color="role:accent", clip=True)
     layers.append(span.encode(x=x, y=alt.Y("low:Q"), y2="high:Q"))
-    dots = _chart(rows).mark_point(filled=True, size=80, opacity=1)
+    dots = inline_chart(rows).mark_point(filled=True, size=80, opacity=1)
     layers.append(dots.encode(x=x, y=y, color=color, tooltip=tip))
     return layers
 
@@ -271,31 +181,12 @@ def _fit_layer(found: Findings, name: str, x: alt.X, y: alt.Y) -> Any:
     sizes = np.geomspace(found.fit.smallest, found.fit.largest, 80)
     errors = found.fit.predict(sizes)
     quality = 100 * (1 - errors) if is_share(name) else errors
-    values = [{"size": _rounded(s), "quality": _rounded(q)} for s, q in zip(sizes, quality, strict=True)]
-    line = _chart(values).mark_line(strokeDash=[6, 4], strokeWidth=1.6, color="role:second")
+    values = [{"size": rounded(s), "quality": rounded(q)} for s, q in zip(sizes, quality, strict=True)]
+    line = inline_chart(values).mark_line(strokeDash=[6, 4], strokeWidth=1.6, color="role:second")
     return line.encode(x=x, y=y)
 
 
-def _series_scale(*points: Iterable[Mapping[str, Any]]) -> alt.Scale:
-    present = {point["series"] for group in points for point in group}
-    colors = dict(zip(SERIES, ("role:faint", "role:faint", "role:second", "role:accent"), strict=True))
-    domain = [series for series in SERIES if series in present]
-    return alt.Scale(domain=domain, range=[colors[series] for series in domain])
-
-
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
-
-
-def _curve_series(trial: Mapping[str, Any], on_front: set[int]) -> str:
-    if trial["trial"] in on_front:
-        return "on the front"
-    if trial["stage"] == "confirm":
-        return "confirmation run"
-    return "stopped early" if trial["state"] == "PRUNED" else "search trial"
-
-
-def _front_caption(found: Findings, below: int, dropped: int) -> str:
+def _front_caption(found: Findings, outside: int, dropped: int) -> str:
     parts = ["Filled points are the front; the line is the best quality to be had up to each size."]
     if found.confirmed:
         parts.append(
@@ -306,31 +197,11 @@ def _front_caption(found: Findings, below: int, dropped: int) -> str:
         parts.append("All points are search-stage validation numbers: nothing here is confirmed.")
     if found.fit.identifiable:
         parts.append("The dashed curve is the fit to the front.")
-    if below:
-        parts.append(f"{below} trial{'s' * (below != 1)} outside the drawn range (trials.csv has all).")
+    if outside:
+        parts.append(f"Triangles at the edge are the {outside} trials beyond the drawn range.")
     if dropped:
         parts.append(f"{dropped} dominated trials are left out to keep the page light (trials.csv has all).")
     return " ".join(parts)
-
-
-def _finish(chart: Any) -> dict[str, Any]:
-    text = {"labelColor": "role:muted", "titleColor": "role:muted", "titleFontWeight": "normal"}
-    fonts = {"labelFontSize": 12, "titleFontSize": 12.5, "titlePadding": 10}
-    lines = {"gridColor": "role:grid", "domainColor": "role:faint", "tickColor": "role:faint"}
-    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict()
-    spec["config"] = {
-        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
-        "background": "transparent",
-        "view": {"stroke": None},
-        "axis": {**text, **fonts, **lines},
-        "legend": {"labelColor": "role:ink", "labelFontSize": 12.5, "symbolStrokeWidth": 1.6},
-    }
-    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
-    return spec
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
@@ -342,5 +213,5 @@ def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
     points = []
     for row in found.front.iter_rows(named=True):
         values = replicate_values(last, found.dataset, row["trial"], metric)
-        points += [{"size": row[size], "quality": _rounded(factor * v)} for v in values if len(values) > 1]
+        points += [{"size": row[size], "quality": rounded(factor * v)} for v in values if len(values) > 1]
     return points

@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from ablate.analysis import front, quality_objective, smallest_effect
 from ablate.errors import AblateError
-from ablate.report.figures import PALETTES, Figure, figures, write_png
+from ablate.report.drawing import PALETTES, Figure, write_png
+from ablate.report.figures import figures
 from ablate.report.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.numbers import count, printable, quantity, settings_text, spoken
 from ablate.report.tables import (

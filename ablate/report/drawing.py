@@ -1,0 +1,120 @@
+"""What all figures share: palettes, scales, legend, fonts, and PNG files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import vl_convert
+
+PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
+SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
+COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
+SHAPES = ("circle", "cross", "diamond", "circle")
+
+# One palette per colour scheme; figures name roles, and whoever draws them fills in the colours.
+PALETTES: dict[str, dict[str, str]] = {
+    "light": {
+        "role:ink": "#23262b",
+        "role:muted": "#5d646f",
+        "role:grid": "#e6e8ec",
+        "role:faint": "#8b93a1",
+        "role:accent": "#0b62c4",
+        "role:second": "#b4541a",
+        "role:paper": "#ffffff",
+    },
+    "dark": {
+        "role:ink": "#e8eaed",
+        "role:muted": "#a3abb8",
+        "role:grid": "#2f353e",
+        "role:faint": "#7d8695",
+        "role:accent": "#6cb0ff",
+        "role:second": "#f0a26b",
+        "role:paper": "#16191e",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles."""
+
+    stem: str
+    title: str
+    caption: str
+    spec: dict[str, Any]
+
+
+def painted(spec: Any, palette: Mapping[str, str]) -> Any:
+    """Return a copy of a specification with its colour roles filled in; data is left as it is."""
+    if isinstance(spec, dict):
+        return {k: v if k in ("values", "datasets") else painted(v, palette) for k, v in spec.items()}
+    if isinstance(spec, list):
+        return [painted(item, palette) for item in spec]
+    return palette.get(spec, spec) if isinstance(spec, str) else spec
+
+
+def write_png(figure: Figure, folder: Path) -> Path:
+    """Write a figure in light colours on white, twice its size in pixels."""
+    spec = painted({**figure.spec, "width": PNG_WIDTH, "background": "role:paper"}, PALETTES["light"])
+    path = folder / f"{figure.stem}.png"
+    path.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+    return path
+
+
+def safe_stem(name: str) -> str:
+    """Return a name as part of a file name: letters, digits, '-' and '_' alone."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name) or "_"
+
+
+def evenly(items: list[Any], most: int) -> list[Any]:
+    """Return at most `most` items, spread evenly over the list, in order."""
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)] if most else []
+
+
+def inline_chart(values: list[dict[str, Any]]) -> Any:
+    """Return a chart whose data stand in the specification."""
+    inline: Any = alt.Data
+    return alt.Chart(inline(values=values))
+
+
+def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:
+    """Return the scale from the series that occur in `points` to their colours (or shapes)."""
+    present = {point["series"] for group in points for point in group}
+    pairs = [(series, value) for series, value in zip(SERIES, of, strict=True) if series in present]
+    return alt.Scale(domain=[series for series, _ in pairs], range=[value for _, value in pairs])
+
+
+def legend() -> alt.Legend:
+    """Return the legend of all series, above the figure, in two columns so that it fits a phone."""
+    return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
+
+
+def finished(chart: Any) -> dict[str, Any]:
+    """Return the specification of a chart with size, fonts and colour roles set."""
+    text = {"labelColor": "role:muted", "titleColor": "role:muted", "titleFontWeight": "normal"}
+    fonts = {"labelFontSize": 12, "titleFontSize": 12.5, "titlePadding": 10}
+    lines = {"gridColor": "role:grid", "domainColor": "role:faint", "tickColor": "role:faint"}
+    # validation costs a second per page, and the PNG export compiles the same specification
+    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
+    spec["config"] = {
+        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+        "background": "transparent",
+        "view": {"stroke": None},
+        "axis": {**text, **fonts, **lines},
+        "legend": {"labelColor": "role:ink", "labelFontSize": 12.5, "symbolStrokeWidth": 1.6},
+    }
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+def rounded(value: float) -> float:
+    """Return a number in five significant digits, as many as a figure shows."""
+    return float(f"{value:.5g}")

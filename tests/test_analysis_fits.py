@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ablate.analysis import fit_curve, natural_bounds, smallest_effect, t_interval
+from ablate.analysis.curves import MODELS, aicc, fit_form, huber, refine, resampled
+
+ALPHA, FLOOR = 0.5, 0.02
+
+
+def planted(rng, *, sizes=8, seeds=5, decades=3.0, noise=0.018, law=None):
+    size = np.repeat(np.logspace(3, 3 + decades, sizes), seeds)
+    law = law or (lambda n: FLOOR + 0.3 * (n / 1e3) ** -ALPHA)
+    return size, law(size) * np.exp(noise * rng.standard_normal(len(size)))
+
+
+def test_interval_is_that_of_scipy():
+    values = [0.91, 0.93, 0.90, 0.95]
+    found = t_interval(values)
+    expected = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.mean == pytest.approx(np.mean(values))
+    assert found.half_width == pytest.approx((expected[1] - expected[0]) / 2)
+    assert found.n == 4
+
+
+def test_interval_of_few_values_and_of_diverged_ones():
+    one = t_interval([0.9])
+    assert (one.mean, one.n) == (0.9, 1)
+    assert math.isnan(one.low)
+    assert math.isnan(one.half_width)
+    assert math.isnan(t_interval([]).mean)
+    assert math.isnan(t_interval([0.9, math.nan, 0.8]).mean)
+    assert math.isnan(t_interval([0.9, math.inf]).low)
+
+
+def test_interval_of_a_share_stays_within_0_and_1():
+    found = t_interval([0.99, 0.999, 0.97], within=natural_bounds("test_accuracy"))
+    assert found.high == 1.0
+    assert 0 < found.low < found.mean
+    assert natural_bounds("val_loss") == (0.0, math.inf)
+    assert natural_bounds("val_margin") == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("pairs", "effect"), [(3, 3.3), (5, 1.7), (10, 1.0), (20, 0.66)])
+def test_smallest_detectable_effect_is_the_published_table(pairs, effect):
+    assert smallest_effect(pairs) == pytest.approx(effect, rel=0.02)
+
+
+def test_smallest_detectable_effect_is_found_with_that_power():
+    rng = np.random.default_rng(0)
+    samples = smallest_effect(5) + rng.standard_normal((20_000, 5))
+    share = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean()
+    assert share == pytest.approx(0.8, abs=0.012)
+    assert smallest_effect(1) == math.inf
+
+
+def test_aicc_is_the_hand_formula():
+    residuals = np.array([0.1, -0.2, 0.3, -0.1, 0.05, 0.15, -0.25, 0.05])
+    width = np.abs(residuals).mean()
+    log_likelihood = (-np.log(2 * width) - np.abs(residuals) / width).sum()
+    k, n = 4, 8
+    assert aicc(residuals, 3) == pytest.approx(-2 * log_likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1))
+    assert aicc(residuals[:5], 3) == math.inf
+
+
+def test_huber_loss_is_scipys():
+    from scipy.special import huber as reference
+
+    residuals = np.array([0.0, 5e-4, -1e-3, 0.2, -3.0])
+    assert huber(residuals) == pytest.approx(float(reference(1e-3, residuals).sum()))
+
+
+def test_a_planted_curve_is_found_exactly_without_noise():
+    size, error = planted(np.random.default_rng(0), noise=0.0)
+    fit = fit_curve(size, error)
+    assert fit.label == "power"
+    assert (fit.floor, fit.exponent) == pytest.approx((FLOOR, ALPHA), rel=1e-3)
+    assert fit.amplitude == pytest.approx(0.3 * 1e3**ALPHA, rel=1e-2)
+    np.testing.assert_allclose(fit.predict(size), error, rtol=1e-3)
+
+
+def test_one_wild_replicate_does_not_bend_the_curve():
+    size, error = planted(np.random.default_rng(1), noise=0.005)
+    error[7] *= 3
+    fit = fit_curve(size, error)
+    assert fit.exponent == pytest.approx(ALPHA, abs=0.02)
+
+
+def test_interval_of_the_exponent_covers_and_is_as_narrow_as_published():
+    rng = np.random.default_rng(2)
+    fits = [fit_curve(*planted(rng), bootstraps=100) for _ in range(30)]
+    kept = [fit for fit in fits if fit.label == "power"]
+    covered = sum(fit.exponent_low <= ALPHA <= fit.exponent_high for fit in kept)
+    assert len(kept) >= 26
+    assert covered / len(kept) >= 0.85
+    assert np.mean([fit.exponent_high - fit.exponent_low for fit in kept]) == pytest.approx(0.019, abs=0.005)
+
+
+def test_bootstrap_by_reweighting_reaches_the_minimum_of_the_huber_loss():
+    size, error = planted(np.random.default_rng(3))
+    fit = fit_form("power", size, error)
+    draws = resampled(fit, size, error, 4)
+    again = resampled(fit, size, error, 4)
+    np.testing.assert_array_equal(draws, again)
+    log_size = np.log(size / fit.scale)
+    target = MODELS["power"](draws[0], log_size) + np.random.default_rng(4).normal(0, 1e-4, len(size))
+    best = refine("power", fit.parameters, log_size, target)
+    np.testing.assert_allclose(best, draws[0], atol=2e-3)
+
+
+def test_constant_and_straight_laws_are_told_from_a_curve():
+    rng = np.random.default_rng(5)
+    flat = fit_curve(*planted(rng, law=lambda n: np.full_like(n, 0.1)))
+    assert flat.label == "constant"
+    assert flat.floor == pytest.approx(0.1, rel=0.02)
+    assert math.isnan(flat.exponent)
+    straight = fit_curve(*planted(rng, law=lambda n: 0.3 * (n / 1e3) ** -0.25))
+    assert straight.label == "log-linear"
+    assert straight.exponent_low < 0.25 < straight.exponent_high
+    assert straight.aicc["log-linear"] < straight.aicc["constant"]
+
+
+@pytest.mark.parametrize(
+    ("design", "reason"),
+    [
+        ({"sizes": 5, "seeds": 3, "decades": 1.5}, "5 distinct sizes, 6 are needed"),
+        ({"sizes": 8, "decades": 1.0}, "1.00 decades, 1.5 are needed"),
+        ({"sizes": 1}, "1 distinct size, 6"),
+    ],
+)
+def test_too_few_sizes_are_labelled(design, reason):
+    fit = fit_curve(*planted(np.random.default_rng(6), **design))
+    assert fit.label == "not identifiable"
+    assert reason in fit.reason
+    assert not fit.identifiable
+    with pytest.raises(ValueError, match="no curve to predict from"):
+        fit.predict([1e3])
+
+
+def test_a_law_that_turns_at_the_largest_size_is_labelled():
+    size, error = planted(np.random.default_rng(7))
+    error[size == size.max()] *= 2
+    fit = fit_curve(size, error)
+    assert fit.label == "not identifiable"
+    assert "without the largest size" in fit.reason
+
+
+def test_errors_of_zero_and_missing_numbers_are_named_or_left_out():
+    size, error = planted(np.random.default_rng(8))
+    assert "error of 0" in fit_curve(size, np.where(size == size.max(), 0.0, error)).reason
+    spoiled = error.copy()
+    spoiled[3] = math.nan
+    assert fit_curve(size, spoiled).points == len(size) - 1
+    assert fit_curve([], []).reason.startswith("0 distinct sizes")
+    assert fit_curve([0, 10], [0.1, 0.1]).points == 1
+
+
+def test_no_extrapolation_past_four_times():
+    fit = fit_curve(*planted(np.random.default_rng(9)))
+    assert fit.predict([4e6])[0] < fit.predict([1e3])[0]
+    with pytest.raises(ValueError, match="no extrapolation past 4x"):
+        fit.predict([4.1e6])
+    with pytest.raises(ValueError, match="no extrapolation past 4x"):
+        fit.predict([200.0])
+
+
+def test_equal_data_give_equal_intervals():
+    data = planted(np.random.default_rng(10))
+    first, second = fit_curve(*data), fit_curve(*data)
+    assert (first.exponent_low, first.exponent_high) == (second.exponent_low, second.exponent_high)
