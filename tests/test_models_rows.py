@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from model_cases import SHAPE, VARIANTS, model, normal
 from torch.func import functional_call, grad, vmap
+
+from ablate.models.layers import norm_at_once, norm_by_replicate
 
 REPLICAS, BATCH = 3, 4
 NEAR: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
@@ -51,6 +54,13 @@ def test_a_replica_does_not_depend_on_its_neighbours(variant: str) -> None:
         moved = functional_call(module, {n: v[[2, 0]] for n, v in rows.items()}, (x[[2, 0]],))
     assert torch.equal(together[2], alone[0])
     assert torch.equal(together[2], moved[0])
+
+
+def test_both_ways_to_normalise_rows_agree_with_plain_layer_norm() -> None:
+    x, scale, shift = normal(REPLICAS, BATCH, 5, 12), normal(REPLICAS, 12, seed=1), normal(REPLICAS, 12, seed=2)
+    expected = torch.stack([F.layer_norm(x[r], (12,), scale[r], shift[r]) for r in range(REPLICAS)])
+    for way in (norm_by_replicate, norm_at_once):
+        torch.testing.assert_close(way(x, scale, shift), expected, **NEAR)
 
 
 def test_attention_weights_come_with_the_replicate_axis() -> None:
