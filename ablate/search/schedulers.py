@@ -12,7 +12,7 @@ import moocore
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.errors import RequestError
+from ablate.errors import RequestError, did_you_mean
 from ablate.search.progress import loss_matrix
 from ablate.trial import Decision
 
@@ -45,20 +45,22 @@ class Scheduler(Protocol):
 
 def build_none(request: SchedulerRequest) -> Scheduler:
     """Return the scheduler that stops nothing."""
-    _no_options(request)
+    if request.options:
+        name = next(iter(request.options))
+        raise RequestError(f"scheduler {request.name}: unknown option {name!r}; it takes none")
     return Unscheduled()
 
 
 def build_asha(request: SchedulerRequest) -> Scheduler:
     """Return asynchronous successive halving, by fronts where there are several objectives."""
-    _no_options(request)
-    return Asha(reduction=request.reduction, min_epochs=request.min_epochs)
-
-
-def _no_options(request: SchedulerRequest) -> None:
-    if request.options:
-        name = next(iter(request.options))
-        raise RequestError(f"scheduler {request.name}: unknown option {name!r}; it takes none")
+    unknown = sorted(set(request.options) - {"keep_front"})
+    if unknown:
+        hint = did_you_mean(unknown[0], ["keep_front"])
+        raise RequestError(f"scheduler {request.name}: unknown option {unknown[0]!r}. {hint}")
+    keep_front = request.options.get("keep_front", True)
+    if not isinstance(keep_front, bool):
+        raise RequestError(f"scheduler {request.name}: keep_front must be true or false, got {keep_front!r}")
+    return Asha(reduction=request.reduction, min_epochs=request.min_epochs, keep_front=keep_front)
 
 
 class Unscheduled:
@@ -80,12 +82,14 @@ class Asha:
     its first report there, and goes on if fewer than max(1, n // reduction) of the n trials that the rung has seen
     so far, itself among them, are strictly better. Better means: smaller loss; with several objectives a lower
     non-dominated rank, and within a rank a larger crowding distance (Deb et al. 2002), which is infinite for the
-    best trial on each objective. A trial with a NaN is worse than all without.
+    best trial on each objective. With `keep_front` a trial that none of the rung's dominates goes on in any case.
+    A trial with a NaN is worse than all without.
     """
 
-    def __init__(self, *, reduction: int, min_epochs: int) -> None:
+    def __init__(self, *, reduction: int, min_epochs: int, keep_front: bool = True) -> None:
         self.reduction = reduction
         self.min_epochs = min_epochs
+        self.keep_front = keep_front
         self._rungs: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
@@ -97,8 +101,9 @@ class Asha:
         rung = self._enter(number, epoch, losses, epochs)
         if rung is None:
             return Decision.CONTINUE
-        kept = max(1, len(rung) // self.reduction)
-        return Decision.CONTINUE if better_than(rung, number) < kept else Decision.STOP
+        rank, better = standing(rung, number)
+        kept = better < max(1, len(rung) // self.reduction) or (self.keep_front and rank == 0)
+        return Decision.CONTINUE if kept else Decision.STOP
 
     def _enter(
         self, number: int, epoch: int, losses: tuple[float, ...], epochs: int
@@ -113,21 +118,22 @@ class Asha:
         return self._rungs[level]
 
 
-def better_than(entries: Mapping[int, tuple[float, ...]], number: int) -> int:
-    """Return how many of `entries` are strictly better than entry `number`."""
+def standing(entries: Mapping[int, tuple[float, ...]], number: int) -> tuple[int, int]:
+    """Return entry `number`'s non-dominated rank among `entries`, from 0, and how many are strictly better."""
     own = entries[number]
     sound = {n: values for n, values in entries.items() if not any(math.isnan(v) for v in values)}
     if number not in sound:
-        return len(sound)
+        return 1, len(sound)
     if len(own) == 1:
-        return sum(values < own for values in sound.values())
+        better = sum(values < own for values in sound.values())
+        return better, better
     points = loss_matrix(sound.values(), len(own))
     mine = list(sound).index(number)
     ranks = np.asarray(moocore.pareto_rank(points))
     peers = ranks == ranks[mine]
     distance = crowding_distance(points[peers])
     place = int(peers[:mine].sum())
-    return int((ranks < ranks[mine]).sum() + (distance > distance[place]).sum())
+    return int(ranks[mine]), int((ranks < ranks[mine]).sum() + (distance > distance[place]).sum())
 
 
 def crowding_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:

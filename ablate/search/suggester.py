@@ -165,7 +165,11 @@ class Suggester:
             options=config.options,
             rejected=rejected,
         )
-        sampler = SAMPLERS.load(config.name)(request)
+        build = SAMPLERS.load(config.name)
+        try:
+            sampler = build(request)
+        except TypeError as error:
+            raise RequestError(f"sampler {config.name!r} must be built from one SamplerRequest: {error}") from error
         if not isinstance(sampler, BaseSampler):
             raise RequestError(f"sampler {config.name!r} must return an Optuna sampler, got {type(sampler).__name__}")
         return sampler
