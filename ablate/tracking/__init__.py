@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ablate.ledger import Hold, Ledger
 from ablate.registry import TRACKERS
-from ablate.study import Study
 from ablate.tracking.address import default_uri
 from ablate.tracking.tracker import Tracker
 from ablate.tracking.ui import UiCommand, ui_command
+
+if TYPE_CHECKING:
+    from ablate.ledger import Hold, Ledger
+    from ablate.study import Study
 
 __all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "ui_command"]
 

@@ -14,7 +14,7 @@ from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, redacted, scrubbed
 from ablate.tracking.environment import environment_tags
 from ablate.tracking.projector import Projector
-from ablate.tracking.store import Store, open_store
+from ablate.tracking.store import RefusedError, Store, open_store
 from ablate.trial import TrialConfig
 
 log = logging.getLogger(__name__)
@@ -59,28 +59,28 @@ class MlflowTracker:
     def sync(self) -> None:
         """Bring the store up to what the ledger says now."""
         with self._lock:
-            if self._clock() >= self._retry_at:
-                self._attempt(self._catch_up)
+            self._attempt_when_due()
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
         """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
         with self._lock:
             self._models |= {str(config.key): (config, data_dir) for config in configs}
-            self._attempt(self._catch_up)
+            self._attempt_when_due()
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         """Copy files and folders into the artifacts of every parent run of the study."""
         with self._lock:
             self._artifacts |= {path.name: path for path in paths}
-            self._attempt(self._catch_up)
+            self._attempt_when_due()
 
     def close(self) -> None:
         """Sync once more and leave nothing marked as running."""
         with self._lock:
             if self._closed:
                 return
-            caught_up = self._attempt(self._catch_up)
-            if not (self._attempt(self._end) and caught_up) and not self._overtaken():
+            if self._attempt(self._catch_up):
+                self._attempt(self._end)
+            if self._delay and not self._overtaken():
                 log.warning("MLflow %s is behind the ledger; the same command, run again, catches up", self._place)
             self._closed = True
 
@@ -128,7 +128,12 @@ class MlflowTracker:
                     log.warning("MLflow: the model of trial %s is not logged: %s", key, error)
             del self._models[key]
 
+    def _attempt_when_due(self) -> None:
+        if self._clock() >= self._retry_at:
+            self._attempt(self._catch_up)
+
     def _attempt(self, work: Callable[[], None]) -> bool:
+        """Do `work`; return whether the store answers and this driver may go on."""
         if self._closed or self._overtaken():
             return False
         try:
@@ -137,7 +142,7 @@ class MlflowTracker:
             return False
         except Exception as error:
             self._fail(error)
-            return False
+            return isinstance(error, RefusedError)
         if self._delay and work == self._catch_up:
             log.warning("MLflow %s has caught up with the ledger again", self._place)
             self._delay = self._retry_at = 0.0

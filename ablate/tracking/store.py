@@ -160,6 +160,7 @@ def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store
     quiet_environment()
     import mlflow
 
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
     for name in NOISY:  # each failed call would print a traceback; the tracker speaks once
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = sqlite_file(uri)
