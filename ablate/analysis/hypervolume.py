@@ -36,9 +36,9 @@ class Hypervolume:
     @property
     def rule(self) -> str:
         """Say in one or two sentences how the value came about."""
-        axes = f" on log10 of {', '.join(self.log_axes)}" if self.log_axes else ""
+        axes = f"With {', '.join(self.log_axes)} in log10, against" if self.log_axes else "Against"
         points = ", ".join(f"{metric} = {value:.6g}" for metric, value in self.reference.items())
-        text = f"Hypervolume{axes} against the reference point {points}"
+        text = f"{axes} the reference point {points}"
         if not self.derived:
             return f"{text}, as the study file declares."
         return (

@@ -21,7 +21,8 @@ def write_report(
 ) -> Path:
     """Write home/report/index.html, *.csv and *.png from the trials and reports tables; return the page's path.
 
-    `notes` are the ledger's events (kind, dataset, created_at). Raises ReportError where the folder cannot be written.
+    `notes` are the ledger's events (kind, dataset, created_at). Raises AblateError, in one line, where
+    the folder cannot be written.
     """
     from ablate.report.page import write  # altair and vl-convert take a second to import; the terminal's front must not
 

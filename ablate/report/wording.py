@@ -35,7 +35,19 @@ def status_lines(
         opened = [n.created_at for n in notes if n.kind == "test_opened" and n.dataset == dataset]
         when = f", opened once at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(min(opened)))} UTC" if opened else ""
         lines.append((f"Status of {dataset}", words + when))
-    return lines
+    return [*lines, ("Hypervolume", hypervolume_rule(study))]
+
+
+def hypervolume_rule(study: Study) -> str:
+    """Return in short how the hypervolume is computed; each data set's section has the numbers."""
+    if len(study.objectives) == 1:
+        return "none: one objective is declared"
+    logs = ", ".join(o.metric for o in study.objectives if o.log)
+    derived = ", ".join(o.metric for o in study.objectives if o.reference is None)
+    axes = f"log10 of {logs}; " if logs else ""
+    if not derived:
+        return f"{axes}reference point as the study file declares"
+    return f"{axes}reference point of {derived} derived from the worst complete trial (not declared in the study file)"
 
 
 def seeds_text(study: Study, reports: pl.DataFrame) -> str:
