@@ -260,7 +260,7 @@ def test_the_confirmed_front_is_that_of_the_finished_trials(tmp_path: Path) -> N
     def value(config: TrialConfig, epoch: int) -> float:
         if config.key.number == 4 and config.stage == "search":
             return math.nan if epoch == 9 else 0.999
-        return accuracy(config, epoch)
+        return accuracy(config, 9) if epoch == 9 else 0.9 + accuracy(config, epoch) / 20  # stopped ones look best
 
     with driving(study, url_in(tmp_path)) as search:
         run_all(search, value)

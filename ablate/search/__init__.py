@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablate.registry import SAMPLERS, SCHEDULERS
 from ablate.search.confirmation import FrontMember
-from ablate.search.samplers import SamplerRequest
+from ablate.search.request import SamplerRequest
 from ablate.search.schedulers import Scheduler, SchedulerRequest
 from ablate.search.search import Search
 

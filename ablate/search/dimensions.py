@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -149,9 +150,12 @@ class Dimensions:
         return inner
 
 
+@lru_cache(maxsize=8)
 def shuffled(size: int, *, study_seed: int, dataset: str, purpose: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return a permutation of range(size) that only the study's seed, the data set and the purpose decide."""
-    return stream(study_seed, dataset, 0, "sampler", purpose).permutation(size)
+    order = stream(study_seed, dataset, 0, "sampler", purpose).permutation(size)
+    order.setflags(write=False)
+    return order
 
 
 def walk(

@@ -13,6 +13,7 @@ from ablate.search.confirmation import FrontMember, confirmation_trials, front, 
 from ablate.search.progress import Progress, Step, losses, metric_of
 from ablate.search.schedulers import Scheduler, SchedulerRequest
 from ablate.search.suggester import Measure, Suggester
+from ablate.study import VARIANT
 from ablate.trial import Decision, TrialConfig, TrialKey
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Lane:
         found = self.suggester.suggest(number)
         if found is None:
             return None
-        variant = found.parameters.get("variant")
+        variant = found.parameters.get(VARIANT)
         config = TrialConfig(
             key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
             stage="search",

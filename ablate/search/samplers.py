@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from ablate.errors import RequestError, did_you_mean
-from ablate.search.dimensions import Dimensions
+from ablate.search.request import SamplerRequest
 from ablate.search.sequences import GridSequence, SobolSequence
 
 IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; stopped trials reach them as violated constraints (outcomes.py)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplerRequest:
-    """What a sampler is built from, for one suggestion.
-
-    `seed` belongs to this suggestion alone. `rejected` holds the trial attributes of the suggestion before it,
-    where that one was turned down.
-    """
-
-    name: str
-    dimensions: Dimensions
-    study_seed: int
-    dataset: str
-    seed: int
-    objectives: int
-    startup_trials: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    rejected: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_tpe(request: SamplerRequest) -> BaseSampler:

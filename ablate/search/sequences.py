@@ -12,11 +12,10 @@ from optuna.trial import FrozenTrial
 from ablate.errors import RequestError
 from ablate.randomness import stream
 from ablate.search.dimensions import GRID_LIMIT, Dimensions, shuffled, walk
+from ablate.search.request import SamplerRequest
 
 if TYPE_CHECKING:
     import optuna
-
-    from ablate.search.samplers import SamplerRequest
 
 PLACE = "ablate:place"
 

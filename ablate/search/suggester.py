@@ -20,8 +20,9 @@ from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, shuffled, wa
 from ablate.search.history import STUDY_NAME, History
 from ablate.search.outcomes import Outcomes
 from ablate.search.progress import STATIC_METRICS, Progress, metric_of
-from ablate.search.samplers import SamplerRequest
+from ablate.search.request import SamplerRequest
 from ablate.search.sequences import SequenceEndedError, SequenceSampler
+from ablate.study import VARIANT
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -186,7 +187,7 @@ class Suggester:
             model, _, train = self.study.configs(self.dataset, parameters)
         except ValidationError as error:
             return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
-        if _configuration(parameters.get("variant"), model, train) in self._seen:
+        if _configuration(parameters.get(VARIANT), model, train) in self._seen:
             return _Refusal(reason=None)
         size = self.measure(model, self.shape())
         for constraint in self.study.constraints:
