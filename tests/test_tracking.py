@@ -19,10 +19,10 @@ from ledgers import Clock
 from tracked import NAN, WRITES, World, mlflow, runs, world
 
 from ablate.config import ModelConfig
-from ablate.errors import RegistryError
+from ablate.errors import RegistryError, RequestError
 from ablate.ledger import Ledger, NewTrial
 from ablate.tracking import build
-from ablate.trial import TrialConfig, TrialState
+from ablate.trial import Report, TrialConfig, TrialState
 
 __all__ = ["runs", "world"]
 
@@ -171,6 +171,16 @@ def test_a_finished_study_is_resumed_without_looking_at_each_trial(
     assert len(calls) < 8, calls
 
 
+def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(world: World) -> None:
+    key = world.add(0, replicates=1, parameters={"my.täste (ml): x": "y" * 7000})
+    world.commit(key, Report(epoch=1, metrics=({"loss(µ)": 2.0},), wall_seconds=1.0), TrialState.COMPLETE)
+    world.tracker().sync()
+    run = world.trial_runs()["one", 0]
+    assert run.data.params["my.t_ste _ml__ x"] == "y" * 5999 + "…"
+    assert run.data.metrics["loss___"] == 2.0
+    assert run.info.status == "FINISHED"
+
+
 def test_report_and_tables_are_artifacts_of_every_parent(world: World, tmp_path: Path) -> None:
     world.plant()
     (tmp_path / "report").mkdir()
@@ -210,6 +220,8 @@ def test_trackers_are_found_by_name(world: World) -> None:
     nothing.sync()
     nothing.close()
     assert build("mlflow", **same_for_all).uri == f"sqlite:///{world.runs.resolve()}/mlflow.db"  # type: ignore[attr-defined]
+    with pytest.raises(RequestError, match="MLflow's store of files file:///x cannot be written safely"):
+        build("mlflow", **{**same_for_all, "uri": "file:///x"})
     with pytest.raises(RegistryError, match=r"tracker 'mlfow' is not known\. Did you mean 'mlflow'"):
         build("mlfow", **same_for_all)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,16 @@ def test_databases_keep_artifacts_below_the_runs_and_servers_choose(tmp_path: Pa
 
 def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path: Path) -> None:
     uri = "postgresql://ada:s3cret@127.0.0.1:9/x"
-    command = ui_command(uri, runs=tmp_path, port=5123)
+    command = ui_command(uri, port=5123)
     assert "s3cret" not in " ".join(command.arguments)
     assert command.environment["MLFLOW_BACKEND_STORE_URI"] == uri
     assert command.environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert command.url == "http://127.0.0.1:5123"
     assert command.arguments[:4] == (sys.executable, "-m", "mlflow", "server")
+    (tmp_path / "mlflow.db").write_bytes(b"")
+    beside = ui_command(default_uri(tmp_path)).arguments
+    assert beside[-2:] == ("--artifacts-destination", f"{tmp_path.as_uri()}/mlartifacts")
+    command = replace(command, arguments=command.arguments + beside[-2:])
     options = {argument for argument in command.arguments if argument.startswith("--")}
     mlflow_cli = pytest.importorskip("mlflow.cli")
     known = {name: option.envvar for option in mlflow_cli.server.params for name in option.opts}
@@ -66,9 +71,9 @@ def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path
 
 def test_where_there_is_nothing_to_serve_the_user_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"http://\*\*\*@host:5000 is a server with pages of its own"):
-        ui_command("http://ada:s3cret@host:5000", runs=tmp_path)
+        ui_command("http://ada:s3cret@host:5000")
     with pytest.raises(RequestError, match=r"mlflow\.db does not exist: no study has been tracked there yet"):
-        ui_command(default_uri(tmp_path), runs=tmp_path)
+        ui_command(default_uri(tmp_path))
 
 
 def test_the_users_own_settings_of_mlflow_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ablate.errors import CheckpointError, RequestError, StaleDriverError
 from ablate.ledger import Hold, Ledger
 from ablate.study import Study
-from ablate.tracking.address import artifact_root, default_uri, redacted, scrubbed
+from ablate.tracking.address import artifact_root, default_uri, dialect, redacted, scrubbed
 from ablate.tracking.environment import environment_tags
 from ablate.tracking.projector import Projector
 from ablate.tracking.store import RefusedError, Store, open_store
@@ -165,6 +165,12 @@ def build(
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
     Nothing is imported or connected before the first call. Without `hold` the ledger is only read, and runs that it
-    does not name are found by their tags.
+    does not name are found by their tags. Raises RequestError for a folder as store (`file:`, `./mlruns`): MLflow would
+    write a metric there a second time when it is sent again.
     """
+    if uri is not None and dialect(uri) == "file":
+        raise RequestError(
+            f"MLflow's store of files {redacted(uri)} cannot be written safely after an interruption: name a database"
+            f" (sqlite:///{home.parent.absolute()}/mlflow.db) or a server (http://…)"
+        )
     return MlflowTracker(uri=uri or default_uri(home.parent), study=study, ledger=ledger, hold=hold, home=home)

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ablate.errors import RequestError
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, redacted, sqlite_file
@@ -22,9 +21,8 @@ class UiCommand:
     url: str
 
 
-def ui_command(uri: str, *, runs: Path, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
-    """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`; `runs` is the folder
-    of studies, for artifacts that others send to this server.
+def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
+    """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`.
 
     Raises RequestError where there is nothing to serve: `uri` is a server already, or its SQLite file does not exist.
     """
@@ -34,9 +32,8 @@ def ui_command(uri: str, *, runs: Path, port: int = 5000, host: str = "127.0.0.1
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
     arguments = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
-    root = artifact_root(uri, runs)
-    if root is not None:
-        arguments += ["--artifacts-destination", root]
+    if file is not None:  # what others send to this server lies beside what studies put there themselves
+        arguments += ["--artifacts-destination", str(artifact_root(uri, file.parent))]
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
     environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     return UiCommand(arguments=tuple(arguments), environment=environment, url=f"http://{host}:{port}")
