@@ -17,6 +17,7 @@ from ablate.analysis import front
 from ablate.errors import AblateError
 from ablate.report import front_lines, front_table, page, write_report
 from ablate.report.drawing import PALETTES, painted
+from ablate.report.findings import summary
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -214,6 +215,8 @@ def test_study_of_one_trial_is_called_unconfirmed(tmp_path):
     rows = [trial_row("digits", 0, val_accuracy=0.9)]
     reader = read(make_study(), trials_of(rows), reports_of(report_rows(rows[0], [0.9])), tmp_path)
     assert "unconfirmed: a single search-stage validation number" in reader.text
+    assert reader.text.count("Most accurate; none cheaper within 1 point") == 1
+    assert "Cheapest on the front" not in reader.text
     assert "width 8 · no mlp reaches 90.00% validation accuracy with 1,000 parameters" in reader.text
     assert "not identifiable, because 1 distinct size, 6 are needed" in reader.text
     assert [r[5] for r in reader.rows if len(r) == 8][1] == "–"
@@ -288,3 +291,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "report").write_text("a file in the way")
     with pytest.raises(AblateError, match=r"report cannot be written below .*report: File exists"):
         write_report(make_study(), trials_of([]), reports_of([]), tmp_path)
+
+
+def test_summary_names_the_best_the_cheapest_close_to_it_and_the_cheapest():
+    study = make_study()
+    sizes, accuracies = (100, 1000, 5000, 20_000), (0.80, 0.93, 0.945, 0.95)
+    rows = [trial_row("digits", i, params=sizes[i], val_accuracy=accuracies[i]) for i in range(4)]
+    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    assert [pick.role for pick in picks] == [
+        "Most accurate",
+        "Cheapest within 1 point of the best",
+        "Cheapest on the front",
+    ]
+    assert [pick.quality for pick in picks] == ["95.00%", "94.50%", "80.00%"]
+    assert "94.50% validation accuracy with 5,000 parameters: 0.50 points below the best network, at 1/4 of" in answer

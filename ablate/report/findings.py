@@ -115,8 +115,10 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
     cheapest = min(rows, key=lambda row: (row[size], -better * row[name]))
     top = "Most accurate" if is_share(name) else f"Best {spoken(name)}"
     allowance = "1 point" if is_share(name) else f"{CLOSE_RELATIVE:.0%}"
-    chosen = ((top, best), (f"Cheapest within {allowance} of it", close), ("Cheapest on the front", cheapest))
-    picks = tuple(_pick(study, role, row, best) for role, row in chosen)
+    chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
+    chosen[close["trial"]] = (f"Cheapest within {allowance} of the best", close)
+    chosen[best["trial"]] = (top if close is not best else f"{top}; none cheaper within {allowance}", best)
+    picks = tuple(_pick(study, role, row, best) for role, row in reversed(chosen.values()))
     return _answer(study, dataset, best, close, allowance), picks
 
 

@@ -76,8 +76,8 @@ def short_name(parameter: str) -> str:
 
 def setting(name: str, value: Any) -> str:
     """Return one setting as `width 48`; numbers in three digits."""
-    if name.endswith(".mlp") and value == 0:
-        return "no mlp"
+    if value == "none" or (name.endswith(".mlp") and value == 0):
+        return f"no {short_name(name)}"
     if isinstance(value, bool):
         return f"{short_name(name)} {'yes' if value else 'no'}"
     return f"{short_name(name)} {value:.3g}" if isinstance(value, float) else f"{short_name(name)} {value}"
