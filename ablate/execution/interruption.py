@@ -26,14 +26,19 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._former[number] = signal.signal(number, self._arrived)
+            kept = {number: signal.getsignal(number) for number in SIGNALS}
+            self._former = {number: former for number, former in kept.items() if former is not signal.SIG_IGN}
+        self.listen()
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, former in self._former.items():
             signal.signal(number, former if former is not None else signal.SIG_DFL)
+
+    def listen(self) -> None:
+        """Take the signals, also back from a library that has taken them inside the block, as `ray.init` does."""
+        for number in self._former:
+            signal.signal(number, self._arrived)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt(signal) if one has arrived."""

@@ -50,6 +50,8 @@ class RayExecutor:
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
         with Interruption() as interruption, connected(self.address):
+            interruption.listen()
+            interruption.check()
             held = plan(
                 node_resources(),
                 gpus=self.gpus,
