@@ -69,11 +69,10 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
             try:
                 with _synced(tracker), _progress(study, ledger, engine, console) as progress:
                     executor.run(engine, on_event=progress.update)
-            except KeyboardInterrupt:
+                report = write_results(ledger, study, home)
+                _publish(tracker, ledger, study, home, settings)
+            finally:
                 tracker.close()
-                raise
-            report = write_results(ledger, study, home)
-            _publish(tracker, ledger, study, home, settings)
         console.print(front_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
@@ -190,7 +189,6 @@ def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, setting
     tracker.sync()
     tracker.log_models(confirmed, data_dir=settings.data_dir)
     tracker.log_artifacts([home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"])
-    tracker.close()
 
 
 def _refuse_empty(ledger: Ledger, study: Study) -> None:

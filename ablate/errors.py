@@ -1,18 +1,18 @@
 """Every error that `ablate` raises on purpose, as one tree.
 
-    AblateError                 anything below; the CLI prints it in plain words, without a traceback
-    ├── RequestError            the request is wrong: exit code 2, nothing was started
-    │   ├── StudyFileError      the study file has faults (all of them listed)
-    │   ├── DataError           a data set is missing or damaged
-    │   ├── RegistryError       an unknown name, or an import path that does not resolve
-    │   ├── ResourceError       more GPUs, CPUs or memory asked for than the cluster has
-    │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
-    ├── StudyFailedError        the study itself failed: exit code 1
-    ├── LedgerError             the ledger cannot be opened, read or written
-    │   ├── LedgerHeldError     another driver holds the study (who, where and until when are said)
-    │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
-    ├── CheckpointError         a checkpoint is missing, damaged or of another model
-    └── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
+AblateError                 anything below; the CLI prints it in plain words, without a traceback
+├── RequestError            the request is wrong: exit code 2, nothing was started
+│   ├── StudyFileError      the study file has faults (all of them listed)
+│   ├── DataError           a data set is missing or damaged
+│   ├── RegistryError       an unknown name, or an import path that does not resolve
+│   ├── ResourceError       more GPUs, CPUs or memory asked for than the cluster has
+│   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
+├── StudyFailedError        the study itself failed: exit code 1
+├── LedgerError             the ledger cannot be opened, read or written
+│   ├── LedgerHeldError     another driver holds the study (who, where and until when are said)
+│   └── StaleDriverError    this driver's epoch has passed; its writes are refused
+├── CheckpointError         a checkpoint is missing, damaged or of another model
+└── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
 """
 
 from __future__ import annotations
