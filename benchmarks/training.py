@@ -97,14 +97,14 @@ def plain_epochs(config: ModelConfig, shape: InputShape, data: Data, *, limit: i
     while True:
         module.train()
         order = torch.randperm(len(targets))
-        for index in order[: len(order) // BATCH * BATCH].split(BATCH):
+        for index in torch.split(order[: len(order) // BATCH * BATCH], BATCH):
             loss = F.cross_entropy(module(data.tokens(inputs[index])), targets[index])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         module.eval()
         with torch.no_grad():
-            parts = zip(data.test_inputs.split(256), data.test_targets.split(256), strict=True)
+            parts = zip(torch.split(data.test_inputs, 256), torch.split(data.test_targets, 256), strict=True)
             right = sum(int((module(data.tokens(x)).argmax(-1) == y).sum()) for x, y in parts)
         yield right / len(data.test_targets)
 

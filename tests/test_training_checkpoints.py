@@ -114,6 +114,20 @@ def test_a_fragment_of_a_killed_process_is_ignored_and_removed(tmp_path: Path) -
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_reading_a_predictor_leaves_a_folder_that_is_written_to_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(train(trial(), checkpoints=tmp_path))
+    truncate(tmp_path / "epoch-000004.safetensors")
+    (tmp_path / "epoch-000005.safetensors.4711.tmp").write_bytes(b"half")
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    module = predictor(trial(), tmp_path, 1)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert "epoch-000004.safetensors" in caplog.text
+    expected = checkpoint.read(tmp_path / "epoch-000003.safetensors").tensors["weights.head.weight"][1]
+    assert torch.equal(module.state_dict()["head.weight"], expected)
+
+
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write checkpoint .*file/trial.*: Not a directory"):

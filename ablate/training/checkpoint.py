@@ -75,26 +75,28 @@ def write(folder: Path, config: TrialConfig, shape: InputShape, report: Report, 
         raise CheckpointError(f"cannot write checkpoint {path}: {error.strerror or error}") from error
 
 
-def newest(folder: Path, config: TrialConfig) -> Checkpoint | None:
-    """Return the newest whole checkpoint of `config` in `folder`, or None; damaged ones are logged and removed.
+def newest(folder: Path, config: TrialConfig, *, repair: bool = False) -> Checkpoint | None:
+    """Return the newest whole checkpoint of `config` in `folder`, or None; damaged ones are logged and passed over.
 
-    Raises CheckpointError where a whole checkpoint is of another trial, or where a file cannot be read or removed.
+    `repair` also removes damaged files and fragments: for the one process that writes here. Raises CheckpointError
+    where a whole checkpoint is of another trial, or where a file cannot be read or removed.
     """
     try:
-        for leftover in folder.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+        for fragment in folder.glob("*.tmp") if repair else ():
+            fragment.unlink(missing_ok=True)
         for path in _newest_first(folder):
             try:
                 found = read(path)
             except CheckpointError as error:
                 logger.warning("%s; falling back to the one before", error)
-                path.unlink(missing_ok=True)
+                if repair:
+                    path.unlink(missing_ok=True)
                 continue
             _check_identity(path, found, config)
             return found
+        return None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoints in {folder}: {error.strerror or error}") from error
-    return None
 
 
 def read(path: Path) -> Checkpoint:

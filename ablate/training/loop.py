@@ -54,7 +54,7 @@ def train(
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data)
     last, wall_seconds = 0, 0.0
-    saved = checkpoint.newest(checkpoints, config) if checkpoints is not None else None
+    saved = checkpoint.newest(checkpoints, config, repair=True) if checkpoints is not None else None
     if saved is not None:
         trial.group.restore(saved.tensors)
         last, wall_seconds = saved.report.epoch, saved.report.wall_seconds
