@@ -21,10 +21,11 @@ def initial(seed: int = 0, study_seed: int = 7, dataset: str = "digits", **chang
 
 
 def test_shared_paths_start_equal_in_all_variants() -> None:
+    """All but the embedding's bias, which answers to the positions."""
     full = initial(mlp=10, pool="cls", position="learned")
     others = [initial(similarity="shared"), initial(value="none", depth=5), initial(pair_position=3, heads=3)]
     for other in others:
-        shared = {n for n in full if n in other and full[n].shape == other[n].shape}
+        shared = {n for n in full if n in other and full[n].shape == other[n].shape} - {"embedding.bias"}
         assert {"embedding.weight", "head.weight", "blocks.1.attention.key.weight"} <= shared
         assert all(torch.equal(full[n], other[n]) for n in shared)
 
@@ -68,9 +69,20 @@ def test_scales_are_those_declared() -> None:
     assert values["blocks.0.attention.key.weight"].std().item() == pytest.approx(200**-0.5, rel=0.02)
     assert values["blocks.0.mlp.output.weight"].std().item() == pytest.approx(400**-0.5, rel=0.02)
     assert values["blocks.0.attention.pair_position"].sum().item() == pytest.approx(1.0)
-    assert all(v.eq(0).all() for n, v in values.items() if n.endswith("bias"))
+    assert all(v.eq(0).all() for n, v in values.items() if n.endswith("bias") and n != "embedding.bias")
     assert values["blocks.0.mlp_norm.weight"].eq(1).all()
     assert all(v.dtype == torch.float32 and v.is_contiguous() for v in values.values())
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_blank_patches_start_centred(pool: str) -> None:
+    """Without content, the vectors of the patches sum to zero: what all places share is taken out."""
+    module = build(config(pool=pool), SHAPE)
+    module.load_state_dict(initial(pool=pool))
+    blank = torch.zeros(1, SHAPE.tokens, SHAPE.features)
+    patches = module.embedded(blank)[:, -SHAPE.tokens :].detach()
+    assert patches.std() > 0.1
+    torch.testing.assert_close(patches.mean(1), torch.zeros(1, 12), rtol=0, atol=1e-6)
 
 
 def test_names_and_shapes_are_those_of_the_module() -> None:

@@ -12,7 +12,9 @@ from ablate.models.block import Block
 from ablate.models.layers import Draw, Projection, prefixed, under
 from ablate.models.positions import pair_sinusoidal, sinusoidal
 
-EMBEDDING_GAIN = 0.4  # below the positions' root mean square of 0.7, so that places are told apart from the first step
+EMBEDDING_GAIN = (
+    0.2  # below the root mean square of the centred places, so that places are told apart from the first step
+)
 HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
 
 
@@ -56,7 +58,7 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor, *, return_weights: bool = False) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Return scores; with `return_weights` also each block's attention weights [*R, B, H, T, T]."""
-        tokens, maps = self._embedded(x), []
+        tokens, maps = self.embedded(x), []
         for block in self.blocks:
             tokens, weights = block.attend(tokens)
             if return_weights:
@@ -67,7 +69,7 @@ class Transformer(nn.Module):
         scores: Tensor = self.head(pooled)
         return (scores, tuple(maps)) if return_weights else scores
 
-    def _embedded(self, x: Tensor) -> Tensor:
+    def embedded(self, x: Tensor) -> Tensor:
         """Return token vectors [*R, B, T, N], the class token first, with positions added."""
         tokens: Tensor = self.embedding(x)
         if self.class_token is not None:
@@ -79,8 +81,15 @@ class Transformer(nn.Module):
         return tokens if fixed is None else tokens + fixed.to(tokens.dtype)
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
-        """Return initial values by parameter name, from standard normal values drawn per path."""
+        """Return initial values by parameter name, from standard normal values drawn per path.
+
+        The embedding's bias starts at minus the mean of the fixed positions: most of their channels hardly change
+        over a few tokens, and a part that all tokens share would rule every similarity and every norm.
+        """
         values = prefixed("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
+        if self.fixed_position is not None:
+            of_patches = self.fixed_position[0 if self.class_token is None else 1 :]
+            values["embedding.bias"] = -of_patches.mean(0)
         values |= prefixed("head", self.head.initial(under(draw, "head"), gain=HEAD_GAIN))
         if self.class_token is not None:
             values["class_token"] = draw("class_token", tuple(self.class_token.shape))
