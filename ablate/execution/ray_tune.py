@@ -103,11 +103,11 @@ def _tune(conductor: Conductor, held: Plan) -> None:
         )
         try:
             tuner.fit()
-        except BaseException as error:
+        except Halt as halt:
+            if halt.__cause__ is not None:
+                raise halt.__cause__ from None
+        finally:
             conductor.release()
-            if isinstance(error, Halt) and error.__cause__ is not None:
-                raise error.__cause__ from None
-            raise
 
 
 def _name(trial: Trial) -> str:

@@ -1,16 +1,22 @@
-"""How many trials fit on which nodes, what is refused, and what is said then; no Ray is started."""
+"""The parts of execution that need no Ray running: what fits on which nodes, signals, data kept in memory."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+from pathlib import Path
 
+import counted
 import pytest
 
+from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import ResourceError
 from ablate.execution.cluster import connected, environment, plan
+from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
+from ablate.training import train
+from ablate.trial import TrialConfig, TrialKey, checkpoint_folder
 
 LAPTOP = [{"CPU": 2.0}]
 ONE_BOX = [{"CPU": 64.0, "GPU": 8.0}]
@@ -127,3 +133,26 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:
+    task = TaskConfig(task="counted:build", patch=(4, 4), train_limit=64)
+    model, schedule = ModelConfig(width=8, depth=1, mlp=0), TrainConfig(epochs=1, batch_size=32)
+    config = TrialConfig(
+        key=TrialKey(study="s", dataset="digits", number=0),
+        stage="search",
+        model=model,
+        task=task,
+        train=schedule,
+        seeds=(0,),
+        study_seed=1,
+    )
+    direct = list(train(config, data_dir=None, checkpoints=None))
+    before = counted.LOADS
+    for attempt in ("a", "b"):
+        place = {"home": tmp_path / attempt, "data_dir": None, "device": "cpu"}
+        (report,) = Assignment(config=config, **place, trainer="train", threads=1).reports()
+        assert report.metrics == direct[0].metrics
+        assert (checkpoint_folder(tmp_path / attempt, config.key) / str(report.checkpoint)).exists()
+    loads = counted.LOADS - before
+    assert loads == 1

@@ -1,0 +1,189 @@
+"""Seconds per trial that trains nothing: through our whole path and through plain Ray Tune, interleaved in one run.
+
+    python benchmarks/overhead.py                         # two rounds, about three minutes on two cores
+    python benchmarks/overhead.py --rounds 1 --trials 20 --skip default
+
+Each trial makes one report. All sides share one Ray and its CPUs. Ours is the search (TPE), the ledger (SQLite) and an
+executor; "MLflow" adds the tracker as the driver runs it, up to its last sync. Plain Ray Tune draws one parameter at
+random and writes its own logs, as it does when nothing is set. "run / n" is a whole run, with the start of its workers,
+over its trials; "per trial" leaves the start out: from the first to the last finished trial, over those between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from ablate.config import InputShape
+from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.ledger import Ledger
+from ablate.models import measure
+from ablate.search import Search
+from ablate.study_file import parse_study
+from ablate.tracking import build as build_tracker
+from ablate.trial import Report, TrialConfig
+
+STUDY = """\
+study: overhead
+datasets: {digits: {patch: 2}}
+model: {width: {choices: [16, 32]}, depth: 1}
+training: {epochs: 1, learning_rate: {float: [1.0e-4, 1.0e-1], log: true}}
+objectives: [{metric: val_loss, direction: minimize}, {metric: params, direction: minimize}]
+budget: {trials: %d}
+confirm: null
+"""
+SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1438)
+SYNC_SECONDS = 3.0  # as the driver does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Wall seconds of one run of `trials` trials, and from the first to the last of them finished."""
+
+    trials: int
+    run_seconds: float
+    between_seconds: float
+
+
+def noop(config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str) -> Iterator[Report]:
+    """Report a loss and train nothing."""
+    loss = abs(config.train.learning_rate - 1e-2)
+    metrics = {"train_loss": loss, "val_loss": loss, "val_accuracy": 1 - loss}
+    yield Report(epoch=1, metrics=(metrics,), wall_seconds=0.0, diverged=(False,), final=True)
+
+
+def ours(trials: int, *, executor: str, tracker: str) -> Timing:
+    """Run a study as the driver does."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "overhead"
+        home.mkdir()
+        text = STUDY % trials
+        study = parse_study(text)
+        claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
+        runs: Executor = (LocalExecutor if executor == "local" else RayExecutor)(
+            home=home, device="cpu", trainer="overhead:noop"
+        )
+        with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger, ledger.hold(study.name, **claim) as hold:
+            started = time.perf_counter()
+            shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, hold=hold, home=home)
+            search = Search(study, hold, ledger, measure=measure, shape_of=lambda dataset: SHAPE)
+            with kept_up(shown.sync):
+                runs.run(search, on_event=lambda: None)
+            shown.close()
+            seconds = time.perf_counter() - started
+            ended = [t.finished_at for t in ledger.trials(study.name) if t.finished_at is not None]
+        if len(ended) != trials:
+            raise SystemExit(f"{len(ended)} of {trials} trials ended")
+        return Timing(trials=trials, run_seconds=seconds, between_seconds=max(ended) - min(ended))
+
+
+@contextmanager
+def kept_up(sync: Callable[[], None]) -> Iterator[None]:
+    """Call `sync` every few seconds from a thread of its own."""
+    ended = threading.Event()
+
+    def keep_up() -> None:
+        while not ended.wait(SYNC_SECONDS):
+            sync()
+
+    thread = threading.Thread(target=keep_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Ends(tune.Callback):
+    """Notes when Tune lets a trial go."""
+
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+
+    def on_trial_complete(self, *_: object, **__: object) -> None:
+        """Note the moment."""
+        self.moments.append(time.perf_counter())
+
+
+def noop_function(config: dict[str, Any]) -> None:
+    """Report a loss and train nothing."""
+    tune.report({"val_loss": abs(config["learning_rate"] - 1e-2)})
+
+
+def plain(trials: int, *, reuse: bool) -> Timing:
+    """Run plain Ray Tune with its own loggers."""
+    ends = Ends()
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        tune.Tuner(
+            noop_function,
+            param_space={"learning_rate": tune.loguniform(1e-4, 1e-1)},
+            tune_config=tune.TuneConfig(num_samples=trials, reuse_actors=reuse),
+            run_config=tune.RunConfig(storage_path=folder, verbose=0, callbacks=[ends]),
+        ).fit()
+        seconds = time.perf_counter() - started
+    return Timing(trials=trials, run_seconds=seconds, between_seconds=max(ends.moments) - min(ends.moments))
+
+
+SIDES: dict[str, tuple[str, Callable[[int], Timing]]] = {
+    "local": ("ours, in process", lambda n: ours(n, executor="local", tracker="none")),
+    "ray": ("ours, Ray", lambda n: ours(n, executor="ray", tracker="none")),
+    "ray-mlflow": ("ours, Ray, MLflow", lambda n: ours(n, executor="ray", tracker="mlflow")),
+    "reuse": ("plain Ray Tune, reuse_actors", lambda n: plain(n, reuse=True)),
+    "default": ("plain Ray Tune, default", lambda n: plain(n, reuse=False)),
+}
+
+
+def main() -> None:
+    """Time every side in turn, round by round, and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=60, help="trials per run; a fifth of it for the slow default")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--skip", nargs="*", default=[], choices=list(SIDES))
+    options = parser.parse_args()
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # without it plain Tune prints a table per trial
+    sys.modules["overhead"] = sys.modules["__main__"]
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    timings: dict[str, list[Timing]] = {name: [] for name in SIDES if name not in options.skip}
+    for round_number, name in itertools.product(range(options.rounds), timings):
+        trials = max(5, options.trials // 5) if name == "default" else options.trials
+        print(f"round {round_number + 1}: {SIDES[name][0]}, {trials} trials", file=sys.stderr, flush=True)
+        timings[name].append(SIDES[name][1](trials))
+    print(table(timings))
+    ray.shutdown()
+
+
+def table(timings: dict[str, list[Timing]]) -> str:
+    """Return the timings as a Markdown table: medians over the rounds, with the machine and the versions below."""
+    lines = ["| path | n | run / n (s) | per trial (s) |", "|---|---|---|---|"]
+    for name, runs in timings.items():
+        run = statistics.median(t.run_seconds / t.trials for t in runs)
+        between = statistics.median(t.between_seconds / (t.trials - 1) for t in runs)
+        lines.append(f"| {SIDES[name][0]} | {len(runs)} x {runs[0].trials} | {run:.3f} | {between:.3f} |")
+    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "optuna", "mlflow", "sqlalchemy"))
+    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    machine = (
+        f"{os.cpu_count()} CPUs ({platform.machine()}), load {load}; Python {platform.python_version()}, {packages}"
+    )
+    return "\n".join([*lines, "", machine])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The digits task, counting how often its data are loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ablate.config import TaskConfig
+from ablate.tasks import Data, Task, load_task
+
+LOADS = 0
+
+
+class Counted:
+    """Does what another task does, and counts."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.shape, self.check, self.loss, self.metrics = task.shape, task.check, task.loss, task.metrics
+
+    def load(self, data_dir: Path | None) -> Data:
+        global LOADS
+        LOADS += 1
+        return self._task.load(data_dir)
+
+
+def build(config: TaskConfig) -> Counted:
+    """Return the digits task with a counter."""
+    return Counted(load_task(config.model_copy(update={"task": "digits"})))
