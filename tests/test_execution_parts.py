@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 import counted
@@ -87,9 +88,23 @@ def test_impossible_requests_say_what_there_is_and_what_to_type(
         plan(nodes, gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=cpus)
 
 
-def test_the_ray_client_is_refused_with_what_to_type_instead() -> None:
-    with pytest.raises(ResourceError, match="Give HOST:6379"), connected("ray://head:10001"):
-        pass
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("ray://head:10001", "the Ray Client is not supported. Give HOST:6379"),
+        ("head", "--address head: not of the form HOST:PORT, and not 'auto'."),
+        ("no.such.host.invalid:6379", "nothing answers at no.such.host.invalid:6379"),
+        ("auto", "--address auto: nothing answers at "),
+    ],
+)
+def test_an_address_where_no_cluster_is_is_refused_at_once(
+    address: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(ResourceError, match=re.escape(message)), connected(address):
+            pass
 
 
 def test_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

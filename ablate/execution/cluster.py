@@ -6,18 +6,24 @@ import logging
 import math
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private import ray_logging
+from ray._private import ray_logging, services
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import RayError
 
 from ablate.errors import ResourceError
 
 OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
+CONNECT_SECONDS = 10.0
 EPSILON = 1e-6
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,18 @@ def environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
+def hushed(name: str) -> Iterator[None]:
+    """Let a logger of Ray's say nothing inside the block."""
+    log = logging.getLogger(name)
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
 def connected(address: str | None) -> Iterator[None]:
     """Start a Ray of our own, or join the one at `address`, and leave it afterwards.
 
@@ -59,11 +77,6 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    if address is not None and address.startswith("ray://"):
-        raise ResourceError(
-            f"--address {address}: the Ray Client is not supported. Give HOST:6379 on a machine of the cluster, "
-            "or submit the command as a Ray job."
-        )
     settings: dict[str, Any] = {
         "address": address or "local",
         "log_to_driver": False,
@@ -71,20 +84,49 @@ def connected(address: str | None) -> Iterator[None]:
     }
     if address is None:
         settings |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    with _raylet_unheard(), environment(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0"):
+    else:
+        _check_address(address)
+    with _raylet_unheard(), hushed("ray"), environment(**QUIET):
         try:
+            if address is not None:
+                maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
             ray.init(**settings)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, RayError) as error:
             text = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ResourceError(
-                f"--address {address}: no Ray cluster can be joined there: {text}"
+                f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}"
                 if address
-                else f"Ray does not start on this machine: {text} Type --executor local to do without it."
+                else f"Ray does not start on this machine: {text}. Type --executor local to do without it."
             ) from error
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise ResourceError where nothing listens: Ray itself would take two minutes to give up."""
+    if address.startswith("ray://"):
+        raise ResourceError(
+            f"--address {address}: the Ray Client is not supported. Give HOST:6379 on a machine of the cluster, "
+            "or submit the command as a Ray job."
+        )
+    try:
+        place = services.canonicalize_bootstrap_address_or_die(address)  # "auto": RAY_ADDRESS, or what `ray start` left
+    except ValueError as error:
+        raise ResourceError(f"--address {address}: not of the form HOST:PORT, and not 'auto'.") from error
+    except ConnectionError as error:
+        raise ResourceError(
+            f"--address {address}: no Ray runs on this machine. Leave --address out to start one."
+        ) from error
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"--address {address}: nothing answers at {place} ({reason}). Is the cluster up?"
+        ) from error
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
 import warnings
@@ -17,7 +16,7 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
-from ablate.execution.cluster import Plan, connected, environment, node_resources, plan
+from ablate.execution.cluster import Plan, connected, environment, hushed, node_resources, plan
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import TrialActor
@@ -128,12 +127,6 @@ def _quiet(held: Plan) -> Iterator[None]:
         "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
     }
-    log = logging.getLogger("ray.tune")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        with environment(**settings), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+    with hushed("ray.tune"), environment(**settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
