@@ -156,8 +156,9 @@ def test_a_driver_that_was_overtaken_ends_with_that_error_and_nothing_running(ki
     assert all_gone(processes(tmp_path))
 
 
-@BOTH
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("local", signal.SIGINT), ("local", signal.SIGTERM), ("ray", signal.SIGINT)]
+)
 def test_a_signal_ends_the_run_and_leaves_its_trials_running_in_the_ledger(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
