@@ -61,7 +61,9 @@ def plan(
     from ablate.plan_table import plan_lines
     from ablate.study_file import load_study
 
-    made = make_plan(load_study(file), data_dir=data_dir, measure_time=measure_time and output != "csv")
+    study = load_study(file)
+    with errors.status("Sizing every architecture and timing a few steps"):
+        made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv")
     if output == "csv":
         print(made.table().write_csv(), end="")
     elif output == "json":

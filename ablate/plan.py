@@ -15,14 +15,15 @@ import torch
 
 from ablate.config import InputShape, ModelConfig, Size, TrainConfig
 from ablate.models import measure
-from ablate.space import Space
+from ablate.space import Parameter, Space
 from ablate.study import VARIANT, Study
 from ablate.tasks import Data, load_task
 from ablate.training import train
-from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialKey
+from ablate.trial import TrialConfig, TrialKey
 
-LISTED = 60  # architectures listed one by one; larger spaces are sampled evenly
-MEASURED_STEPS = 12
+LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
+ENUMERATED = 200_000
+MEASURED_STEPS, MEASURED_BATCH = 3, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +93,14 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     rows: list[PlannedRow] = []
     for dataset, config in study.datasets.items():
         rows.extend(_rows(study, dataset, load_task(config).shape(data_dir)))
-    seconds = {d: _seconds_per_trial(study, [r for r in rows if r.dataset == d]) for d in study.datasets}
+    by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.datasets}
     return Plan(
         study=study,
         rows=tuple(rows),
         architectures={d: _architectures(study, d).cardinality() for d in study.datasets},
         trials=trials_per_dataset(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
-        seconds_per_trial=seconds if measure_time else None,
+        seconds_per_trial={d: _seconds_per_trial(study, of) for d, of in by_dataset.items()} if measure_time else None,
     )
 
 
@@ -123,14 +124,26 @@ def _architectures(study: Study, dataset: str) -> Space:
 
 
 def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
-    space = _architectures(study, dataset)
-    count = space.cardinality() or 1
-    stride = -(-count // LISTED)
-    for values in itertools.islice(space.grid(), 0, None, stride):
+    space = _thinned(_architectures(study, dataset))
+    listed = list(itertools.islice(space.grid(), ENUMERATED))
+    for values in listed[:: -(-len(listed) // LISTED)]:
         model, _, training = study.configs(dataset, values)
         size = measure(model, shape)
         name = _row_name(values)
         yield PlannedRow(variant=name, dataset=dataset, model=model, train=training, shape=shape, size=size)
+
+
+def _thinned(space: Space) -> Space:
+    """Return `space` with lowest, middle and highest value of each numeric range where it is too large to list."""
+    count = space.cardinality()
+    if count is not None and count <= LISTED:
+        return space
+    thinned = []
+    for p in space.parameters:
+        grid = p.grid() or ()
+        kept = tuple(dict.fromkeys((grid[0], grid[len(grid) // 2], grid[-1]))) if p.kind != "categorical" else p.choices
+        thinned.append(Parameter(name=p.name, kind="categorical", choices=kept, when=p.when))
+    return Space(parameters=tuple(thinned))
 
 
 def _row_name(values: dict[str, Any]) -> str:
@@ -140,39 +153,43 @@ def _row_name(values: dict[str, Any]) -> str:
 
 
 def _seconds_per_trial(study: Study, rows: list[PlannedRow]) -> float:
-    """Return the mean time of a full-length search trial, from a few steps of a small, a middle and a large row.
+    """Return the mean time of a full-length search trial, from a few steps of a small and a middle row.
 
-    Time per step is taken as linear in the FLOPs of a sample between the measured rows.
+    Time per sample is taken as linear in a row's FLOPs.
     """
     ordered = sorted(rows, key=lambda row: row.size.flops)
-    picked = list({id(row): row for row in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}.values())
-    times = [_seconds_of(study, row) for row in picked]
-    scale = sum(times) / sum(row.size.flops for row in picked)
-    overhead = max(0.0, min(t - scale * row.size.flops for t, row in zip(times, picked, strict=True)))
-    return overhead + scale * sum(row.size.flops for row in rows) / len(rows)
+    small, middle = ordered[0], ordered[len(ordered) // 2]
+    base, at_middle = _seconds_per_sample(study, small), _seconds_per_sample(study, middle)
+    rise = max(0.0, at_middle - base) / max(1, middle.size.flops - small.size.flops)
+    kept = 1 - study.datasets[small.dataset].validation if study.protocol == "held_out" else 1.0
+    total = sum((base + rise * (row.size.flops - small.size.flops)) * row.train.epochs for row in rows)
+    return total / len(rows) * small.shape.train_samples * kept
 
 
-def _seconds_of(study: Study, row: PlannedRow) -> float:
-    """Return the time of one full-length trial of `row`, from MEASURED_STEPS steps on made-up data."""
-    batch = min(row.train.batch_size, row.shape.train_samples)
-    kept = 1 - study.datasets[row.dataset].validation if study.protocol == "held_out" else 1.0
-    data = _made_up(row.shape, samples=round(batch * MEASURED_STEPS / kept) + 1, test=batch)
+def _seconds_per_sample(study: Study, row: PlannedRow) -> float:
+    """Return the training time of one sample, all replicates together, from MEASURED_STEPS steps on made-up data."""
+    batch = min(row.train.batch_size, MEASURED_BATCH)
     config = TrialConfig(
         key=TrialKey(study=study.name, dataset=row.dataset, number=0),
         stage="search",
         model=row.model,
-        task=study.datasets[row.dataset],
-        train=row.train.model_copy(update={"epochs": 2, "report_every": 1}),
-        seeds=tuple(CONFIRM_SEED_BASE - 1 - i for i in range(study.replicates)),
+        task=study.datasets[row.dataset].model_copy(update={"train_limit": None}),
+        train=row.train.model_copy(update={"epochs": 4, "report_every": 1, "batch_size": batch}),
+        seeds=tuple(range(study.replicates)),
         study_seed=study.seed,
-        protocol=study.protocol,
+        protocol="paper",
     )
-    reports = train(config, data_dir=None, checkpoints=None, device=_device(), data=data)
-    next(reports)  # the first epoch pays for memory and kernels
-    started = time.perf_counter()
-    next(reports)
-    per_step = (time.perf_counter() - started) / MEASURED_STEPS
-    return per_step * (row.shape.train_samples * kept / batch) * row.train.epochs
+    data = _made_up(row.shape, samples=batch * MEASURED_STEPS, test=1)
+    moments = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a trial's worker has
+    try:
+        for _ in train(config, data_dir=None, checkpoints=None, device=_device(), data=data):
+            moments.append(time.perf_counter())
+    finally:
+        torch.set_num_threads(threads)
+    # the first epoch pays for memory and kernels, the quickest is the least disturbed
+    return min(after - before for before, after in itertools.pairwise(moments)) / (batch * MEASURED_STEPS)
 
 
 def _made_up(shape: InputShape, *, samples: int, test: int) -> Data:

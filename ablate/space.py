@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Scalar = str | int | float | bool | None
+COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +61,19 @@ class Parameter:
             seen.append(choice)
         return []
 
-    def grid(self) -> tuple[Scalar, ...] | None:
-        """Return every value in order, or None where there are infinitely many."""
+    def grid(self) -> Sequence[Scalar] | None:
+        """Return every value in order, or None where there are infinitely many, or more than COUNTED real steps."""
         if self.kind == "categorical":
             return self.choices
         if self.kind == "int":
-            return tuple(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+            return range(int(self.low), int(self.high) + 1, int(self.step or 1))
         if self.low == self.high:
             return (self.low,)
         if self.step is None:
             return None
         count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+        if count > COUNTED:
+            return None
         return tuple(self.low + i * self.step for i in range(count))
 
     def contains(self, value: Any) -> bool:
@@ -101,12 +105,14 @@ class Space:
         return tuple(p for p in self.parameters if self.is_active(p, values))
 
     def cardinality(self) -> int | None:
-        """Return the number of distinct configurations, or None where there are infinitely many."""
+        """Return the number of distinct configurations, or None where there are too many to count."""
         if any(p.grid() is None for p in self.parameters):
             return None
-        if not any(p.when for p in self.parameters):
-            return math.prod(len(p.grid() or ()) for p in self.parameters)
-        return sum(1 for _ in self.grid())
+        named = {name for p in self.parameters for name in p.when}
+        tied = Space(parameters=tuple(p for p in self.parameters if p.when or p.name in named))
+        free = math.prod(len(p.grid() or ()) for p in self.parameters if not p.when and p.name not in named)
+        count = sum(1 for _ in itertools.islice(tied.grid(), COUNTED + 1))
+        return free * count if count <= COUNTED else None
 
     def grid(self) -> Iterator[dict[str, Scalar]]:
         """Yield every configuration of a finite space, the last parameter turning fastest."""
