@@ -106,7 +106,7 @@ class Attention(nn.Module):
 
     def _similarity(self, query: Tensor, key: Tensor) -> Tensor:
         """Return s [R*B*H, T, T] after scaling, diagonal and +Pos, in this order."""
-        similarity = torch.bmm(self._by_head(query * self.scale), self._by_head(key).mT)
+        similarity = torch.bmm(self._by_head(query), self._by_head(key).mT) * self.scale
         if self.normalised_diagonal:
             similarity = _diagonal_normalised(similarity)
         if self.pair_position is None:

@@ -88,6 +88,8 @@ class LayerNorm(nn.Module):
 
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise x [R, B, T, N] by one fused pass per replicate: a quarter less time on a CPU."""
+    if len(x) == 1:
+        return F.layer_norm(x.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON).unsqueeze(0)
     rows = zip(x.unbind(), scale.unbind(), shift.unbind(), strict=True)
     return torch.stack([F.layer_norm(one, one.shape[-1:], w, b, NORM_EPSILON) for one, w, b in rows])
 
