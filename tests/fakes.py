@@ -84,8 +84,8 @@ def _act(config: TrialConfig, epoch: int, home: Path) -> None:
         raise ValueError("the wheels came off\nand more that fits no line")
     if act == "diverge":
         raise TrialError(f"diverged at epoch {epoch}")
-    if act == "die" or (act == "die once" and not (home / "died").exists()):
-        (home / "died").touch()
+    if act == "die" or (act == "die once" and not (home / f"died-{config.key.number}").exists()):
+        (home / f"died-{config.key.number}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
