@@ -63,11 +63,11 @@ def test_a_reduced_form_starts_as_the_function_it_reduces(full: dict[str, Any], 
 
 
 def test_scales_are_those_declared() -> None:
-    """Matrices keep the mean square of a vector, biases are zero, norms the identity, +Pos weights sum to one."""
+    """Variance is 1 / inputs, branches end at 0.4 of that root, norms are the identity, +Pos sums to one."""
     wide = ModelConfig(width=200, depth=1, similarity="shared", pair_position=8, mlp=400)
     values = initial_parameters(wide, SHAPE, study_seed=0, dataset="d", seed=0)
     assert values["blocks.0.attention.key.weight"].std().item() == pytest.approx(200**-0.5, rel=0.02)
-    assert values["blocks.0.mlp.output.weight"].std().item() == pytest.approx(400**-0.5, rel=0.02)
+    assert values["blocks.0.mlp.output.weight"].std().item() == pytest.approx(0.4 * 400**-0.5, rel=0.02)
     assert values["blocks.0.attention.pair_position"].sum().item() == pytest.approx(1.0)
     assert all(v.eq(0).all() for n, v in values.items() if n.endswith("bias") and n != "embedding.bias")
     assert values["blocks.0.mlp_norm.weight"].eq(1).all()

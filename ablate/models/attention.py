@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from ablate.config import ModelConfig
-from ablate.models.layers import Draw, Projection, Triangle, prefixed, under, unit_gain
+from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, prefixed, under, unit_gain
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
 
@@ -25,7 +27,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None) -> None:
         super().__init__()
         self.width, self.heads = config.width, config.heads
-        self.scale = (config.width // config.heads) ** -0.5
+        self.scale = 1.0 / math.sqrt(config.width // config.heads)
         self.similarity_form, self.value_form = config.similarity, config.value
         self.normalised_diagonal = config.diagonal == "normalised"
         self._add_similarity(config)
@@ -171,9 +173,9 @@ class Attention(nn.Module):
             return {}
         if form == "collapsed":
             value = unit_gain(draw, "value.weight", self.width, self.width)
-            product = {"weight": value @ unit_gain(draw, "output.weight", self.width, self.width)}
+            product = {"weight": BRANCH_GAIN * value @ unit_gain(draw, "output.weight", self.width, self.width)}
             return prefixed("value_output", product | self.value_output.initial_bias())
-        output = prefixed("output", self.output.initial(under(draw, "output")))
+        output = prefixed("output", self.output.initial(under(draw, "output"), gain=BRANCH_GAIN))
         if form == "key":
             return output
         return prefixed("value", self.value.initial(under(draw, "value"))) | output

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ablate.config import ModelConfig
 from ablate.models.attention import Attention
-from ablate.models.layers import Draw, LayerNorm, Projection, prefixed, under
+from ablate.models.layers import BRANCH_GAIN, Draw, LayerNorm, Projection, prefixed, under
 
 
 class MLP(nn.Module):
@@ -26,7 +26,8 @@ class MLP(nn.Module):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name."""
         hidden = self.hidden.initial(under(draw, "hidden"))
-        return prefixed("hidden", hidden) | prefixed("output", self.output.initial(under(draw, "output")))
+        output = self.output.initial(under(draw, "output"), gain=BRANCH_GAIN)
+        return prefixed("hidden", hidden) | prefixed("output", output)
 
 
 class Block(nn.Module):

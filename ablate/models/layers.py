@@ -13,6 +13,7 @@ Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
 
 NORM_EPSILON = 1e-5
+BRANCH_GAIN = 0.4  # what attention and MLP add at the start stays below the tokens that they add to
 
 
 def under(draw: Draw, prefix: str) -> Draw:

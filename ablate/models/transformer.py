@@ -12,9 +12,7 @@ from ablate.models.block import Block
 from ablate.models.layers import Draw, Projection, prefixed, under
 from ablate.models.positions import pair_sinusoidal, sinusoidal
 
-EMBEDDING_GAIN = (
-    0.2  # below the root mean square of the centred places, so that places are told apart from the first step
-)
+EMBEDDING_GAIN = 0.4  # near the root mean square of the centred places: content and place weigh alike
 HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
 
 
