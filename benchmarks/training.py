@@ -5,17 +5,21 @@
 
 Both sides: MNIST in 7x7 patches, N = 60, 6 blocks, 1 head, pre-norm, AdamW 1e-3, weight decay 0.01, batch 64, constant
 learning rate, data in memory, test accuracy after every epoch, one thread. The plain side is nn.Module, F.cross_entropy
-and torch.optim.AdamW as one would write them by hand. Times are of training and evaluation together.
+and torch.optim.AdamW as one would write them by hand. Each side is a process of its own and they take turns, epoch by
+epoch; ours is set up as a trial's worker is. Times are of training and evaluation together.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -23,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.config import InputShape, ModelConfig, Schedule, TaskConfig, TrainConfig
+from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
 from ablate.tasks import Data, load_task
 from ablate.training import train
@@ -149,19 +154,48 @@ def timed(epochs: Iterator[float]) -> Epoch:
     return Epoch(accuracy=accuracy, wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu)
 
 
-def compare(name: str, data: Data, shape: InputShape, arguments: argparse.Namespace) -> None:
+def take_turns(turns: Connection, side: str, name: str, arguments: argparse.Namespace) -> None:
+    """Run in a process of one side: train an epoch whenever told to, and send what it cost."""
+    torch.set_num_threads(1)
+    task = load_task(TASK)
+    data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
+    if side == "plain":
+        epochs = plain_epochs(VARIANTS[name], shape, data, limit=arguments.limit)
+    else:
+        keep_freed_memory()
+        limits = {"epochs": arguments.epochs, "limit": arguments.limit}
+        epochs = our_epochs(VARIANTS[name], data, precision=arguments.precision, **limits)
+    while turns.recv():
+        turns.send(timed(epochs))
+
+
+@contextmanager
+def started(side: str, name: str, arguments: argparse.Namespace) -> Iterator[Connection]:
+    """Start the process of one side and yield its end of the line."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=take_turns, args=(there, side, name, arguments))
+    process.start()
+    there.close()  # so that a side that dies ends the line
+    yield here
+    here.send(False)
+    process.join()
+
+
+def compare(name: str, params: int, arguments: argparse.Namespace) -> None:
     """Print a line per epoch of one variant, plain and ours in turn."""
-    config = VARIANTS[name]
-    plain = plain_epochs(config, shape, data, limit=arguments.limit)
-    ours = our_epochs(config, data, epochs=arguments.epochs, limit=arguments.limit, precision=arguments.precision)
-    for epoch in range(1, arguments.epochs + 1):
-        a, b = timed(plain), timed(ours)
-        print(
-            f"{name:10} {measure(config, shape).params:7,d} {epoch:5d}   {a.accuracy:6.1%} {b.accuracy:6.1%}"
-            f"   {a.wall_seconds:7.2f} {b.wall_seconds:6.2f} {b.wall_seconds / a.wall_seconds:6.2f}"
-            f"   {a.cpu_seconds:7.2f} {b.cpu_seconds:6.2f} {b.cpu_seconds / a.cpu_seconds:6.2f}",
-            flush=True,
-        )
+    with started("plain", name, arguments) as plain, started("ours", name, arguments) as ours:
+        for epoch in range(1, arguments.epochs + 1):
+            plain.send(True)
+            a: Epoch = plain.recv()
+            ours.send(True)
+            b: Epoch = ours.recv()
+            print(
+                f"{name:10} {params:7,d} {epoch:5d}   {a.accuracy:6.1%} {b.accuracy:6.1%}"
+                f"   {a.wall_seconds:7.2f} {b.wall_seconds:6.2f} {b.wall_seconds / a.wall_seconds:6.2f}"
+                f"   {a.cpu_seconds:7.2f} {b.cpu_seconds:6.2f} {b.cpu_seconds / a.cpu_seconds:6.2f}",
+                flush=True,
+            )
 
 
 def processor() -> str:
@@ -182,7 +216,6 @@ def main() -> None:
         "--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="of our side"
     )
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     task = load_task(TASK)
     data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
     samples = min(arguments.limit or len(data.train_targets), len(data.train_targets))
@@ -191,7 +224,7 @@ def main() -> None:
     print("                            test accuracy      wall s an epoch         CPU s an epoch")
     print("variant    weights epoch    plain   ours     plain   ours  ratio     plain   ours  ratio")
     for name in arguments.variants:
-        compare(name, data, shape, arguments)
+        compare(name, measure(VARIANTS[name], shape).params, arguments)
 
 
 if __name__ == "__main__":

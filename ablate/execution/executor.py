@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ablate.errors import TrialError
+from ablate.execution.memory import keep_freed_memory
 from ablate.registry import Registry
 from ablate.trial import Report, TrialConfig, TrialKey, checkpoint_folder
 
@@ -56,6 +57,7 @@ class Assignment:
 
     def reports(self) -> Generator[Report]:
         """Yield the trainer's reports with torch limited to `threads` threads; raise RegistryError."""
+        keep_freed_memory()
         os.environ["OMP_NUM_THREADS"] = str(self.threads)  # read when torch is imported, which may be later
         sys.path.extend(place for place in self.search_path if place not in sys.path)
         train = TRAINERS.load(self.trainer)

@@ -1,0 +1,25 @@
+"""Keep freed memory in the process, so that a training step does not ask the system for the same pages again."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+# glibc's mallopt(3): parameter numbers of malloc.h; a larger mmap threshold than 32 MiB is refused
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_MMAP_BYTES, _TRIM_BYTES = 32 * 2**20, 2**30
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc's malloc reuse what a step frees instead of returning it; return whether that was possible.
+
+    Affects the whole process: up to 1 GiB stays allocated. On the CPU the activations of a small network are each
+    returned and fetched again at every step otherwise, a fifth of the time of the smallest variants.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)) and bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES))
