@@ -17,7 +17,7 @@ from ablate.search import FrontMember
 from ablate.study import Study
 from ablate.trial import TrialState
 
-FINISHED_BEFORE_ESTIMATE = 4
+FINISHED_BEFORE_ESTIMATE, FRONT_ROWS = 4, 8
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING, TrialState.FAIL)
 
@@ -83,7 +83,21 @@ class Progress:
             bar = ProgressBar(total=max(self._total(dataset), 1), completed=done, width=24)
             cells = [str(states.get(state, 0)) for state in STATES]
             table.add_row(dataset, bar, *cells, str(len(self._front(dataset))), self._leader(dataset))
-        return Group(table, Text(f"{self._elapsed()} so far, {self._left()}", style="dim"))
+        fronts = [self._front_table(dataset) for dataset in self._study.datasets if self._front(dataset)]
+        return Group(table, *fronts, Text(f"{self._elapsed()} so far, {self._left()}", style="dim"))
+
+    def _front_table(self, dataset: str) -> Table:
+        """Return the front of the search so far, the best on the first objective first."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        table.title = f"front of {dataset} so far"
+        for name in ("trial", *(objective.metric for objective in self._study.objectives)):
+            table.add_column(name, justify="right")
+        members = self._front(dataset)
+        for member in members[:FRONT_ROWS]:
+            table.add_row(str(member.config.key.number), *(f"{value:,.6g}" for value in member.values))
+        if len(members) > FRONT_ROWS:
+            table.add_row(f"and {len(members) - FRONT_ROWS} more")
+        return table
 
     def _leader(self, dataset: str) -> str:
         """Return the front's best trial on the first objective."""

@@ -191,3 +191,31 @@ def test_a_study_in_process_from_file_to_report(capfd: pytest.CaptureFixture[str
     assert run(capfd, *go, "--extend")[0] == 0
     extended = json.loads(run(capfd, "status", "tiny", "--json", *place)[1])
     assert sum(extended["trials"]["digits"].values()) > sum(before["trials"]["digits"].values())
+
+
+def test_a_diverging_trial_is_a_recorded_fail_and_the_study_goes_on(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "wild.yaml"
+    rates = "learning_rate: {choices: [1e-3, 1e30, 2e-3]}"
+    text = TINY.replace("study: tiny", "study: wild").replace("learning_rate: {float: [1e-3, 1e-2], log: true}", rates)
+    path.write_text(text.replace("mlp: {choices: [none, 8, 16]}", "mlp: none") + "sampler: {name: grid}\n")
+    place = ["--runs-dir", str(tmp_path / "runs")]
+    code, _, err = run(capfd, "search", str(path), "--executor", "local", "--tracker", "none", *place)
+    assert code == 0, err
+    found = json.loads(run(capfd, "status", "wild", "--json", *place)[1])
+    assert found["trials"]["digits"]["FAIL"] == 1
+    assert found["trials"]["digits"]["COMPLETE"] >= 3
+    assert re.search(r"diverged", found["failed"][0]["error"])
+
+
+def test_more_gpus_than_there_are_end_in_one_line_and_leave_no_trial(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    place = ["--runs-dir", str(tmp_path / "runs")]
+    code, _, err = run(capfd, "search", str(path), "--gpus", "8", "--tracker", "none", *place)
+    assert code == 2
+    assert re.search(r"--gpus 8: the cluster has 0 GPUs and \d+ CPUs? on 1 node\. Type --gpus 0", err)
+    assert json.loads(run(capfd, "status", "tiny", "--json", *place)[1])["trials"]["digits"]["RUNNING"] == 0
