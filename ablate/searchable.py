@@ -88,9 +88,8 @@ def searchable(annotation: Any) -> Any:
 
 def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
     def check(spec: _Range) -> _Range:
-        values: tuple[Scalar, ...] = spec.choices if isinstance(spec, Choices) else spec.bounds  # type: ignore[attr-defined]
         faults = []
-        for value in dict.fromkeys(values):
+        for value in dict.fromkeys(_samples(spec)):
             try:
                 field.validate_python(value)
             except ValidationError as error:
@@ -101,6 +100,18 @@ def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
         return spec
 
     return check
+
+
+def _samples(spec: _Range) -> tuple[Scalar, ...]:
+    """Return every choice, or both bounds; of real numbers also one between, which a whole-number field refuses."""
+    if isinstance(spec, Choices):
+        return spec.choices
+    if isinstance(spec, FloatRange):
+        low, high = spec.bounds
+        between = low + (spec.step if spec.step is not None else 0.382 * (high - low))
+        return (low, high, between) if low < between < high else (low, high)
+    assert isinstance(spec, IntRange)
+    return spec.bounds
 
 
 def _plain(info: FieldInfo) -> Any:

@@ -100,8 +100,9 @@ def json_schema() -> str:
 
 
 def _parse(text: str, file: str) -> tuple[Any, dict[_Path, int]]:
-    loader = _Yaml12(text)
+    loader: _Yaml12 | None = None
     try:
+        loader = _Yaml12(text)  # refuses control characters already here
         node = loader.get_single_node()
         if node is None:
             _refuse(file, "the file is empty; it needs at least `study:` and `datasets:`")
@@ -112,13 +113,14 @@ def _parse(text: str, file: str) -> tuple[Any, dict[_Path, int]]:
         data = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
         line = mark.line + 1 if mark else None
         raise StudyFileError(file, [Fault(path="YAML", value=None, rule=str(problem), line=line)]) from None
     except RecursionError:
         _refuse(file, "nested too deeply")
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if not isinstance(data, dict):
         _refuse(file, "a study file is a mapping; it needs at least `study:` and `datasets:`")
     return data, lines
