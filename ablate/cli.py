@@ -107,7 +107,12 @@ def resume(
     data_dir: DataDir = None,
     storage: Storage = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine]")] = None,
+    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
+    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
+    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
     tracking_uri: TrackingUri = None,
     takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
 ) -> None:
@@ -115,8 +120,9 @@ def resume(
     from ablate.review import opened
 
     settings = Settings(
-        runs_dir=runs_dir, storage=storage, data_dir=data_dir, tracking_uri=tracking_uri,
-        gpus=gpus, address=address, takeover=takeover,
+        runs_dir=runs_dir, storage=storage, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
+        executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
+        address=address, device=device, takeover=takeover,
     )  # fmt: skip
     with opened(study, settings) as (_, record):
         copy = settings.make_home(study) / "study.yaml"
@@ -222,7 +228,12 @@ def _top(
 def _drive(file: Path, settings: Settings) -> None:
     from ablate.drive import search as run
 
-    outcome = run(file, settings, console)
+    try:
+        outcome = run(file, settings, console)
+    except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
+        number = interruption.args[0] if interruption.args else signal.SIGINT
+        errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)
+        sys.exit(128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
     if settings.tracker == "mlflow" and not settings.tracking_uri:
         place = "" if settings.runs_dir == RUNS else f" --runs-dir {shlex.quote(str(settings.runs_dir))}"
@@ -243,16 +254,14 @@ def _states_table(found: list[Any]) -> Table:
 
 
 def main() -> None:
-    """Run the command line; an AblateError ends in plain words and its exit code, an interruption in 128 + signal."""
+    """Run the command line; an AblateError ends in plain words and its exit code."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # parts of your own (`mypkg.net:build`) lie where you work; last, to hide nothing
     try:
         app()
     except AblateError as error:
         errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt as interruption:
-        number = interruption.args[0] if interruption.args else signal.SIGINT
-        errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)
-        sys.exit(128 + int(number))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

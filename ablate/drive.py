@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ablate.config import InputShape
-from ablate.errors import StudyFailedError, StudyMismatchError
+from ablate.errors import RequestError, StudyFailedError, StudyMismatchError, did_you_mean
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Hold, Ledger
 from ablate.models import measure
@@ -29,11 +29,13 @@ from ablate.settings import Settings
 from ablate.study import Study
 from ablate.study_file import difference, load_study, parse_study
 from ablate.tasks import load_task
+from ablate.tasks.base import Classification
 from ablate.tracking import Tracker
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
 SYNC_SECONDS = 3.0
+STATIC = ("params", "params_body", "flops", "wall_seconds")
 logger = logging.getLogger("ablate")
 
 
@@ -70,7 +72,7 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
                 with _synced(tracker), _progress(study, ledger, engine, console) as progress:
                     executor.run(engine, on_event=progress.update)
                 report = write_results(ledger, study, home)
-                _publish(tracker, ledger, study, home, settings)
+                _publish(tracker, ledger, engine, home, settings)
             finally:
                 tracker.close()
         console.print(front_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
@@ -85,14 +87,25 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
         task = load_task(config)
         task.check(data_dir)
         shapes[label] = task.shape(data_dir)
+        if isinstance(task, Classification):
+            _refuse_unknown_metrics(study, label, task, shapes[label])
     return shapes
 
 
+def _refuse_unknown_metrics(study: Study, label: str, task: Classification, shape: InputShape) -> None:
+    """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
+    own = task.metrics(torch.zeros(1, shape.outputs), torch.zeros(1, dtype=torch.int64))
+    known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
+    for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints)]:
+        if metric not in known:
+            raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
+
+
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
-    """Raise StudyMismatchError, with the difference, where the ledger's study of this name was another one."""
+    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study."""
     record = ledger.study(study.name)
-    if record is None:
-        return
+    if record is None or not ledger.trials(study.name):
+        return  # a first attempt that was refused leaves nothing to compare with
     changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
     if record.fingerprint != study.fingerprint():
         raise StudyMismatchError(
@@ -181,13 +194,16 @@ def _synced(tracker: Tracker) -> Iterator[None]:
         thread.join()
 
 
-def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, settings: Settings) -> None:
-    """Hand the tracker the confirmed networks, the report and the tables."""
-    confirmed = [
-        t.config for t in ledger.trials(study.name) if t.config.stage == "confirm" and t.state is TrialState.COMPLETE
-    ]
+def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, settings: Settings) -> None:
+    """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
+    study = engine.study
+    if study.confirm is None:
+        chosen = [member.config for name in study.datasets for member in engine.front(name)]
+    else:
+        trials = ledger.trials(study.name)
+        chosen = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
     tracker.sync()
-    tracker.log_models(confirmed, data_dir=settings.data_dir)
+    tracker.log_models(chosen, data_dir=settings.data_dir)
     tracker.log_artifacts([home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"])
 
 

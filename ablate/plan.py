@@ -161,9 +161,11 @@ def _seconds_per_trial(study: Study, rows: list[PlannedRow]) -> float:
     small, middle = ordered[0], ordered[len(ordered) // 2]
     base, at_middle = _seconds_per_sample(study, small), _seconds_per_sample(study, middle)
     rise = max(0.0, at_middle - base) / max(1, middle.size.flops - small.size.flops)
-    kept = 1 - study.datasets[small.dataset].validation if study.protocol == "held_out" else 1.0
+    task = study.datasets[small.dataset]
+    samples = small.shape.train_samples * (1 - task.validation if study.protocol == "held_out" else 1.0)
+    samples = min(samples, task.train_limit or samples)
     total = sum((base + rise * (row.size.flops - small.size.flops)) * row.train.epochs for row in rows)
-    return total / len(rows) * small.shape.train_samples * kept
+    return total / len(rows) * samples
 
 
 def _seconds_per_sample(study: Study, row: PlannedRow) -> float:

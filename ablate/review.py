@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import RequestError, did_you_mean
+from ablate.errors import AblateError, RequestError, did_you_mean
 from ablate.ledger import Ledger, StudyRecord
 from ablate.report import write_report
 from ablate.results import reports_table, trials_table, write_tables
@@ -16,6 +17,8 @@ from ablate.settings import Settings
 from ablate.study import Study
 from ablate.study_file import parse_study
 from ablate.trial import TrialState
+
+logger = logging.getLogger("ablate")
 
 
 @contextmanager
@@ -62,8 +65,14 @@ def known_names(settings: Settings) -> list[str]:
 
 
 def overview(settings: Settings) -> list[Mapping[str, Any]]:
-    """Return the status of every study that can be read, in order of name."""
-    return [status(name, settings) for name in known_names(settings)]
+    """Return the status of every study that can be read, in order of name; say which cannot and why."""
+    found: list[Mapping[str, Any]] = []
+    for name in known_names(settings):
+        try:
+            found.append(status(name, settings))
+        except AblateError as error:
+            logger.warning("%s is left out: %s", name, error)
+    return found
 
 
 def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:

@@ -1,0 +1,114 @@
+"""What a person meets on the way: an interruption, a file mended after a refusal, a misspelt metric, a broken home."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from test_cli import TINY, run
+
+from ablate import drive
+from ablate.settings import Settings
+from ablate.tracking.none import NoTracker
+from ablate.trial import TrialConfig
+
+
+def local(path: Path, runs: Path) -> list[str]:
+    return ["search", str(path), "--executor", "local", "--tracker", "none", "--runs-dir", str(runs)]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_says_how_to_go_on_and_exits_with_its_signal(
+    number: signal.Signals, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    monkeypatch.setattr(drive, "search", interrupted)
+    code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
+    assert code == 128 + number
+    assert "The same command goes on where it stands." in err
+
+
+def test_a_file_mended_after_its_first_search_was_refused_is_no_other_study(
+    tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    go = local(tiny, tiny.parent / "runs")
+    tiny.write_text(TINY + "constraints: [params <= 1]\n")
+    code, _, err = run(capfd, *go)
+    assert code == 2
+    assert "Widen the space or loosen the constraints" in err
+    tiny.write_text(TINY.replace("trials: 3", "trials: 1") + "constraints: [params <= 1_000_000]\n")
+    code, _, err = run(capfd, *go)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["objectives: [{metric: val_acuracy, direction: maximize}]", "constraints: [val_acuracy >= 0.5]"],
+)
+def test_a_misspelt_metric_is_refused_before_any_trial(
+    line: str, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_text(f"{TINY}{line}\n")
+    code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
+    assert code == 2
+    assert "'digits' has no metric 'val_acuracy'. Did you mean 'val_accuracy'?" in err
+    assert not (tiny.parent / "runs").exists()
+
+
+def test_the_list_goes_on_past_a_home_that_cannot_be_read_and_resume_takes_the_options_of_search(
+    tiny: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = tiny.parent / "runs"
+    tiny.write_text(TINY.replace("trials: 3", "trials: 1"))
+    assert run(capfd, *local(tiny, runs))[0] == 0
+    (runs / "tiny").rename(runs / "renamed")
+    (runs / "broken").mkdir()
+    (runs / "broken" / "ledger.sqlite").write_text("no database" * 100)
+    code, out, err = run(capfd, "list", "--json", "--runs-dir", str(runs))
+    assert (code, json.loads(out)) == (0, []), err
+    assert {"broken", "renamed"} <= {record.args[0] for record in caplog.records if isinstance(record.args, tuple)}
+    (runs / "renamed").rename(runs / "tiny")
+    code, out, err = run(capfd, "list", "--json", "--runs-dir", str(runs))
+    assert [study["study"] for study in json.loads(out)] == ["tiny"], err
+    options = ["--executor", "local", "--tracker", "none", "--device", "cpu", "--runs-dir", str(runs)]
+    code, out, err = run(capfd, "resume", "tiny", *options)
+    assert code == 0, err
+    assert "MLflow" not in out
+
+
+def test_the_estimate_counts_the_samples_that_are_used(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def seconds(text: str) -> float:
+        tiny.write_text(text)
+        return float(json.loads(run(capfd, "plan", str(tiny), "--format", "json")[1])["seconds_per_trial"]["digits"])
+
+    assert seconds(TINY) < 0.5 * seconds(TINY.replace(", train_limit: 128", ""))
+
+
+@pytest.mark.parametrize(("confirm", "stage"), [("null", "search"), ("{replicates: 1}", "confirm")])
+def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_to_be(
+    confirm: str, stage: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[TrialConfig] = []
+
+    class Remembers(NoTracker):
+        def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+            logged.extend(configs)
+
+    tiny.write_text(TINY.replace("trials: 3", "trials: 1").replace("{replicates: 2}", confirm))
+    monkeypatch.setattr(drive, "build_tracker", lambda *_, **__: Remembers())
+    drive.search(tiny, Settings(runs_dir=tiny.parent / "runs", executor="local"), Console(quiet=True))
+    assert [config.stage for config in logged] == [stage]
