@@ -106,14 +106,17 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
 
 def trials_per_dataset(study: Study) -> dict[str, int]:
     """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
-    names = list(study.datasets)
+    limits = {name: study.space_for(name).cardinality() for name in study.datasets}
     budget = study.budget.trials
-    if study.budget.scope == "total":
-        share = {name: budget // len(names) + (i < budget % len(names)) for i, name in enumerate(names)}
-    else:
-        share = dict.fromkeys(names, budget)
-    limits = {name: study.space_for(name).cardinality() for name in names}
-    return {name: share[name] if limit is None else min(share[name], limit) for name, limit in limits.items()}
+    if study.budget.scope == "per_dataset":
+        return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}
+    counts = dict.fromkeys(limits, 0)
+    for _ in range(budget):  # as the search shares them: the next goes to the data set that has the fewest
+        room = [name for name, limit in limits.items() if limit is None or counts[name] < limit]
+        if not room:
+            break
+        counts[min(room, key=counts.__getitem__)] += 1
+    return counts
 
 
 def _architectures(study: Study, dataset: str) -> Space:

@@ -13,7 +13,9 @@ from rich.console import Console
 from test_cli import TINY, run
 
 from ablate import drive
+from ablate.plan import trials_per_dataset
 from ablate.settings import Settings
+from ablate.study_file import parse_study
 from ablate.tracking.none import NoTracker
 from ablate.trial import TrialConfig
 
@@ -112,3 +114,24 @@ def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_t
     monkeypatch.setattr(drive, "build_tracker", lambda *_, **__: Remembers())
     drive.search(tiny, Settings(runs_dir=tiny.parent / "runs", executor="local"), Console(quiet=True))
     assert [config.stage for config in logged] == [stage]
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (4, {"small": 1, "large": 3}),
+        (3, {"small": 1, "large": 2}),
+        (1, {"small": 1, "large": 0}),
+        (9, {"small": 1, "large": 3}),
+    ],
+)
+def test_what_a_used_up_space_leaves_of_a_common_budget_goes_to_the_others(
+    budget: int, expected: dict[str, int]
+) -> None:
+    text = """\
+study: shared
+datasets: {small: {task: digits}, large: {task: digits}}
+variants: [{name: a, model: {depth: 1}}, {name: b, datasets: [large]}, {name: c, model: {depth: 2}, datasets: [large]}]
+"""
+    study = parse_study(f"{text}budget: {{trials: {budget}, scope: total}}\n")
+    assert trials_per_dataset(study) == expected
