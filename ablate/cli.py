@@ -78,7 +78,9 @@ def search(
     runs_dir: RunsDir = RUNS,
     data_dir: DataDir = None,
     storage: Storage = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine]")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine; required with --address]")
+    ] = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
@@ -106,7 +108,9 @@ def resume(
     runs_dir: RunsDir = RUNS,
     data_dir: DataDir = None,
     storage: Storage = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine]")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine; required with --address]")
+    ] = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,

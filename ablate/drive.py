@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ablate.config import InputShape
-from ablate.errors import RequestError, StudyFailedError, StudyMismatchError, did_you_mean
+from ablate.errors import RequestError, ResourceError, StudyFailedError, StudyMismatchError, did_you_mean
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Hold, Ledger
 from ablate.models import measure
@@ -112,7 +112,7 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
             f"study {study.name!r} exists, and this file would make its trials incomparable:\n{changed}\n"
             "Give the new study another name (study: …), or put these settings back."
         )
-    before = parse_study(record.file_text, "ledger")
+    before = parse_study(record.file_text, "ledger", known_good=True)
     if (before.budget, before.confirm) != (study.budget, study.confirm) and not extend:
         raise StudyMismatchError(
             f"study {study.name!r} exists with another budget:\n{changed}\n"
@@ -121,13 +121,20 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
 
 
 def make_executor(settings: Settings, home: Path) -> Executor:
-    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used."""
+    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used.
+
+    Raises ResourceError for a cluster elsewhere without `gpus`: how many it may use is the user's to say.
+    """
     if settings.executor == "local":
         device = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         return LocalExecutor(home=home, data_dir=settings.data_dir, device=device, trainer=settings.trainer)
-    here = torch.cuda.device_count() if settings.address is None and settings.device != "cpu" else 0
+    if settings.address is not None and settings.gpus is None:
+        raise ResourceError(
+            f"--address {settings.address}: say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
+        )
+    here = torch.cuda.device_count() if settings.device != "cpu" else 0
     return RayExecutor(
         home=home,
         data_dir=settings.data_dir,

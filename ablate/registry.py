@@ -41,8 +41,9 @@ class Registry:
         module_name, _, attribute = self._paths.get(name, name).partition(":")
         try:
             module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {error}") from error
+        except Exception as error:  # a user's module may fail in any way
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
         try:
             part = getattr(module, attribute)
         except AttributeError:

@@ -135,3 +135,28 @@ variants: [{name: a, model: {depth: 1}}, {name: b, datasets: [large]}, {name: c,
 """
     study = parse_study(f"{text}budget: {{trials: {budget}, scope: total}}\n")
     assert trials_per_dataset(study) == expected
+
+
+def test_a_cluster_elsewhere_needs_a_number_of_gpus(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = ["--runs-dir", str(tiny.parent / "runs"), "--tracker", "none"]
+    code, _, err = run(capfd, "search", str(tiny), "--address", "127.0.0.1:1", *place)
+    assert code == 2
+    assert "--address 127.0.0.1:1: say how many of its GPUs to use. Type --gpus 8, or --gpus 0." in err
+
+
+def test_a_module_of_ones_own_that_does_not_parse_is_one_line(
+    tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tiny.parent / "broken_task.py").write_text("def build(:\n")
+    monkeypatch.syspath_prepend(tiny.parent)
+    tiny.write_text(TINY.replace("{patch: 4,", "{task: 'broken_task:build', patch: 4,"))
+    code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
+    assert code == 2
+    assert "task 'broken_task:build': cannot import 'broken_task': invalid syntax" in err
+
+
+def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny.write_text(TINY + f"seed: {'9' * 5000}\n")
+    code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
+    assert code == 2
+    assert "this number has too many digits" in err

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ablate.config import InputShape
-from ablate.errors import TrialError
 from ablate.randomness import stream
 from ablate.tasks import Data, Task, load_task
 from ablate.training import checkpoint
@@ -24,6 +23,10 @@ from ablate.training.schedule import multipliers
 from ablate.trial import Report, TrialConfig
 
 STEPS_BETWEEN_CHECKS = 64  # asking a GPU whether any row is alive waits for it
+
+
+class _AllDiverged(Exception):  # noqa: N818 - an event, not an error
+    """No replicate is left to train."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,8 @@ def train(
     `checkpoints` is the trial's own folder: a checkpoint is on disk before its Report is yielded, and a trial that
     finds one there first yields that Report again, then goes on, on the CPU bit for bit as if it had not stopped.
     `data` replaces what the task would load. A replicate whose loss or gradient is not finite is frozen, its
-    metrics become NaN. Torch's thread count and global random state are left alone. Raises TrialError when every
-    replicate diverged, CheckpointError, DataError and RegistryError.
+    metrics become NaN; when none is left, the Report that says so is the last. Torch's thread count and global random
+    state are left alone. Raises CheckpointError, DataError and RegistryError.
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data)
     last, wall_seconds = 0, 0.0
@@ -61,12 +64,16 @@ def train(
         yield saved.report
     for epoch in range(last + 1, config.train.epochs + 1):
         started = time.perf_counter()
-        running = _train_epoch(trial, epoch)
         final = epoch == config.train.epochs
-        if not final and epoch % config.train.report_every:
-            wall_seconds += time.perf_counter() - started
-            continue
-        metrics = _metrics(trial, running, epoch=epoch, final=final)
+        try:
+            running = _train_epoch(trial, epoch)
+            if not final and epoch % config.train.report_every:
+                wall_seconds += time.perf_counter() - started
+                continue
+            metrics = _metrics(trial, running, final=final)
+        except _AllDiverged:
+            yield _diverged(config, epoch, wall_seconds + time.perf_counter() - started)
+            return
         wall_seconds += time.perf_counter() - started
         report = Report(
             epoch=epoch,
@@ -114,8 +121,8 @@ def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
             scores, losses = group.step(x, targets)
             add(sums, {"loss": losses[:, None] * index_rb.shape[1], **trial.task.metrics(scores, targets)})
             if step % STEPS_BETWEEN_CHECKS == 0:
-                _require_alive(group, epoch)
-    _require_alive(group, epoch)
+                _require_alive(group)
+    _require_alive(group)
     return {name: total / index.shape[1] for name, total in sums.items()}
 
 
@@ -129,13 +136,13 @@ def _keyed_global_generator(config: TrialConfig, epoch: int, device: torch.devic
         yield
 
 
-def _metrics(trial: _Trial, running: dict[str, Tensor], *, epoch: int, final: bool) -> tuple[dict[str, float], ...]:
+def _metrics(trial: _Trial, running: dict[str, Tensor], *, final: bool) -> tuple[dict[str, float], ...]:
     """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
     group = trial.group
     values = {f"train_{name}": value for name, value in running.items()}
     validation = evaluate(group, trial.task, trial.parts.validation)
     group.freeze(~torch.isfinite(validation["loss"]))
-    _require_alive(group, epoch)
+    _require_alive(group)
     values |= {f"val_{name}": value for name, value in validation.items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
@@ -145,7 +152,18 @@ def _metrics(trial: _Trial, running: dict[str, Tensor], *, epoch: int, final: bo
     return tuple(dict(zip(values, row, strict=True)) for row in rows)
 
 
-def _require_alive(group: RowGroup, epoch: int) -> None:
+def _require_alive(group: RowGroup) -> None:
     if not bool(group.alive.any()):
-        every = "the replicate" if group.rows == 1 else f"all {group.rows} replicates"
-        raise TrialError(f"diverged at epoch {epoch}: loss or gradient of {every} is not finite")
+        raise _AllDiverged
+
+
+def _diverged(config: TrialConfig, epoch: int, wall_seconds: float) -> Report:
+    """Return the last report of a trial of which no replicate is left: every metric is NaN, no checkpoint is written."""
+    names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
+    return Report(
+        epoch=epoch,
+        metrics=tuple(dict.fromkeys(names, float("nan")) for _ in config.seeds),
+        wall_seconds=wall_seconds,
+        diverged=tuple(True for _ in config.seeds),
+        final=True,
+    )
