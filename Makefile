@@ -17,12 +17,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV): about 5 GB with torch's CUDA libraries, two to ten minutes."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --group dev --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt --group dev --editable .
 	@touch $@
 
 install: $(STAMP) ## create .venv and install under constraints.txt
 
-demo: $(STAMP) ## search the digits data set: 30 trials, a confirmed front and its report
+demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and its report
 	$(RUN_ENV) $(BIN)/ablate search search_spaces/digits.yaml
 
 test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest

@@ -45,6 +45,7 @@ Storage = Annotated[
 TrackingUri = Annotated[
     str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. [default: RUNS/mlflow.db]")
 ]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all here; needed with --address]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs")
 
@@ -78,9 +79,7 @@ def search(
     runs_dir: RunsDir = RUNS,
     data_dir: DataDir = None,
     storage: Storage = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine; required with --address]")
-    ] = None,
+    gpus: Gpus = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
@@ -108,9 +107,7 @@ def resume(
     runs_dir: RunsDir = RUNS,
     data_dir: DataDir = None,
     storage: Storage = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs to use. [default: all of this machine; required with --address]")
-    ] = None,
+    gpus: Gpus = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,

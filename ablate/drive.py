@@ -131,9 +131,8 @@ def make_executor(settings: Settings, home: Path) -> Executor:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         return LocalExecutor(home=home, data_dir=settings.data_dir, device=device, trainer=settings.trainer)
     if settings.address is not None and settings.gpus is None:
-        raise ResourceError(
-            f"--address {settings.address}: say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
-        )
+        rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
+        raise ResourceError(f"--address {settings.address}: {rule}")
     here = torch.cuda.device_count() if settings.device != "cpu" else 0
     return RayExecutor(
         home=home,

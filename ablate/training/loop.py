@@ -158,7 +158,7 @@ def _require_alive(group: RowGroup) -> None:
 
 
 def _diverged(config: TrialConfig, epoch: int, wall_seconds: float) -> Report:
-    """Return the last report of a trial of which no replicate is left: every metric is NaN, no checkpoint is written."""
+    """Return the last report of a trial of which no replicate is left: all metrics NaN, and no checkpoint."""
     names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
     return Report(
         epoch=epoch,
