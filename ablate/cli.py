@@ -37,15 +37,15 @@ errors = Console(stderr=True)
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file, such as search_spaces/digits.yaml.")]
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study, as `ablate list` shows it.")]
 RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder of all studies.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. [default: $ABLATE_DATA, else a cache]")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, else a cache)")]
 Storage = Annotated[
     str | None,
-    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… [default: SQLite in the home]"),
+    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… (default: SQLite in the home)"),
 ]
 TrackingUri = Annotated[
-    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. [default: RUNS/mlflow.db]")
+    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
 ]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. [default: all here; needed with --address]")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs")
 
@@ -82,7 +82,7 @@ def search(
     gpus: Gpus = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
     executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
@@ -110,7 +110,7 @@ def resume(
     gpus: Gpus = None,
     gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
     cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. [default: start one]")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
     executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
