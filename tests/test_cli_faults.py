@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -160,3 +163,39 @@ def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.C
     code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
     assert code == 2
     assert "this number has too many digits" in err
+
+
+OWN_NETWORK = """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, config, shape):
+        super().__init__()
+        self.first = nn.Linear(shape.tokens * shape.features, config.options["hidden"])
+        self.last = nn.Linear(config.options["hidden"], shape.outputs)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(-2)).relu())
+
+
+def build(config, shape):
+    return Net(config, shape)
+"""
+
+
+def test_a_network_of_ones_own_beside_the_study_file_is_searched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_network.py").write_text(OWN_NETWORK)
+    own = "{builder: 'own_network:build', options: {hidden: {choices: [4, 8]}}}"
+    text = TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", own).replace("study: tiny", "study: own")
+    (tmp_path / "own.yaml").write_text(text)
+    command = [str(Path(sys.executable).parent / "ablate"), *local(Path("own.yaml"), Path("runs"))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(run(capfd, "status", "own", "--json", "--runs-dir", str(tmp_path / "runs"))[1])
+    assert found["trials"]["digits"]["COMPLETE"] >= 4
+    rows = csv.DictReader((tmp_path / "runs" / "own" / "report" / "trials.csv").read_text().splitlines())
+    weights = {str(64 * hidden + hidden + hidden * 10 + 10) for hidden in (4, 8)}  # two layers on 4 x 16 inputs
+    assert {row["params"] for row in rows} <= weights
