@@ -133,10 +133,12 @@ def resume(
 
 @app.command(epilog="Example: ablate status digits --json")
 def status(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJson = False) -> None:
-    """Say how a study stands: trials by state, failures, and who drives it."""
+    """Say how a study stands: trials by state, failures, its front, and who drives it."""
+    from ablate.review import front_of
     from ablate.review import status as status_of
 
-    found = status_of(study, Settings(runs_dir=runs_dir, storage=storage))
+    settings = Settings(runs_dir=runs_dir, storage=storage)
+    found = status_of(study, settings)
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -144,7 +146,8 @@ def status(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None, 
     driver = found["driver"]
     console.print(f"Driven by {driver['holder']}." if driver else "No driver is running.", highlight=False)
     for failure in found["failed"]:
-        console.print(f"[red]FAIL[/] {failure['trial']}: {failure['error']}", highlight=False)
+        console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", markup=False, highlight=False)
+    console.print(front_of(study, settings))
 
 
 @app.command("list", epilog="Example: ablate list")

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from ablate.errors import AblateError, RequestError, did_you_mean
 from ablate.ledger import Ledger, StudyRecord
-from ablate.report import write_report
+from ablate.report import front_lines, write_report
 from ablate.results import reports_table, trials_table, write_tables
 from ablate.settings import Settings
 from ablate.study import Study
@@ -54,6 +56,13 @@ def status(name: str, settings: Settings) -> dict[str, Any]:
             "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
             "test_opened": [note.dataset for note in ledger.notes(name) if note.kind == "test_opened"],
         }
+
+
+def front_of(name: str, settings: Settings) -> RenderableType:
+    """Return the front of study `name` as it stands, for a terminal."""
+    with opened(name, settings) as (ledger, record):
+        study = parse_study(record.file_text, name, known_good=True)
+        return front_lines(study, trials_table(ledger, name), reports_table(ledger, name))
 
 
 def known_names(settings: Settings) -> list[str]:
