@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import PASSWORD
 from rich.console import Console
 from test_cli import TINY, run
 
@@ -199,3 +200,20 @@ def test_a_network_of_ones_own_beside_the_study_file_is_searched(
     rows = csv.DictReader((tmp_path / "runs" / "own" / "report" / "trials.csv").read_text().splitlines())
     weights = {str(64 * hidden + hidden + hidden * 10 + 10) for hidden in (4, 8)}  # two layers on 4 x 16 inputs
     assert {row["params"] for row in rows} <= weights
+
+
+def test_a_study_in_a_shared_database_is_read_from_elsewhere(
+    tiny: Path, storage: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = ["--storage", storage, "--runs-dir", str(tiny.parent / "laptop")]
+    code, _, err = run(capfd, *local(tiny, tiny.parent / "cluster"), "--storage", storage)
+    assert code == 0, err
+    code, out, err = run(capfd, "status", "tiny", "--json", *elsewhere)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["trials"]["digits"]["COMPLETE"] >= 4
+    assert PASSWORD not in out
+    assert "tiny" in run(capfd, "list", *elsewhere)[1]
+    assert run(capfd, "report", "tiny", *elsewhere)[0] == 0
+    assert (tiny.parent / "laptop" / "tiny" / "report" / "index.html").is_file()
+    assert (tiny.parent / "laptop" / "tiny" / "trials.parquet").is_file()
