@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +29,10 @@ from ablate.study import Study
 from ablate.study_file import difference, load_study, parse_study
 from ablate.tasks import load_task
 from ablate.tasks.base import Classification
-from ablate.tracking import Tracker
+from ablate.tracking import Tracker, kept_up
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
-SYNC_SECONDS = 3.0
 STATIC = ("params", "params_body", "flops", "wall_seconds")
 logger = logging.getLogger("ablate")
 
@@ -69,7 +67,7 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
             )
             engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
             try:
-                with _synced(tracker), _progress(study, ledger, engine, console) as progress:
+                with kept_up(tracker.sync), _progress(study, ledger, engine, console) as progress:
                     executor.run(engine, on_event=progress.update)
                 report = write_results(ledger, study, home)
                 _publish(tracker, ledger, engine, home, settings)
@@ -182,24 +180,6 @@ def _progress(study: Study, ledger: Ledger, engine: Search, console: Console) ->
         yield progress
 
 
-@contextmanager
-def _synced(tracker: Tracker) -> Iterator[None]:
-    """Keep the tracker up to date from a thread of its own, so that it never delays a trial."""
-    ended = threading.Event()
-
-    def keep_up() -> None:
-        while not ended.wait(SYNC_SECONDS):
-            tracker.sync()
-
-    thread = threading.Thread(target=keep_up, name="tracking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, settings: Settings) -> None:
     """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
     study = engine.study
@@ -208,7 +188,6 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
     else:
         trials = ledger.trials(study.name)
         chosen = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
-    tracker.sync()
     tracker.log_models(chosen, data_dir=settings.data_dir)
     tracker.log_artifacts([home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"])
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from rich.console import RenderableType
 
 from ablate.errors import AblateError, RequestError, did_you_mean
@@ -93,9 +94,8 @@ def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
 
 
 def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
-    """Write `trials.parquet`, `reports.parquet` and the report into `home`; return the page's path."""
-    write_tables(ledger, study.name, home)
-    trials, reports = trials_table(ledger, study.name), reports_table(ledger, study.name)
+    """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
+    trials, reports = (pl.read_parquet(path) for path in write_tables(ledger, study.name, home))
     return write_report(study, trials, reports, home, notes=ledger.notes(study.name))
 
 

@@ -18,10 +18,8 @@ import platform
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +35,7 @@ from ablate.models import measure
 from ablate.search import Search
 from ablate.study_file import parse_study
 from ablate.tracking import build as build_tracker
+from ablate.tracking import kept_up
 from ablate.trial import Report, TrialConfig
 
 STUDY = """\
@@ -49,7 +48,6 @@ budget: {trials: %d}
 confirm: null
 """
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1438)
-SYNC_SECONDS = 3.0  # as the driver does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,24 +89,6 @@ def ours(trials: int, *, executor: str, tracker: str) -> Timing:
         if len(ended) != trials:
             raise SystemExit(f"{len(ended)} of {trials} trials ended")
         return Timing(trials=trials, run_seconds=seconds, between_seconds=max(ended) - min(ended))
-
-
-@contextmanager
-def kept_up(sync: Callable[[], None]) -> Iterator[None]:
-    """Call `sync` every few seconds from a thread of its own."""
-    ended = threading.Event()
-
-    def keep_up() -> None:
-        while not ended.wait(SYNC_SECONDS):
-            sync()
-
-    thread = threading.Thread(target=keep_up)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 class Ends(tune.Callback):

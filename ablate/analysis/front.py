@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import moocore
 import numpy as np
@@ -102,12 +102,6 @@ def cost_metric(objectives: Sequence[Objective]) -> str:
 def quality_objective(objectives: Sequence[Objective]) -> Objective:
     """Return the first objective that is not a cost, or the first one when all are."""
     return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
-
-
-def front_values(row: Mapping[str, Any], objectives: Sequence[Objective]) -> dict[str, float]:
-    """Return a front row's objectives by the column that they were read from."""
-    names = [metric_at(objective.metric, row["stage"]) for objective in objectives]
-    return {name: float(row[name]) for name in names}
 
 
 def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> pl.DataFrame:

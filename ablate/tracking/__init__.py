@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
-from ablate.tracking.tracker import Tracker
+from ablate.tracking.tracker import Tracker, kept_up
 from ablate.tracking.ui import UiCommand, ui_command
 
 if TYPE_CHECKING:
     from ablate.ledger import Hold, Ledger
     from ablate.study import Study
 
-__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "ui_command"]
+__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "kept_up", "ui_command"]
 
 
 def build(name: str, *, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path) -> Tracker:

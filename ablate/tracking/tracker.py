@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from ablate.trial import TrialConfig
+
+SYNC_SECONDS = 3.0
 
 
 class Tracker(Protocol):
@@ -27,3 +31,21 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Sync once more and leave nothing marked as running; later calls do nothing."""
+
+
+@contextmanager
+def kept_up(sync: Callable[[], None]) -> Iterator[None]:
+    """Call `sync` every SYNC_SECONDS from a thread of its own inside the block, so that it never delays a trial."""
+    ended = threading.Event()
+
+    def keep_up() -> None:
+        while not ended.wait(SYNC_SECONDS):
+            sync()
+
+    thread = threading.Thread(target=keep_up, name="tracking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
