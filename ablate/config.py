@@ -64,6 +64,8 @@ class ModelConfig(_Frozen):
     """Attention heads H; the head width is N/H."""
     mlp: Annotated[int, Field(ge=0), BeforeValidator(_none_to_zero, json_schema_input_type=int | Literal["none"])] = 256
     """Hidden width h of the block's MLP (paper A, Eq. 7); `none` (0) leaves the MLP out (paper A, section 2)."""
+    mlp_ratio: Annotated[float, Field(gt=0)] | None = None
+    """Hidden width of the MLP as a multiple of the width; it takes the place of `mlp`, unless `mlp` is `none`."""
     similarity: Similarity = "separate"
     """How two tokens are compared (paper A, Eq. 3, Eq. 11 and section 5; paper B, section 3.1)."""
     value: Value = "separate"
@@ -82,6 +84,8 @@ class ModelConfig(_Frozen):
     """Where the block's two LayerNorms stand; `none` leaves them out."""
     residual: bool = True
     """Whether each block adds its input to its output."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of values set to zero in training: behind the embedding, and of what each branch adds."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Free options for a builder of your own; the built-in builder takes none."""
 
@@ -91,6 +95,11 @@ class ModelConfig(_Frozen):
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+    @property
+    def hidden(self) -> int:
+        """The hidden width of the MLP, 0 without one."""
+        return self.mlp if self.mlp == 0 or self.mlp_ratio is None else max(round(self.mlp_ratio * self.width), 1)
 
     def biases(self) -> tuple[Projection, ...]:
         """Return the projections that carry a bias, in the order query, key, value, output."""
@@ -141,8 +150,13 @@ class TaskConfig(_Frozen):
     """Share of the training part held out for validation under `protocol: held_out`."""
     train_limit: Positive | None = None
     """Use only the first so many training samples after the keyed shuffle of the split."""
+    length: Positive | None = None
+    """Tokens per sample of a sequence task: the length of a list, the context of a text."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Use only this share of the samples, of every split alike; `--scale` sets it."""
     path: str | None = None
-    """Folder of `image_folder`, relative to the data directory or absolute."""
+    """A file or folder of the task, relative to the data directory or absolute: the folder of `image_folder`, the
+    weights of `set_anomaly`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Free options for a task of your own."""
 
@@ -150,10 +164,13 @@ class TaskConfig(_Frozen):
 class Schedule(_Frozen):
     """Learning-rate schedule; it multiplies the learning rate once per step."""
 
-    name: Literal["constant", "cosine", "multistep"] = "cosine"
-    """`cosine` falls to `floor` over the trial; `multistep` multiplies by `gamma` at each milestone."""
+    name: Literal["constant", "cosine", "multistep", "inverse_sqrt"] = "cosine"
+    """`cosine` falls to `floor` over the trial; `multistep` multiplies by `gamma` at each milestone; `inverse_sqrt`
+    falls as one over the square root of the step from the end of the warm-up."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Linear rise from 0 over so many epochs (may be a fraction)."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Linear rise from 0 over so many steps; it takes the place of `warmup_epochs`."""
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
     """Shares of the trial at which `multistep` steps down."""
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -193,19 +210,33 @@ class TrainConfig(_Frozen):
     """Arithmetic of forward and backward; weights and moments stay float32 (float64 for float64)."""
     report_every: Positive = 1
     """Epochs per Report."""
+    steps_per_epoch: Positive | None = None
+    """Steps that count as one epoch, at most one pass over the data; left out, all full batches."""
 
 
 class InputShape(_Frozen):
     """What a model must know of a task, without loading any data."""
 
     tokens: Positive
-    """Tokens per sample T (without a class token)."""
+    """Tokens per sample T (without a class token); the most there can be where lengths differ."""
     features: Positive
-    """Features per token F, for an image patch height * width * channels."""
+    """Features per token F: an image patch has height * width * channels, ids have the size of their vocabulary."""
     outputs: Positive
-    """Length of the output vector M."""
+    """Scores per sample, or per token where `output` is `token`: M."""
     train_samples: Positive
     """Nominal number of training samples K (paper A, Eq. 12)."""
+    inputs: Literal["vectors", "ids"] = "vectors"
+    """`vectors`: x is [B, T, F]; `ids`: x is [B, T] whole numbers below F, each standing for a one-hot vector."""
+    output: Literal["sample", "token", "set"] = "sample"
+    """`sample`: scores [B, M]; `token`: scores [B, T, M]; `set`: one score per token, [B, T], whatever their order."""
+    causal: bool = False
+    """Whether a token may see only itself and those before it."""
+    source_tokens: Annotated[int, Field(ge=0)] = 0
+    """Most tokens of a source text S; above 0 the model is an encoder-decoder on the pair (source, x)."""
+    source_features: Annotated[int, Field(ge=0)] = 0
+    """Size of the source vocabulary."""
+    pad: Annotated[int, Field(ge=0)] | None = None
+    """Id that fills up short texts, the same in source and target; nothing attends to it in the source."""
 
 
 class Size(_Frozen):
@@ -219,5 +250,6 @@ class Size(_Frozen):
     """Floating-point operations of one forward pass of one sample (a multiply-add counts two)."""
 
     def overdetermination(self, shape: InputShape) -> float:
-        """Return Q = K * M / P (paper A, Eq. 12)."""
-        return shape.train_samples * shape.outputs / self.params
+        """Return Q = K * M / P (paper A, Eq. 12), with M scores per sample over all its tokens."""
+        per_sample = shape.outputs * (shape.tokens if shape.output == "token" else 1)
+        return shape.train_samples * per_sample / self.params

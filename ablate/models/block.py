@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.norm, self.residual = config.norm, config.residual
         self.attention = Attention(config, pair_code=pair_code)
         self.attention_norm = None if config.norm == "none" else LayerNorm(config.width)
-        self.mlp = MLP(config.width, config.mlp) if config.mlp else None
+        self.mlp = MLP(config.width, config.hidden) if config.hidden else None
         self.mlp_norm = None if config.norm == "none" else LayerNorm(config.width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -37,11 +38,59 @@ class Task(Protocol):
         ...
 
     def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor) -> Tensor:
-        """Return the loss of each sample, [*R, B]."""
+        """Return the loss of each target, [*R, B] or [*R, B, T]; 0 where the target is padding."""
         ...
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return every metric of each sample, [*R, B]; training takes the mean over samples."""
+        """Return every metric of each target, shaped as the loss, 0 at padding; training takes means over the rest."""
+        ...
+
+
+@runtime_checkable
+class Decoded(Protocol):
+    """A task that is also judged by what a model writes, over a whole corpus at once."""
+
+    def corpus_metrics(self, decode: Callable[[Tensor], Tensor], data: Data, part: str) -> dict[str, list[float]]:
+        """Return metrics by name, one value per replicate, of the split `part` (`validation` or `test`) of `data`.
+
+        `decode` maps source ids [n, S] to what each replicate writes, ids [R, n, T'], by greedy decoding from
+        `data.start` until `data.end`.
+        """
+        ...
+
+
+@runtime_checkable
+class Written(Protocol):
+    """A task of text: ids and readable text, both ways."""
+
+    def encode(self, text: str, data_dir: Path | None) -> list[int]:
+        """Return the ids of `text`; raise RequestError where a part of it is not in the vocabulary."""
+        ...
+
+    def decode(self, ids: Sequence[int], data_dir: Path | None) -> str:
+        """Return the text that `ids` stand for."""
+        ...
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Samples that are read from disk batch by batch, because they do not fit into memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Samples, tokens and features: (n, T, F)."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
+        """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F], read ahead by worker processes.
+
+        `keys` holds one number per replicate that keys its augmentation of this epoch; None: as for evaluation.
+        Raises DataError where a file is damaged.
+        """
         ...
 
 
@@ -60,22 +109,34 @@ class Fetchable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A data set in memory, as small as it was stored: `tokens` turns a batch of inputs into what a model reads.
+    """A data set, as small as it was stored: `tokens` turns a batch of inputs into what a model reads.
 
-    Inputs of images are uint8 patches [n, T, F], targets are int64 [n]. `scale` and `shift` are numbers or
-    tensors [F]. `validation_*` are None unless the data set ships a validation split of its own.
-    Raises DataError where inputs and targets do not belong together.
+    Inputs of images are uint8 patches [n, T, F] with targets int64 [n]; inputs of texts are ids [n, T] (`ids`), and
+    their targets are whole numbers [n, T]. Either may be a view whose rows overlap; a `Stream` is read from disk.
+    `scale` and `shift` are numbers or tensors [F]. `validation_*` are None unless the data set ships a validation
+    split of its own. Raises DataError where inputs and targets do not belong together.
     """
 
-    train_inputs: Tensor
+    train_inputs: Tensor | Stream
     train_targets: Tensor
-    test_inputs: Tensor
+    test_inputs: Tensor | Stream
     test_targets: Tensor
-    validation_inputs: Tensor | None = None
+    validation_inputs: Tensor | Stream | None = None
     validation_targets: Tensor | None = None
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
     class_names: tuple[str, ...] = ()
+    ids: bool = False
+    """Whether inputs are ids, which `scale` and `shift` do not touch."""
+    pad: int | None = None
+    """The target that does not count; in inputs of an encoder-decoder, the id that fills up."""
+    start: int | None = None
+    """Encoder-decoder: the id a target text begins with; the model is given (inputs, targets shifted right)."""
+    end: int | None = None
+    """Encoder-decoder: the id that every target text ends with."""
+    window: int = 0
+    """Above 0, training samples are windows of so many tokens on one text, each one token after the one before: a
+    contiguous last part is then held out for validation, in steps of one window."""
 
     def __post_init__(self) -> None:
         if (self.validation_inputs is None) != (self.validation_targets is None):
@@ -86,12 +147,12 @@ class Data:
             if inputs.shape[1:] != self.train_inputs.shape[1:]:
                 got, rule = tuple(inputs.shape[1:]), tuple(self.train_inputs.shape[1:])
                 raise DataError(f"Data: a sample of {split} has the shape {got}, one of train {rule}")
-            if targets.dtype != torch.int64:
-                raise DataError(f"Data: {split} targets are {targets.dtype}, not torch.int64")
+            if targets.is_floating_point():
+                raise DataError(f"Data: {split} targets are {targets.dtype}, not whole numbers")
             if self.class_names and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.class_names):
                 raise DataError(f"Data: {split} has targets outside 0 to {len(self.class_names) - 1}")
 
-    def splits(self) -> list[tuple[str, Tensor, Tensor]]:
+    def splits(self) -> list[tuple[str, Tensor | Stream, Tensor]]:
         """Return (name, inputs, targets) of each split that is there."""
         there = [("train", self.train_inputs, self.train_targets), ("test", self.test_inputs, self.test_targets)]
         if self.validation_inputs is not None and self.validation_targets is not None:
@@ -99,7 +160,9 @@ class Data:
         return there
 
     def tokens(self, inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return `inputs * scale + shift` in `dtype`: [*R, B, T, F] as a model reads it."""
+        """Return what a model reads: `inputs * scale + shift` in `dtype`, [*R, B, T, F], or ids as int64 [*R, B, T]."""
+        if self.ids:
+            return inputs.long()
         scale = self.scale.to(dtype) if isinstance(self.scale, Tensor) else self.scale
         shift = self.shift.to(dtype) if isinstance(self.shift, Tensor) else self.shift
         return inputs.to(dtype) * scale + shift
@@ -122,7 +185,7 @@ class Classification:
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
         log_p = torch.log_softmax(logits, dim=-1)
-        index = targets.expand(logits.shape[:-1]).unsqueeze(-1)
+        index = targets.expand(logits.shape[:-1]).long().unsqueeze(-1)
         picked = -log_p.gather(-1, index).squeeze(-1)
         if isinstance(label_smoothing, (int, float)) and label_smoothing == 0:
             return picked
