@@ -214,3 +214,9 @@ def stratified_split(targets: Tensor, *, key: str, share: float = TEST_SHARE) ->
     chosen = np.sort(np.concatenate(test))
     rest = np.setdiff1d(np.arange(len(labels)), chosen)
     return torch.from_numpy(rest), torch.from_numpy(chosen)
+
+
+def shared_part(n: int, share: float) -> Tensor:
+    """Return sorted int64 indices of `max(1, round(share * n))` of `n` samples, evenly spaced: floor(i n / k)."""
+    k = max(1, round(share * n))
+    return torch.arange(k) * n // k
