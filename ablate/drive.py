@@ -81,8 +81,8 @@ def search(file: Path, settings: Settings, console: Console) -> Outcome:
 def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
     """Return the shape of every data set; raise DataError or RequestError where one is missing or does not fit."""
     shapes = {}
-    for label, config in study.datasets.items():
-        task = load_task(config)
+    for label in study.labels:
+        task = load_task(study.datasets[label])
         task.check(data_dir)
         shapes[label] = task.shape(data_dir)
         if isinstance(task, Classification):
@@ -184,7 +184,7 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
     """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
     study = engine.study
     if study.confirm is None:
-        chosen = [member.config for name in study.datasets for member in engine.front(name)]
+        chosen = [member.config for name in study.labels for member in engine.front(name)]
     else:
         trials = ledger.trials(study.name)
         chosen = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]

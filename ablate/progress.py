@@ -83,7 +83,7 @@ class Progress:
             bar = ProgressBar(total=max(self._total(dataset), 1), completed=done, width=24)
             cells = [str(states.get(state, 0)) for state in STATES]
             table.add_row(dataset, bar, *cells, str(len(self._front(dataset))), self._leader(dataset))
-        fronts = [self._front_table(dataset) for dataset in self._study.datasets if self._front(dataset)]
+        fronts = [self._front_table(dataset) for dataset in self._study.labels if self._front(dataset)]
         return Group(table, *fronts, Text(f"{self._elapsed()} so far, {self._left()}", style="dim"))
 
     def _front_table(self, dataset: str) -> Table:
@@ -119,7 +119,7 @@ class Progress:
 
     def _left(self) -> str:
         finished = self._finished() - self._finished_at_start
-        total = sum(self._total(dataset) for dataset in self._study.datasets)
+        total = sum(self._total(dataset) for dataset in self._study.labels)
         left = total - self._finished()
         if left <= 0:
             return "finishing"

@@ -82,7 +82,10 @@ TASKS = Registry(
 )
 SAMPLERS = Registry(
     "sampler",
-    {name: f"ablate.search.samplers:build_{name}" for name in ("tpe", "nsga2", "gp", "qmc", "random", "grid")},
+    {
+        name: f"ablate.search.samplers:build_{name}"
+        for name in ("tpe", "nsga2", "gp", "qmc", "random", "grid", "design")
+    },
 )
 SCHEDULERS = Registry(
     "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}

@@ -52,7 +52,7 @@ def status(name: str, settings: Settings) -> dict[str, Any]:
             "storage": ledger.url,
             "driver_epoch": record.epoch,
             "driver": driver,
-            "trials": {d: {s.value: counts.get(d, {}).get(s, 0) for s in TrialState} for d in study.datasets},
+            "trials": {d: {s.value: counts.get(d, {}).get(s, 0) for s in TrialState} for d in study.labels},
             "wall_seconds": sum(t.wall_seconds for t in trials),
             "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
             "test_opened": [note.dataset for note in ledger.notes(name) if note.kind == "test_opened"],

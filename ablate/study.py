@@ -4,156 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.searchable import ModelSpace, TrainSpace, is_range, nested, parameter, settings
+from ablate.sections import (
+    Budget,
+    Compare,
+    Confirm,
+    Constraint,
+    DatasetSettings,
+    Name,
+    Objective,
+    Part,
+    SamplerConfig,
+    SchedulerConfig,
+    Section,
+    Variant,
+    constraint,
+    labelled,
+)
 from ablate.space import Parameter, Space, order_by_condition
 
 VARIANT = "variant"
-_DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
-_METRIC = re.compile(r"^(params|params_body|flops|wall_seconds|(val|train)_[a-z0-9_]+)$")
-_CONSTRAINT = re.compile(r"^\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*$")
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
+COMPLETE = "complete"  # the row of a leave-one-out design that has every part
+OF_A_DESIGN: dict[str, Any] = {  # a comparison trains all of its design, in full, once
+    "sampler": {"name": "design"},
+    "scheduler": {"name": "none"},
+    "budget": {"trials": 1_000_000},
+    "confirm": None,
+}
 
 
-def _seconds(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.match(value.replace(" ", ""))
-    if not match or not any(match.groups()):
-        raise ValueError("a duration is seconds or text such as '90s', '4m', '1h30m' or '2d'")
-    return sum(float(part) * unit for part, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if part)
-
-
-def _metric(value: str) -> str:
-    if not _METRIC.match(value):
-        raise ValueError("a metric is params, params_body, flops, wall_seconds, or starts with val_ or train_")
-    return value
-
-
-def _plain_name(value: str) -> str:
-    if not _NAME.match(value):
-        raise ValueError("a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit")
-    return value
-
-
-def _constraint(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    match = _CONSTRAINT.match(value)
-    if not match:
-        raise ValueError("a constraint reads 'metric <= number' or 'metric >= number'")
-    return {"metric": match[1], "op": match[2], "bound": match[3]}
-
-
-def _datasets(value: Any) -> Any:
-    """Accept a list of names, `name: null`, and a label that is itself the task's name."""
-    if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        value = dict.fromkeys(value)
-    if not isinstance(value, dict):
-        return value
-    entries = {label: {} if entry is None else entry for label, entry in value.items()}
-    return {k: {"task": k, **e} if isinstance(e, dict) else e for k, e in entries.items()}
-
-
-Metric = Annotated[str, AfterValidator(_metric)]
-Name = Annotated[str, AfterValidator(_plain_name)]
-Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class Objective(_Section):
-    """One thing to make large or small."""
-
-    metric: Metric
-    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or a metric of your task."""
-    direction: Literal["maximize", "minimize"]
-    """Which way is better."""
-    reference: float | None = None
-    """Reference point of the hypervolume on this axis; left out, the report states what it chose."""
-    log: bool = False
-    """Measure this axis in log10."""
-
-
-class SamplerConfig(_Section):
-    """Who proposes configurations."""
-
-    name: str = "tpe"
-    """tpe, nsga2, gp, qmc, random, grid, or an import path."""
-    startup_trials: Annotated[int, Field(ge=1)] = 10
-    """Random trials per data set before a model-based sampler starts."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Passed on to the sampler."""
-
-
-class SchedulerConfig(_Section):
-    """Who stops trials early."""
-
-    name: str = "asha"
-    """asha, none, or an import path."""
-    reduction: Annotated[int, Field(ge=2)] = 3
-    """One in so many trials passes a rung."""
-    min_epochs: Annotated[int, Field(ge=1)] = 1
-    """Epoch of the first rung; the next are `reduction` times as late."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Passed on to the scheduler."""
-
-
-class Budget(_Section):
-    """What the search may spend; confirmation comes on top."""
-
-    trials: Annotated[int, Field(ge=1)] = 24
-    """Number of search trials."""
-    scope: Literal["per_dataset", "total"] = "per_dataset"
-    """Whether `trials` counts for each data set or for all together."""
-    wall_clock: Duration | None = None
-    """Time after which no new trial starts, summed over all drivers: seconds or text such as `4m`, `1h30m`."""
-
-
-class Confirm(_Section):
-    """Retrain the front on fresh seeds and open the test split once."""
-
-    replicates: Annotated[int, Field(ge=1)] = 3
-    """Fresh seeds per configuration."""
-    top: Annotated[int, Field(ge=1)] | None = None
-    """At most so many configurations of the front, spread evenly along it; left out, all."""
-
-
-class Constraint(_Section):
-    """A bound that a usable trial keeps; in a file, `params <= 200000`."""
-
-    metric: Metric
-    op: Literal["<=", ">="]
-    bound: float
-
-    def violation(self, value: float) -> float:
-        """Return by how much `value` breaks the bound, 0 where it keeps it."""
-        return max(0.0, value - self.bound if self.op == "<=" else self.bound - value)
-
-
-class Variant(_Section):
-    """One named row of a table of architectures."""
-
-    name: str
-    """Name of the row."""
-    model: ModelSpace = ModelSpace()
-    """Axes that this row fixes."""
-    training: TrainSpace = TrainSpace()
-    """Training settings that this row fixes."""
-    datasets: tuple[str, ...] | None = None
-    """Data sets on which the row runs; left out, all."""
-
-
-class Study(_Section):
+class Study(Section):
     """What was asked: a frozen study file. `study_faults.faults_of` lists what types alone cannot see."""
 
     study: Name
@@ -164,7 +51,7 @@ class Study(_Section):
     """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
         dict[Name, TaskConfig],
-        BeforeValidator(_datasets, json_schema_input_type=dict[str, dict[str, Any] | None] | list[str]),
+        BeforeValidator(labelled, json_schema_input_type=dict[str, dict[str, Any] | None] | list[str]),
         Field(min_length=1),
     ]
     """Data sets by label, each with its own sampler history, rungs and front. The label is the default task."""
@@ -172,8 +59,12 @@ class Study(_Section):
     """Axes of the architecture: a value fixes one, a range searches it."""
     training: TrainSpace = TrainSpace()
     """Training settings: a value fixes one, a range searches it."""
+    settings: tuple[DatasetSettings, ...] = ()
+    """Settings that some data sets have of their own."""
     variants: tuple[Variant, ...] = ()
     """A table of named architectures; the sampler then chooses among its rows."""
+    parts: dict[Name, Part] = Field(default_factory=dict)
+    """Parts that can go, instead of `variants`: a row `complete`, and a row `without-NAME` for each."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=4)] = (
         Objective(metric="val_accuracy", direction="maximize"),
         Objective(metric="params", direction="minimize", log=True),
@@ -185,54 +76,130 @@ class Study(_Section):
     """Seeds trained per search trial."""
     budget: Budget = Budget()
     constraints: tuple[
-        Annotated[Constraint, BeforeValidator(_constraint, json_schema_input_type=str | Constraint)], ...
+        Annotated[Constraint, BeforeValidator(constraint, json_schema_input_type=str | Constraint)], ...
     ] = ()
     confirm: Confirm | None = Confirm()
     """Left out, the front is confirmed on three fresh seeds; `null` leaves it unconfirmed and the report says so."""
 
+    compare: Compare | None = None
+    """Train the whole design in full and lay it beside published figures, instead of searching."""
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Shrink epochs, data and the grid that is averaged over to this share; every number is then marked as scaled."""
+    only: tuple[str, ...] | None = None
+    """Run these data sets only."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _designed(cls, data: Any) -> Any:
+        """Fill in what a comparison implies; `study_faults` refuses what contradicts it."""
+        return {**OF_A_DESIGN, **data} if isinstance(data, dict) and data.get("compare") else data
+
     @property
     def name(self) -> str:
-        """Return the study's name."""
-        return self.study
+        """Return the study's name, with its scale where it is scaled: scaled trials are no part of the full study."""
+        return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels of the data sets that run, in the file's order."""
+        return tuple(label for label in self.datasets if self.only is None or label in self.only)
 
     @cached_property
-    def fixed(self) -> dict[str, Any]:
-        """Return what the file fixes, by dotted name."""
-        return {name: value for name, value in self._settings() if not is_range(value)}
+    def rows(self) -> tuple[Variant, ...]:
+        """Return the table of variants, as written or made of `parts`."""
+        if not self.parts:
+            return self.variants
+        named = ((f"without-{name}", part) for name, part in self.parts.items())
+        without = (Variant(name=name, model=part.model, training=part.training) for name, part in named)
+        return (Variant(name=COMPLETE), *without)
 
     @cached_property
     def space(self) -> Space:
-        """Return everything that is searched, the variant first; raise ValueError on circular conditions."""
-        found = [parameter(name, value) for name, value in self._settings() if is_range(value)]
-        rows = tuple(row.name for row in self.variants)
-        table = [Parameter(name=VARIANT, kind="categorical", choices=rows)] if rows else []
-        return Space(parameters=order_by_condition(table + found))
+        """Return every parameter of any data set, the variant first; raise ValueError on circular conditions."""
+        found: dict[str, Parameter] = {}
+        for label in self.datasets:
+            found = {p.name: p for p in self.space_for(label).parameters} | found
+        if self.rows:
+            found[VARIANT] = Parameter(name=VARIANT, kind="categorical", choices=tuple(r.name for r in self.rows))
+        return Space(parameters=order_by_condition(list(found.values())))
+
+    def fixed(self, dataset: str) -> dict[str, Any]:
+        """Return what the file fixes for a data set, by dotted name."""
+        return {name: value for name, value in self._settings(dataset).items() if not is_range(value)}
 
     def space_for(self, dataset: str) -> Space:
-        """Return the space of one data set: only the variants that run on it."""
-        rows = tuple(row.name for row in self.variants if row.datasets is None or dataset in row.datasets)
+        """Return the space of one data set: its own ranges, and only the variants that run on it."""
+        found = [parameter(name, value) for name, value in self._settings(dataset).items() if is_range(value)]
+        rows = tuple(row.name for row in self.rows if row.datasets is None or dataset in row.datasets)
         table = [Parameter(name=VARIANT, kind="categorical", choices=rows)] if rows else []
-        return Space(parameters=tuple(table) + tuple(p for p in self.space.parameters if p.name != VARIANT))
+        return Space(parameters=order_by_condition(table + found))
 
     def configs(self, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
         """Return the three complete configurations of one trial.
 
         Raises pydantic's ValidationError where the combination is impossible.
         """
-        chosen = dict(self.fixed)
-        for row in self.variants:
+        chosen = self.fixed(dataset)
+        for row in self.rows:
             if row.name == parameters.get(VARIANT):
                 chosen.update(settings(row.model, "model"))
                 chosen.update(settings(row.training, "training"))
         chosen.update({name: value for name, value in parameters.items() if name != VARIANT})
         model = ModelConfig.model_validate(nested(chosen, "model"))
-        return model, self.datasets[dataset], TrainConfig.model_validate(nested(chosen, "training"))
+        training = TrainConfig.model_validate(nested(chosen, "training"))
+        return model, _scaled_task(self.datasets[dataset], self.scale), _scaled_training(training, self.scale)
+
+    def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
+        """Return the parameters of every trial of a finite space, all variants of one configuration together.
+
+        A scaled study keeps a share of the configurations, evenly chosen. Raises ValueError for an infinite space.
+        """
+        by_configuration: dict[str, list[dict[str, Any]]] = {}
+        for parameters in self.space_for(dataset).grid():
+            others = {name: value for name, value in parameters.items() if name != VARIANT}
+            by_configuration.setdefault(json.dumps(others), []).append(parameters)
+        found = list(by_configuration.values())
+        kept = max(round(self.scale * len(found)), 1)
+        return tuple(parameters for i in range(kept) for parameters in found[i * len(found) // kept])
 
     def fingerprint(self) -> str:
-        """Return a hash of all that makes trials comparable: everything but the budget and the confirmation's size."""
-        comparable = self.model_dump(mode="json", exclude={"budget", "confirm"})
+        """Return a hash of all that makes trials comparable: everything but budget, confirmation and comparison.
+
+        What a file leaves out does not enter, so that a new setting's default changes no study's fingerprint.
+        """
+        others = {"budget", "confirm", "compare", "only"}
+        comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 
-    def _settings(self) -> Iterator[tuple[str, Any]]:
-        yield from settings(self.model, "model")
-        yield from settings(self.training, "training")
+    def _settings(self, dataset: str) -> dict[str, Any]:
+        """Return every setting of a data set, values and ranges, the more special ones over the general ones."""
+        own = [row for row in self.settings if dataset in row.datasets]
+        sources: list[Study | DatasetSettings] = [self, *own]
+        found: dict[str, Any] = {}
+        for source in sources:
+            found.update(settings(source.model, "model"))
+            found.update(settings(source.training, "training"))
+        return found
+
+
+def _scaled_task(task: TaskConfig, scale: float) -> TaskConfig:
+    return task if scale == 1 else task.model_copy(update={"share": task.share * scale})
+
+
+def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:
+    """Return `training` with its epochs, and its warm-up with them, shrunk; at least one epoch is left."""
+    if scale == 1:
+        return training
+    epochs = max(round(scale * training.epochs), 1)
+    schedule = training.schedule
+    shrunk = {"warmup_epochs": schedule.warmup_epochs * epochs / training.epochs}
+    shrunk["warmup_steps"] = round(schedule.warmup_steps * scale * epochs / training.epochs)
+    steps = training.steps_per_epoch
+    return training.model_copy(
+        update={
+            "epochs": epochs,
+            "schedule": schedule.model_copy(update=shrunk),
+            "steps_per_epoch": None if steps is None else max(round(scale * steps), 1),
+            "report_every": min(training.report_every, epochs),
+        }
+    )

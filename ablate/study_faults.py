@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate import registry
+from ablate.comparison_faults import comparison_faults
 from ablate.errors import Fault, RegistryError, did_you_mean
 from ablate.searchable import is_range, settings
 from ablate.space import Space
@@ -23,15 +24,18 @@ def faults_of(study: Study) -> list[Fault]:
         space = study.space
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
-    plain = [*_name_faults(study), *_objective_faults(study), *_range_faults(study, space), *_row_faults(study, space)]
-    return plain or list(_combination_faults(study, space))
+    plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
+    for label in study.datasets:
+        plain.extend(_range_faults(study, study.space_for(label)))
+    return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
 
 
 def _name_faults(study: Study) -> Iterator[Fault]:
     named = [("sampler.name", study.sampler.name, registry.SAMPLERS)]
     named += [("scheduler.name", study.scheduler.name, registry.SCHEDULERS)]
     named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
-    named += [("model.builder", study.fixed.get("model.builder", "transformer"), registry.MODELS)]
+    builders = {study.fixed(label).get("model.builder", "transformer") for label in study.datasets}
+    named += [("model.builder", builder, registry.MODELS) for builder in sorted(builders)]
     for path, name, table in named:
         try:
             table.check(name)
@@ -61,15 +65,16 @@ def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
                 continue
             wrong = [value for value in allowed if not by_name[name].contains(value)]
             yield from (Fault(path=path, value=value, rule=f"{name} never has this value") for value in wrong)
-        if study.sampler.name == "grid" and spec.grid() is None:
-            yield Fault(path=spec.name, value=None, rule="sampler grid needs a finite range: give a step")
+        if study.sampler.name in ("grid", "design") and spec.grid() is None:
+            rule = f"sampler {study.sampler.name} needs a finite range: give a step"
+            yield Fault(path=spec.name, value=None, rule=rule)
 
 
 def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
     searched = set(space.names())
-    names = [row.name for row in study.variants]
-    for index, row in enumerate(study.variants):
-        path = f"variants.{index}"
+    names = [row.name for row in study.rows]
+    for index, row in enumerate(study.rows):
+        path = _place(study, index)
         if row.name in names[:index]:
             yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name stands only once")
         for label in row.datasets or ():
@@ -82,15 +87,15 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
             elif name in searched:
                 yield Fault(path=f"{path}.{name}", value=value, rule="this is searched, so a row cannot fix it")
     for label in study.datasets:
-        if names and not any(row.datasets is None or label in row.datasets for row in study.variants):
+        if names and not any(row.datasets is None or label in row.datasets for row in study.rows):
             yield Fault(path=f"datasets.{label}", value=None, rule="no variant runs on this data set")
 
 
-def _combination_faults(study: Study, space: Space) -> Iterator[Fault]:
-    """Try every combination of the finite architecture axes; a combination is named once per reason."""
+def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
+    """Try every combination of a data set's finite architecture axes; a combination is named once per reason."""
+    space = study.space_for(dataset)
     finite = {p.name for p in space.parameters if p.grid() is not None and _is_structural(p.name)}
     axes = Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
-    dataset = next(iter(study.datasets))
     seen: set[str] = set()
     for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
         try:
@@ -118,8 +123,15 @@ def _reasons(error: ValidationError) -> list[str]:
 
 
 def _blame(study: Study, values: Mapping[str, Any]) -> str:
-    rows = [row.name for row in study.variants]
-    return f"variants.{rows.index(values[VARIANT])}" if VARIANT in values else "model"
+    rows = [row.name for row in study.rows]
+    return _place(study, rows.index(values[VARIANT])) if VARIANT in values else "model"
+
+
+def _place(study: Study, row: int) -> str:
+    """Return where row number `row` stands in the file."""
+    if not study.parts:
+        return f"variants.{row}"
+    return f"parts.{list(study.parts)[row - 1]}" if row else "parts"
 
 
 def _way(values: Mapping[str, Any]) -> str:

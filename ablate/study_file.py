@@ -14,7 +14,18 @@ from pydantic import BaseModel, ValidationError
 from ablate.config import ModelConfig, Schedule, TaskConfig, TrainConfig
 from ablate.errors import Fault, StudyFileError, did_you_mean
 from ablate.searchable import RANGE_KEYS, Choices, FloatRange, IntRange
-from ablate.study import Budget, Confirm, Constraint, Objective, SamplerConfig, SchedulerConfig, Study, Variant
+from ablate.sections import (
+    Budget,
+    Compare,
+    Confirm,
+    Constraint,
+    DatasetSettings,
+    Objective,
+    SamplerConfig,
+    SchedulerConfig,
+    Variant,
+)
+from ablate.study import Study
 from ablate.study_faults import faults_of
 
 SIZE_LIMIT_BYTES = 4_000_000
@@ -193,6 +204,8 @@ def _known_keys(path: _Path) -> list[str]:
         "confirm": Confirm,
         "constraints": Constraint,
         "variants": Variant,
+        "settings": DatasetSettings,
+        "compare": Compare,
         "datasets": TaskConfig,
     }
     for part in inside:

@@ -9,7 +9,7 @@ import pytest
 from planted_study import trial_row, trials_of
 
 from ablate.analysis import dominated_volume, front, hypervolume, nondominated
-from ablate.study import Constraint, Objective
+from ablate.sections import Constraint, Objective
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize", reference=0.0)
 LOSS = Objective(metric="val_loss", direction="minimize")

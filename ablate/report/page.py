@@ -42,7 +42,7 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
     folder = home / "report"
     fronts = front_table(study, trials, reports)
-    found = [findings(study, dataset, trials, reports, fronts) for dataset in study.datasets]
+    found = [findings(study, dataset, trials, reports, fronts) for dataset in study.labels]
     drawn = {part.dataset: figures(study, part) for part in found}
     try:
         folder.mkdir(parents=True, exist_ok=True)

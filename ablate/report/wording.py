@@ -28,7 +28,7 @@ def status_lines(
     )
     lines = [("Protocol", protocol), ("Trials", counts_text(state_counts(trials)))]
     lines.append(("Seeds", seeds_text(study, reports)))
-    for dataset in study.datasets:
+    for dataset in study.labels:
         rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
         split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"
         words = confirmation(study, trials, dataset, split) if rows.height else "no front yet: no trial is complete"

@@ -112,7 +112,7 @@ class Lane:
             key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
             stage="search",
             model=found.model,
-            task=self.study.datasets[self.dataset],
+            task=found.task,
             train=found.train,
             seeds=tuple(range(self.study.replicates)),
             study_seed=self.study.seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ class SamplerRequest:
     """What a sampler is built from, for one suggestion.
 
     `seed` belongs to this suggestion alone. `rejected` holds the trial attributes of the suggestion before it,
-    where that one was turned down.
+    where that one was turned down. `design` returns what a designed comparison trains, in order.
     """
 
     name: str
@@ -26,3 +26,4 @@ class SamplerRequest:
     startup_trials: int
     options: Mapping[str, Any] = field(default_factory=dict)
     rejected: Mapping[str, Any] = field(default_factory=dict)
+    design: Callable[[], Sequence[Mapping[str, Any]]] = tuple

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 
 from ablate.errors import RequestError, did_you_mean
 from ablate.search.request import SamplerRequest
-from ablate.search.sequences import GridSequence, SobolSequence
+from ablate.search.sequences import DesignSequence, GridSequence, SobolSequence
 
 IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; stopped trials reach them as violated constraints (outcomes.py)."""
@@ -63,6 +63,12 @@ def build_grid(request: SamplerRequest) -> BaseSampler:
     """Return every combination once; raise RequestError for a space that is infinite or too large."""
     _options(request)
     return GridSequence(request)
+
+
+def build_design(request: SamplerRequest) -> BaseSampler:
+    """Return every trial of a designed comparison once, in the order of the design."""
+    _options(request)
+    return DesignSequence(request)
 
 
 def _options(request: SamplerRequest, *known: str) -> dict[str, Any]:

@@ -226,7 +226,7 @@ class Search:
         return self._spent_before + self._clock() - self._started
 
     def _empty_lanes(self) -> dict[str, Lane]:
-        datasets = self.study.datasets
+        datasets = self.study.labels
         return {name: Lane.of(self.study, name, measure=self._measure, shape_of=self._shape_of) for name in datasets}
 
     def _in_step(self) -> _InStep:

@@ -88,6 +88,20 @@ class GridSequence(SequenceSampler):
         return found
 
 
+class DesignSequence(SequenceSampler):
+    """The trials of a designed comparison in their order: all variants of one configuration, then the next one."""
+
+    def __init__(self, request: SamplerRequest) -> None:
+        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        self._trials = request.design()
+
+    def point(self, start: int) -> tuple[int, dict[str, Any]]:
+        """Return trial number `start` of the design."""
+        if start >= len(self._trials):
+            raise SequenceEndedError
+        return start, self.dimensions.encode(self._trials[start])
+
+
 class SobolSequence(SequenceSampler):
     """Points of a scrambled Sobol' sequence (scipy.stats.qmc), scrambled by the study's seed.
 

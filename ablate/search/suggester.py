@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
-from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
 from ablate.errors import RequestError
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
@@ -39,6 +39,7 @@ class Suggestion:
 
     parameters: Mapping[str, Any]
     model: ModelConfig
+    task: TaskConfig
     train: TrainConfig
     size: Size
     sampler_state: Mapping[str, Any]
@@ -59,6 +60,7 @@ class Suggester:
     shape: Callable[[], InputShape]
     _seen: set[str] = field(default_factory=set)
     _refused: dict[str, _Refusal] = field(default_factory=dict)
+    _designed: Sequence[Mapping[str, Any]] | None = None
 
     @cached_property
     def dimensions(self) -> Dimensions:
@@ -78,6 +80,11 @@ class Suggester:
     @cached_property
     def _optuna(self) -> optuna.Study:
         return optuna.load_study(study_name=STUDY_NAME, storage=self.history, sampler=RandomSampler(seed=0))
+
+    def _design(self) -> Sequence[Mapping[str, Any]]:
+        if self._designed is None:
+            self._designed = self.study.design(self.dataset)
+        return self._designed
 
     def put(self, trial: Progress) -> None:
         """Take in a trial, or its new standing."""
@@ -104,9 +111,11 @@ class Suggester:
             tried += 1
             verdict = self._judge(inner)
             if not isinstance(verdict, _Refusal):
-                parameters, model, train, size = verdict
+                parameters, model, task, train, size = verdict
                 state = {**state, "attempts": tried}
-                return Suggestion(parameters=parameters, model=model, train=train, size=size, sampler_state=state)
+                return Suggestion(
+                    parameters=parameters, model=model, task=task, train=train, size=size, sampler_state=state
+                )
             if verdict.reason is not None:
                 reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
         if not self._seen:
@@ -165,6 +174,7 @@ class Suggester:
             startup_trials=config.startup_trials,
             options=config.options,
             rejected=rejected,
+            design=self._design,
         )
         build = SAMPLERS.load(config.name)
         try:
@@ -178,13 +188,15 @@ class Suggester:
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
-    def _judge(self, inner: Mapping[str, Any]) -> tuple[dict[str, Any], ModelConfig, TrainConfig, Size] | _Refusal:
+    def _judge(
+        self, inner: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], ModelConfig, TaskConfig, TrainConfig, Size] | _Refusal:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
         parameters = {name: self.dimensions.by_name[name].decode(value) for name, value in inner.items()}
         try:
-            model, _, train = self.study.configs(self.dataset, parameters)
+            model, task, train = self.study.configs(self.dataset, parameters)
         except ValidationError as error:
             return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
         if _configuration(parameters.get(VARIANT), model, train) in self._seen:
@@ -196,7 +208,7 @@ class Suggester:
                 if constraint.violation(value) > 0:
                     rule = f"{constraint.metric} {constraint.op} {constraint.bound:g}"
                     return self._refuse(text, f"of the constraint {rule}")
-        return parameters, model, train, size
+        return parameters, model, task, train, size
 
     def _refuse(self, text: str, reason: str) -> _Refusal:
         self._refused[text] = _Refusal(reason=reason)
