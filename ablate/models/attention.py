@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ablate.config import ModelConfig
 from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, prefixed, under, unit_gain
+from ablate.models.positions import first_pairs
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
 
@@ -17,8 +18,9 @@ class Attention(nn.Module):
     """Self-attention softmax(s) v, written as matmul, softmax, matmul.
 
     Shapes: x [*R, B, T, N] to [*R, B, T, N], where *R is nothing or one replicate axis, on x and on every weight
-    alike. `pair_code` is the fixed P [T, T, m] of +Pos. Sources: paper A, Eq. 1 to 6 and 9 to 11; paper B, sections
-    3.1, 3.2 and appendix (normalised diagonal).
+    alike. `pair_code` is the fixed P [T, T, m] of +Pos; its first places serve a shorter x. A mask is bool, True where
+    row i may see column j, and broadcasts to [*R, B, H, T, T]. Sources: paper A, Eq. 1 to 6 and 9 to 11; paper B,
+    sections 3.1, 3.2 and appendix (normalised diagonal).
     """
 
     key_bias: nn.Parameter | None
@@ -58,22 +60,22 @@ class Attention(nn.Module):
             self.value_output = Projection(width, width, bias="output" in biases)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return attention's outputs; `mask` [T, T] is True where row i may see column j."""
+        """Return attention's outputs."""
         return self.attend(x, mask)[0]
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, T]."""
         query, key = self._compared(x)
-        similarity = self._similarity(query, key)
+        similarity = self._similarity(query, key, mask)
         if mask is not None:
-            similarity = similarity.masked_fill(~mask, -torch.inf)
+            similarity = masked(similarity, mask, like=x, heads=self.heads)
         weights = torch.softmax(similarity, dim=-1)
-        mixed = self._joined(torch.bmm(weights, self._by_head(self._averaged(x, key))), x)
+        mixed = joined(torch.bmm(weights, by_head(self._averaged(x, key), self.heads)), self.heads, like=x)
         return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
-    def similarity(self, x: Tensor) -> Tensor:
-        """Return what softmax is taken of, s [*R, B, H, T, T]."""
-        s = self._similarity(*self._compared(x))
+    def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what softmax is taken of, s [*R, B, H, T, T]; where `mask` hides it, as if it were seen."""
+        s = self._similarity(*self._compared(x), mask)
         return s.view(*x.shape[:-2], self.heads, *s.shape[1:])
 
     def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,38 +108,32 @@ class Attention(nn.Module):
         projected: Tensor = last(mixed)
         return projected
 
-    def _similarity(self, query: Tensor, key: Tensor) -> Tensor:
+    def _similarity(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """Return s [R*B*H, T, T] after scaling, diagonal and +Pos, in this order."""
-        similarity = torch.bmm(self._by_head(query), self._by_head(key).mT) * self.scale
+        similarity = torch.bmm(by_head(query, self.heads), by_head(key, self.heads).mT) * self.scale
         if self.normalised_diagonal:
-            similarity = _diagonal_normalised(similarity)
+            similarity = _diagonal_normalised(similarity, self._diagonal_mean(similarity, mask, like=query))
         if self.pair_position is None:
             return similarity
         return self._positioned(similarity, self.pair_position)
 
+    def _diagonal_mean(self, similarity: Tensor, mask: Tensor | None, *, like: Tensor) -> Tensor:
+        """Return the mean of s_jj over the columns j that row i sees, [R*B*H, T or 1, 1]."""
+        diagonal = similarity.diagonal(dim1=-2, dim2=-1)
+        if mask is None:
+            return diagonal.mean(-1)[..., None, None]
+        per_head = diagonal.view(*like.shape[:-2], self.heads, 1, -1)
+        mean = torch.where(mask, per_head, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+        return mean.reshape(len(similarity), -1, 1)
+
     def _positioned(self, similarity: Tensor, weight: Tensor) -> Tensor:
         """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1)."""
-        code = self.get_buffer("pair_code").to(similarity.dtype)
-        tokens, channels = code.shape[1:]
-        added = (code.view(-1, channels) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, tokens, tokens)
+        tokens = similarity.shape[-1]
+        code = first_pairs(self.get_buffer("pair_code"), tokens).to(similarity.dtype)
+        added = (code.reshape(-1, code.shape[-1]) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, tokens, tokens)
         total = weight.sum(-1)[..., None, None, None]
         per_replicate = similarity.view(*weight.shape[:-1], -1, tokens, tokens)
         return torch.addcmul(added, per_replicate, total).view(similarity.shape)
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """Return [*R, B, T, N] as [R*B*H, T, N/H]."""
-        tokens, width = x.shape[-2:]
-        if self.heads == 1:
-            return x.reshape(-1, tokens, width)
-        split = x.reshape(-1, tokens, self.heads, width // self.heads)
-        return split.transpose(1, 2).reshape(-1, tokens, width // self.heads)
-
-    def _joined(self, mixed: Tensor, like: Tensor) -> Tensor:
-        """Return [R*B*H, T, N/H] as [*R, B, T, N]."""
-        if self.heads == 1:
-            return mixed.view(like.shape)
-        split = mixed.view(-1, self.heads, *mixed.shape[1:])
-        return split.transpose(1, 2).reshape(like.shape)
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name.
@@ -181,6 +177,35 @@ class Attention(nn.Module):
         return prefixed("value", self.value.initial(under(draw, "value"))) | output
 
 
+def by_head(x: Tensor, heads: int) -> Tensor:
+    """Return [*R, B, T, N] as [R*B*H, T, N/H]."""
+    tokens, width = x.shape[-2:]
+    if heads == 1:
+        return x.reshape(-1, tokens, width)
+    split = x.reshape(-1, tokens, heads, width // heads)
+    return split.transpose(1, 2).reshape(-1, tokens, width // heads)
+
+
+def joined(mixed: Tensor, heads: int, *, like: Tensor) -> Tensor:
+    """Return [R*B*H, T, N/H] in the shape [*R, B, T, N] of `like`."""
+    if heads == 1:
+        return mixed.view(like.shape)
+    split = mixed.view(-1, heads, *mixed.shape[1:])
+    return split.transpose(1, 2).reshape(like.shape)
+
+
+def masked(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) -> Tensor:
+    """Return s [R*B*H, T, S] with the lowest number where `mask` is False; `like` is [*R, B, T, N].
+
+    The lowest number has a weight of exactly zero next to any other, and keeps a row that sees nothing finite.
+    """
+    lowest = torch.finfo(similarity.dtype).min
+    if mask.dim() == 2:
+        return similarity.masked_fill(~mask, lowest)
+    per_head = similarity.view(*like.shape[:-2], heads, *similarity.shape[1:])
+    return per_head.masked_fill(~mask, lowest).view(similarity.shape)
+
+
 def _shifted(x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return x
@@ -194,9 +219,8 @@ def _times(x: Tensor, matrix: Tensor) -> Tensor:
     return torch.bmm(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
 
 
-def _diagonal_normalised(similarity: Tensor) -> Tensor:
-    """Return s with s_ii / mean_j(s_jj) on its diagonal (paper B, appendix)."""
-    mean = similarity.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+def _diagonal_normalised(similarity: Tensor, mean: Tensor) -> Tensor:
+    """Return s with s_ii / mean_i on its diagonal (paper B, appendix)."""
     mean = torch.where(mean < 0, mean.clamp(max=-SMALLEST_DIAGONAL_MEAN), mean.clamp(min=SMALLEST_DIAGONAL_MEAN))
     on_diagonal = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
     return torch.where(on_diagonal, similarity / mean, similarity)

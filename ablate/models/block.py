@@ -1,4 +1,4 @@
-"""One encoder block: attention, then the MLP or nothing in its place, with norms and residuals."""
+"""One block: attention, then the MLP or nothing in its place, with norms and residuals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ablate.config import ModelConfig
 from ablate.models.attention import Attention
-from ablate.models.layers import BRANCH_GAIN, Draw, LayerNorm, Projection, prefixed, under
+from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, prefixed, under
 
 
 class MLP(nn.Module):
@@ -30,35 +30,47 @@ class MLP(nn.Module):
         return prefixed("hidden", hidden) | prefixed("output", output)
 
 
-class Block(nn.Module):
-    """An encoder block; both LayerNorms stay when the MLP goes, as paper A's weight counts say.
+class Sublayers(nn.Module):
+    """What blocks of an encoder and of a decoder have in common: attention, the MLP or nothing, norms, residuals.
 
-    pre-norm: z = x + attention(LN1 x), y = z + mlp(LN2 z); post-norm: z = LN1(x + attention x), y = LN2(z + mlp z).
-    Without an MLP the identity stands in its place: pre-norm y = z + LN2 z, post-norm y = LN2 z. Without norms too,
-    y = z. Without residuals the sums keep their last term only. Shapes: x [*R, B, T, N] to the same.
+    Dropout is of what attention and the MLP add; the identity in the MLP's place is left whole.
     """
 
-    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None) -> None:
+    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None, dropout: Dropout | None) -> None:
         super().__init__()
         self.norm, self.residual = config.norm, config.residual
         self.attention = Attention(config, pair_code=pair_code)
         self.attention_norm = None if config.norm == "none" else LayerNorm(config.width)
         self.mlp = MLP(config.width, config.hidden) if config.hidden else None
         self.mlp_norm = None if config.norm == "none" else LayerNorm(config.width)
+        self.dropout = dropout
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the block's outputs."""
-        return self.attend(x, mask)[0]
+    def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what the self-attention's softmax is taken of, s [*R, B, H, T, T], unmasked."""
+        return self.attention.similarity(self._before(self.attention_norm, x), mask)
 
-    def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the block's outputs and its attention weights [*R, B, H, T, T]."""
-        z, weights = self.attention.attend(_before(self.norm, self.attention_norm, x), mask)
-        z = _after(self.norm, self.attention_norm, x + z if self.residual else z)
-        if self.mlp is None and self.norm != "pre":
-            return _after(self.norm, self.mlp_norm, z), weights
-        y = _before(self.norm, self.mlp_norm, z)
-        y = y if self.mlp is None else self.mlp(y)
-        return _after(self.norm, self.mlp_norm, z + y if self.residual else y), weights
+    def _attended(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        z, weights = self.attention.attend(self._before(self.attention_norm, x), mask)
+        return self._added(self.attention_norm, x, z), weights
+
+    def _finished(self, z: Tensor) -> Tensor:
+        """Return what the MLP, or the identity in its place, makes of z."""
+        if self.mlp is not None:
+            return self._added(self.mlp_norm, z, self.mlp(self._before(self.mlp_norm, z)))
+        if self.norm != "pre":
+            return self._after(self.mlp_norm, z)
+        y = self._before(self.mlp_norm, z)
+        return z + y if self.residual else y
+
+    def _added(self, norm: LayerNorm | None, x: Tensor, branch: Tensor) -> Tensor:
+        y = branch if self.dropout is None else self.dropout(branch)
+        return self._after(norm, x + y if self.residual else y)
+
+    def _before(self, norm: LayerNorm | None, x: Tensor) -> Tensor:
+        return norm(x) if norm is not None and self.norm == "pre" else x
+
+    def _after(self, norm: LayerNorm | None, x: Tensor) -> Tensor:
+        return norm(x) if norm is not None and self.norm == "post" else x
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name."""
@@ -70,9 +82,22 @@ class Block(nn.Module):
         return values
 
 
-def _before(place: str, norm: LayerNorm | None, x: Tensor) -> Tensor:
-    return norm(x) if norm is not None and place == "pre" else x
+class Block(Sublayers):
+    """An encoder block; both LayerNorms stay when the MLP goes, as paper A's weight counts say.
 
+    pre-norm: z = x + attention(LN1 x), y = z + mlp(LN2 z); post-norm: z = LN1(x + attention x), y = LN2(z + mlp z).
+    Without an MLP the identity stands in its place: pre-norm y = z + LN2 z, post-norm y = LN2 z. Without norms too,
+    y = z. Without residuals the sums keep their last term only. Shapes: x [*R, B, T, N] to the same.
+    """
 
-def _after(place: str, norm: LayerNorm | None, x: Tensor) -> Tensor:
-    return norm(x) if norm is not None and place == "post" else x
+    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None, dropout: Dropout | None = None) -> None:
+        super().__init__(config, pair_code=pair_code, dropout=dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the block's outputs."""
+        return self.attend(x, mask)[0]
+
+    def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the block's outputs and its attention weights [*R, B, H, T, T]."""
+        z, weights = self._attended(x, mask)
+        return self._finished(z), weights

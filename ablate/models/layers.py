@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ablate.errors import RequestError
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -24,6 +26,16 @@ def under(draw: Draw, prefix: str) -> Draw:
 def prefixed(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return `values` with `prefix.` before every name."""
     return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+@torch.no_grad()
+def start(module: nn.Module, initial: Callable[[Draw], dict[str, Tensor]]) -> None:
+    """Give `module` its initial values, drawn from torch's global generator; on the meta device there are none."""
+    if next(module.parameters()).is_meta:
+        return
+    values = initial(lambda _, shape: torch.randn(shape, dtype=torch.float64))
+    for name, parameter in module.named_parameters():
+        parameter.copy_(values[name])
 
 
 def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
@@ -99,6 +111,39 @@ def norm_at_once(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise x [R, B, T, N] by one kernel for all replicates, then scale and shift: few launches on a GPU."""
     normalised = F.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
     return torch.addcmul(shift[:, None, None, :], normalised, scale[:, None, None, :])
+
+
+class Dropout(nn.Module):
+    """Sets a share `p` of values to zero in training and divides the others by 1 - p; the identity in evaluation.
+
+    Shapes: x [*R, B, T, N] to the same. With `generators`, one per replicate, row r of x [R, B, T, N] draws from its
+    own: always for the most `tokens` there can be, so that neither the number of rows nor the longest text among them
+    moves what a row draws. Without, torch's global generator draws. Source: Srivastava et al. (2014).
+    """
+
+    generators: Sequence[torch.Generator] | None
+
+    def __init__(self, p: float, *, tokens: int = 1) -> None:
+        super().__init__()
+        self.p, self.tokens, self.generators = p, tokens, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with a share of its values left out."""
+        if not self.training or self.p == 0:
+            return x
+        if self.generators is None:
+            return F.dropout(x, self.p)
+        return x * self._kept(x, self.generators).div_(1 - self.p)
+
+    def _kept(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return 1 where a value of x stays and 0 where it goes, every row drawn by its own generator."""
+        if len(generators) != len(x):
+            raise RequestError(f"Dropout.generators has {len(generators)} generators: x has {len(x)} replicates")
+        drawn = max(self.tokens, x.shape[-2])
+        kept = x.new_empty(*x.shape[:-2], drawn, x.shape[-1])
+        for row, generator in zip(kept.unbind(), generators, strict=True):
+            row.bernoulli_(1 - self.p, generator=generator)
+        return kept[..., : x.shape[-2], :]
 
 
 class Triangle(nn.Module):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ablate.errors import RequestError
+
 WAVELENGTH_BASE = 10_000.0  # longest wavelength over 2 pi, as in Vaswani et al. (2017), section 3.5
 
 
@@ -32,3 +34,21 @@ def pair_sinusoidal(tokens: int, channels: int) -> Tensor:
         return column.contiguous()
     row = sinusoidal(tokens, channels - of_column)[:, None, :].expand(-1, tokens, -1)
     return torch.cat([column, row], dim=-1)
+
+
+def first_places(code: Tensor, tokens: int) -> Tensor:
+    """Return the code [..., tokens, N] of the first places of `code` [..., T, N]; raise RequestError beyond T."""
+    known = code.shape[-2]
+    return code if tokens == known else code[..., : _within(tokens, known), :]
+
+
+def first_pairs(code: Tensor, tokens: int) -> Tensor:
+    """Return the code [tokens, tokens, m] of the first places of `code` [T, T, m]; raise RequestError beyond T."""
+    known = len(code)
+    return code if tokens == known else code[: _within(tokens, known), :tokens]
+
+
+def _within(tokens: int, known: int) -> int:
+    if tokens > known:
+        raise RequestError(f"x has {tokens} tokens: the model's places end at {known}")
+    return tokens

@@ -5,20 +5,26 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.config import InputShape, ModelConfig, Size
 from ablate.models.family import build
 
-OUTSIDE_BODY = ("embedding.", "head.")  # parameter paths that `params_body` leaves out
+OUTSIDE_BODY = (
+    "embedding.",
+    "encoder.embedding.",
+    "decoder.embedding.",
+    "head.",
+)  # parameter paths that `params_body` leaves out
 
 
 def measure(config: ModelConfig, shape: InputShape) -> Size:
     """Return parameters and forward FLOPs per sample, counted on torch's meta device (no memory, no data).
 
     FLOPs are those of matrix products, a multiply-add counting two, as `torch.utils.flop_counter` counts them.
-    `params_body` leaves out the parameters named `embedding.*` and `head.*`. A module that cannot run on the meta
+    Looking an id up in an embedding is no product. `params_body` leaves out the parameters of embeddings and head, by
+    their names in OUTSIDE_BODY. A module that cannot run on the meta
     device is counted on the CPU with one sample of zeros. Raises RegistryError for an unknown builder.
     """
     return _measured(config.model_dump_json(), shape.model_dump_json())
@@ -37,10 +43,18 @@ def _measured(config_json: str, shape_json: str) -> Size:
 def _counted(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
     with device:
         module: nn.Module = build(config, shape).eval()
-        sample = torch.zeros(1, shape.tokens, shape.features)
+        sample = _sample(shape)
         counter = FlopCounterMode(display=False)
         with torch.no_grad(), counter:
             module(sample)
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
     body = sum(size for name, size in sizes.items() if not name.startswith(OUTSIDE_BODY))
     return Size(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
+
+
+def _sample(shape: InputShape) -> Tensor | tuple[Tensor, Tensor]:
+    """Return one sample of zeros, as a model of `shape` reads it, with the most tokens there can be."""
+    if shape.inputs == "vectors":
+        return torch.zeros(1, shape.tokens, shape.features)
+    ids = torch.zeros(1, shape.tokens, dtype=torch.int64)
+    return (torch.zeros(1, shape.source_tokens, dtype=torch.int64), ids) if shape.source_tokens else ids

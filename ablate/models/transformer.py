@@ -1,106 +1,88 @@
-"""The transformer family: patches in, class scores out."""
+"""The transformer family: patches, vectors or ids in; scores of a sample, of each token or of a set's members out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from ablate.config import InputShape, ModelConfig
+from ablate.errors import RequestError
 from ablate.models.block import Block
-from ablate.models.layers import Draw, Projection, prefixed, under
-from ablate.models.positions import pair_sinusoidal, sinusoidal
+from ablate.models.layers import Draw, Dropout, Projection, prefixed, start, under
+from ablate.models.stack import Stack, Tokens
 
-EMBEDDING_GAIN = 0.4  # near the root mean square of the centred places: content and place weigh alike
 HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
 
 
-def build(config: ModelConfig, shape: InputShape) -> Transformer:
-    """Return the transformer of `config` for inputs of `shape`, initialised from torch's global generator."""
+def build(config: ModelConfig, shape: InputShape) -> nn.Module:
+    """Return the network of `config` for inputs of `shape`, initialised from torch's global generator.
+
+    Raises RequestError where the class token of `pool: cls` has nothing to see or no sample to speak for.
+    """
+    if config.pool == "cls" and (shape.output != "sample" or shape.causal):
+        of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
+        raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")
     return Transformer(config, shape)
 
 
-class Transformer(nn.Module):
-    """Patch embedding, positions, blocks, pooling and head (papers A and B).
+class Transformer(Stack):
+    """Embedding, positions, blocks, pooling and head (papers A and B).
 
-    Shapes: x [*R, B, T, F] to scores [*R, B, M], where *R is nothing or one replicate axis. Called through
+    Shapes: x [*R, B, T, F] or ids [*R, B, T] to scores [*R, B, M], [*R, B, T, M] (`output: token`) or [*R, B, T]
+    (`output: set`, which gets no positions), where *R is nothing or one replicate axis. Called through
     `torch.func.functional_call` with every weight stacked to [R, ...], it computes R replicates by batched matmul.
-    `value: stacked` has its one matrix behind the last block (paper A, Eq. 9).
+    x may have fewer than T tokens. `value: stacked` has its one matrix behind the last block (paper A, Eq. 9).
     """
 
     row_native = True
-    class_token: nn.Parameter | None
-    position: nn.Parameter | None
-    fixed_position: Tensor | None
+    blocks: Sequence[Block]
 
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:
-        super().__init__()
-        width, with_class = config.width, config.pool == "cls"
-        tokens = shape.tokens + with_class
-        self.embedding = Projection(shape.features, width, bias=True)
-        self.register_parameter("class_token", nn.Parameter(torch.empty(width)) if with_class else None)
-        learned = nn.Parameter(torch.empty(tokens, width)) if config.position == "learned" else None
-        self.register_parameter("position", learned)
-        fixed = sinusoidal(tokens, width) if config.position == "sinusoidal" else None
-        self.register_buffer("fixed_position", fixed, persistent=False)
-        pair_code = pair_sinusoidal(tokens, config.pair_position) if config.pair_position else None
-        self.blocks: Sequence[Block] = nn.ModuleList(  # type: ignore[assignment]
-            Block(config, pair_code=pair_code) for _ in range(config.depth)
+        given = Tokens(
+            tokens=shape.tokens,
+            features=shape.features,
+            ids=shape.inputs == "ids",
+            ordered=shape.output != "set",
+            causal=shape.causal,
+            class_token=config.pool == "cls",
         )
-        stacked = config.value == "stacked"
-        self.value_output = Projection(width, width, bias="output" in config.biases()) if stacked else None
-        self.head = Projection(width, shape.outputs, bias=True)
-        if not self.head.weight.is_meta:
-            self._reset()
+        dropout = Dropout(config.dropout, tokens=given.tokens + given.class_token) if config.dropout else None
+        super().__init__(config, given, _block, dropout)
+        self.output = shape.output
+        self.head = Projection(config.width, 1 if shape.output == "set" else shape.outputs, bias=True)
+        start(self, self.initial)
 
     def forward(self, x: Tensor, *, return_weights: bool = False) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Return scores; with `return_weights` also each block's attention weights [*R, B, H, T, T]."""
         tokens, maps = self.embedded(x), []
+        mask = self.seen(tokens.shape[-2])
         for block in self.blocks:
-            tokens, weights = block.attend(tokens)
+            tokens, weights = block.attend(tokens, mask)
             if return_weights:
                 maps.append(weights)
-        if self.value_output is not None:
-            tokens = self.value_output(tokens)
-        pooled = tokens.mean(-2) if self.class_token is None else tokens[..., 0, :]
-        scores: Tensor = self.head(pooled)
+        scores = self._scores(self.left(tokens))
         return (scores, tuple(maps)) if return_weights else scores
 
-    def embedded(self, x: Tensor) -> Tensor:
-        """Return token vectors [*R, B, T, N], the class token first, with positions added."""
-        tokens: Tensor = self.embedding(x)
-        if self.class_token is not None:
-            first = self.class_token[..., None, None, :].expand(*tokens.shape[:-2], 1, -1)
-            tokens = torch.cat([first, tokens], dim=-2)
-        if self.position is not None:
-            return tokens + self.position.unsqueeze(-3)
-        fixed = self.fixed_position
-        return tokens if fixed is None else tokens + fixed.to(tokens.dtype)
+    def similarities(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what each block's softmax is taken of, s [*R, B, H, T, T]; a causal mask is not laid over it."""
+        tokens, found = self.embedded(x), []
+        mask = self.seen(tokens.shape[-2])
+        for block in self.blocks:
+            found.append(block.similarity(tokens, mask))
+            tokens = block(tokens, mask)
+        return tuple(found)
+
+    def _scores(self, tokens: Tensor) -> Tensor:
+        if self.output == "sample":
+            tokens = tokens.mean(-2) if self.class_token is None else tokens[..., 0, :]
+        scores: Tensor = self.head(tokens)
+        return scores.squeeze(-1) if self.output == "set" else scores
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
-        """Return initial values by parameter name, from standard normal values drawn per path.
+        """Return initial values by parameter name, from standard normal values drawn per path."""
+        return super().initial(draw) | prefixed("head", self.head.initial(under(draw, "head"), gain=HEAD_GAIN))
 
-        The embedding's bias starts at minus the mean of the fixed positions: most of their channels hardly change
-        over a few tokens, and a part that all tokens share would rule every similarity and every norm.
-        """
-        values = prefixed("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
-        if self.fixed_position is not None:
-            of_patches = self.fixed_position[0 if self.class_token is None else 1 :]
-            values["embedding.bias"] = -of_patches.mean(0)
-        values |= prefixed("head", self.head.initial(under(draw, "head"), gain=HEAD_GAIN))
-        if self.class_token is not None:
-            values["class_token"] = draw("class_token", tuple(self.class_token.shape))
-        if self.position is not None:
-            values["position"] = draw("position", tuple(self.position.shape))
-        for index, block in enumerate(self.blocks):
-            values |= prefixed(f"blocks.{index}", block.initial(under(draw, f"blocks.{index}")))
-        if self.value_output is not None:
-            values |= prefixed("value_output", self.value_output.initial(under(draw, "value_output")))
-        return values
 
-    @torch.no_grad()
-    def _reset(self) -> None:
-        values = self.initial(lambda _, shape: torch.randn(shape, dtype=torch.float64))
-        for name, parameter in self.named_parameters():
-            parameter.copy_(values[name])
+def _block(config: ModelConfig, pair_code: Tensor | None, dropout: Dropout | None) -> Block:
+    return Block(config, pair_code=pair_code, dropout=dropout)

@@ -1,0 +1,110 @@
+"""A stack of blocks with what comes before them: the embedding, the places and a class token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config import ModelConfig
+from ablate.models.block import Sublayers
+from ablate.models.embedding import Lookup
+from ablate.models.layers import Draw, Dropout, Projection, prefixed, under
+from ablate.models.positions import first_places, pair_sinusoidal, sinusoidal
+
+EMBEDDING_GAIN = 0.4  # near the root mean square of the centred places: content and place weigh alike
+
+NewBlock = Callable[[ModelConfig, Tensor | None, Dropout | None], Sublayers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What a stack is given: T tokens of F features, and what it may know of their order."""
+
+    tokens: int
+    features: int
+    ids: bool = False
+    ordered: bool = True
+    causal: bool = False
+    class_token: bool = False
+
+
+class Stack(nn.Module):
+    """Embedding, places, `depth` blocks and, with `value: stacked`, one matrix behind them (paper A, Eq. 9).
+
+    Shapes: x [*R, B, T', F], or ids [*R, B, T'], of T' <= T tokens. One Dropout serves embedding and blocks.
+    """
+
+    class_token: nn.Parameter | None
+    position: nn.Parameter | None
+    fixed_position: Tensor | None
+    visible: Tensor | None
+    blocks: Sequence[Sublayers]
+
+    def __init__(self, config: ModelConfig, given: Tokens, new_block: NewBlock, dropout: Dropout | None) -> None:
+        super().__init__()
+        width, tokens = config.width, given.tokens + given.class_token
+        kind = Lookup if given.ids else Projection
+        self.embedding = kind(given.features, width, bias=True)
+        self.register_parameter("class_token", nn.Parameter(torch.empty(width)) if given.class_token else None)
+        position = config.position if given.ordered else "none"
+        learned = nn.Parameter(torch.empty(tokens, width)) if position == "learned" else None
+        self.register_parameter("position", learned)
+        fixed = sinusoidal(tokens, width) if position == "sinusoidal" else None
+        self.register_buffer("fixed_position", fixed, persistent=False)
+        visible = torch.ones(tokens, tokens, dtype=torch.bool).tril() if given.causal else None
+        self.register_buffer("visible", visible, persistent=False)
+        pair_code = pair_sinusoidal(tokens, config.pair_position) if config.pair_position else None
+        self.dropout = dropout
+        self.blocks = nn.ModuleList(  # type: ignore[assignment]
+            new_block(config, pair_code, dropout) for _ in range(config.depth)
+        )
+        stacked = config.value == "stacked"
+        self.value_output = Projection(width, width, bias="output" in config.biases()) if stacked else None
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """Return token vectors [*R, B, T', N], the class token first, with places added and, in training, dropout."""
+        tokens: Tensor = self.embedding(x)
+        if self.class_token is not None:
+            first = self.class_token[..., None, None, :].expand(*tokens.shape[:-2], 1, -1)
+            tokens = torch.cat([first, tokens], dim=-2)
+        if self.position is not None:
+            tokens = tokens + first_places(self.position, tokens.shape[-2]).unsqueeze(-3)
+        elif self.fixed_position is not None:
+            tokens = tokens + first_places(self.fixed_position, tokens.shape[-2]).to(tokens.dtype)
+        return tokens if self.dropout is None else self.dropout(tokens)
+
+    def seen(self, tokens: int) -> Tensor | None:
+        """Return the causal mask [T', T'], True where row i may see column j, or None where all see all."""
+        if self.visible is None:
+            return None
+        return first_places(self.visible, tokens)[:, :tokens]
+
+    def left(self, tokens: Tensor) -> Tensor:
+        """Return what leaves the stack: the last block's outputs, through the stack's one matrix if it has one."""
+        if self.value_output is None:
+            return tokens
+        mapped: Tensor = self.value_output(tokens)
+        return mapped
+
+    def initial(self, draw: Draw) -> dict[str, Tensor]:
+        """Return initial values by parameter name, from standard normal values drawn per path.
+
+        The embedding's bias starts at minus the mean of the fixed positions: most of their channels hardly change
+        over a few tokens, and a part that all tokens share would rule every similarity and every norm.
+        """
+        values = prefixed("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
+        if self.fixed_position is not None:
+            of_patches = self.fixed_position[0 if self.class_token is None else 1 :]
+            values["embedding.bias"] = -of_patches.mean(0)
+        if self.class_token is not None:
+            values["class_token"] = draw("class_token", tuple(self.class_token.shape))
+        if self.position is not None:
+            values["position"] = draw("position", tuple(self.position.shape))
+        for index, block in enumerate(self.blocks):
+            values |= prefixed(f"blocks.{index}", block.initial(under(draw, f"blocks.{index}")))
+        if self.value_output is not None:
+            values |= prefixed("value_output", self.value_output.initial(under(draw, "value_output")))
+        return values
