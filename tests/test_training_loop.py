@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.tasks import Classification, Data
 from ablate.training import loop, predictor, train
-from ablate.training.order import epoch_order, split
+from ablate.training.order import epoch_order
+from ablate.training.parts import split
 from ablate.trial import Report, TrialConfig, TrialKey
 
 SAMPLES, TEST_SAMPLES = 150, 40
@@ -157,8 +158,7 @@ class Sealed(SimpleNamespace):
 
 
 def sealed() -> Any:
-    names = ("train_inputs", "train_targets", "validation_inputs", "validation_targets", "scale", "shift")
-    return Sealed(**{name: getattr(stripes(), name) for name in names})
+    return Sealed(**{name: value for name, value in vars(stripes()).items() if not name.startswith("test_")})
 
 
 def test_the_search_never_opens_the_test_part() -> None:

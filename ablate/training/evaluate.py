@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from ablate.tasks import Task
-from ablate.training.order import Samples
 from ablate.training.rows import RowGroup
+from ablate.training.samples import Samples
 
 BATCH = 256  # samples per replicate: fits a core's cache, and fills a GPU with rows
 
 
+class Means:
+    """Running means over targets that are not `pad`, per replicate."""
+
+    def __init__(self, pad: int | None) -> None:
+        self.pad = pad
+        self.sums: dict[str, Tensor] = {}
+        self.count: int | Tensor = 0
+
+    def add(self, values: Mapping[str, Tensor], targets: Tensor, *, losses: Tensor | None = None) -> None:
+        """Add `values` [R, B, ...], one per target and 0 at padding; `losses` [R] is a mean over these targets."""
+        count = targets[0].numel() if self.pad is None else (targets != self.pad).flatten(1).sum(-1)
+        self.count = self.count + count
+        sums = {} if losses is None else {"loss": (losses * count).double()}
+        sums |= {name: value.detach().flatten(1).sum(-1, dtype=torch.float64) for name, value in values.items()}
+        self.sums = {name: self.sums[name] + total if name in self.sums else total for name, total in sums.items()}
+
+    def values(self) -> dict[str, Tensor]:
+        """Return the means by name, float64 [R] each; NaN where no target counted."""
+        return {name: total / self.count for name, total in self.sums.items()}
+
+
 @torch.no_grad()
-def evaluate(group: RowGroup, task: Task, samples: Samples) -> dict[str, Tensor]:
-    """Return `loss` (without label smoothing) and the task's metrics as means over the samples, float64 [R] each."""
+def evaluate(group: RowGroup, task: Task, samples: Samples, *, batch: int = BATCH) -> dict[str, Tensor]:
+    """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each."""
     group.module.eval()
-    sums: dict[str, Tensor] = {}
-    for index in torch.split(samples.index, BATCH, dim=1):
-        x, targets = samples.batch(index)
+    means = Means(group.pad)
+    for x, targets in samples.batches(samples.index, batch):
         scores = group.forward(x)
-        add(sums, {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)})
-    return {name: total / samples.index.shape[1] for name, total in sums.items()}
-
-
-def add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    """Add per-sample `values` [R, B] to running `sums`, float64 [R]."""
-    for name, value in values.items():
-        total = value.detach().sum(-1, dtype=torch.float64)
-        sums[name] = sums[name] + total if name in sums else total
+        means.add({"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}, targets)
+    return means.values()

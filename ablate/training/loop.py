@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 
 from ablate.config import InputShape
-from ablate.randomness import stream
 from ablate.tasks import Data, Task, load_task
+from ablate.tasks.base import Decoded
 from ablate.training import checkpoint
-from ablate.training.evaluate import add, evaluate
+from ablate.training.corpus import check_decoding, corpus_metrics
+from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.modules import initial_weights, plain_module
-from ablate.training.order import Parts, epoch_order, split, steps_per_epoch, test_part
+from ablate.training.order import epoch_index, keys, steps_per_epoch
+from ablate.training.parts import Parts, split, test_part
 from ablate.training.rows import DTYPES, RowGroup
+from ablate.training.samples import Samples
 from ablate.training.schedule import multipliers
 from ablate.trial import Report, TrialConfig
 
@@ -93,7 +96,7 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     shape = task.shape(data_dir)
     data = task.load(data_dir) if data is None else data
     parts = split(data, config, device=torch.device(device), dtype=DTYPES[config.train.precision])
-    steps = steps_per_epoch(parts.train.index.shape[1], config.train.batch_size)
+    steps = steps_per_epoch(parts.train.index.shape[1], config.train)
     schedule = multipliers(config.train.schedule, epochs=config.train.epochs, steps_per_epoch=steps)
     rows = len(config.seeds)
     group = RowGroup(
@@ -102,34 +105,36 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
         [config.train] * rows,
         [schedule] * rows,
         loss=task.loss,
+        pad=data.pad,
         device=device,
     )
+    check_decoding(task, data, group, config)
     return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group)
 
 
 def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
     """Train one epoch; return the running means over it of loss and metrics, float64 [R] each."""
-    group, samples, batch = trial.group, trial.parts.train, trial.config.train.batch_size
-    chosen = samples.index.shape[1]
-    order = epoch_order(trial.config, samples=chosen, epoch=epoch).to(group.device)
-    index = samples.index.gather(1, order)[:, : steps_per_epoch(chosen, batch) * batch]
-    sums: dict[str, Tensor] = {}
+    group, config = trial.group, trial.config
+    index = epoch_index(config, trial.parts.train, epoch=epoch)
+    augmentation = keys(config, "augmentation", epoch)
+    means = Means(group.pad)
     group.module.train()
-    with _keyed_global_generator(trial.config, epoch, group.device):
-        for step, index_rb in enumerate(torch.split(index, batch, dim=1)):
-            x, targets = samples.batch(index_rb)
+    group.key_dropout(keys(config, "dropout", epoch))
+    with _keyed_global_generator(config, epoch, group.device):
+        batches = trial.parts.train.batches(index, config.train.batch_size, keys=augmentation)
+        for step, (x, targets) in enumerate(batches):
             scores, losses = group.step(x, targets)
-            add(sums, {"loss": losses[:, None] * index_rb.shape[1], **trial.task.metrics(scores, targets)})
+            means.add(trial.task.metrics(scores, targets), targets, losses=losses)
             if step % STEPS_BETWEEN_CHECKS == 0:
                 _require_alive(group)
     _require_alive(group)
-    return {name: total / index.shape[1] for name, total in sums.items()}
+    return means.values()
 
 
 @contextmanager
 def _keyed_global_generator(config: TrialConfig, epoch: int, device: torch.device) -> Iterator[None]:
     """Key what a module of your own draws from torch's global generator (dropout), and put the old state back."""
-    key = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "dropout", epoch).integers(2**63))
+    key = keys(config, "dropout", epoch)[0]
     on_cpu = device.type == "cpu"
     with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
         torch.manual_seed(key)
@@ -140,16 +145,32 @@ def _metrics(trial: _Trial, running: dict[str, Tensor], *, final: bool) -> tuple
     """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
     group = trial.group
     values = {f"train_{name}": value for name, value in running.items()}
-    validation = evaluate(group, trial.task, trial.parts.validation)
+    validation = _evaluated(trial, trial.parts.validation)
     group.freeze(~torch.isfinite(validation["loss"]))
     _require_alive(group)
     values |= {f"val_{name}": value for name, value in validation.items()}
+    values |= {f"val_{name}": value for name, value in _written(trial, trial.parts.validation, "validation").items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
         test = test_part(trial.data, trial.config, device=group.device, dtype=group.dtype)
-        values |= {f"test_{name}": value for name, value in evaluate(group, trial.task, test).items()}
+        values |= {f"test_{name}": value for name, value in _evaluated(trial, test).items()}
+        values |= {f"test_{name}": value for name, value in _written(trial, test, "test").items()}
     rows = torch.stack([torch.where(group.alive, value, torch.nan) for value in values.values()]).T.tolist()
     return tuple(dict(zip(values, row, strict=True)) for row in rows)
+
+
+def _evaluated(trial: _Trial, samples: Samples) -> dict[str, Tensor]:
+    """Return loss and metrics of `samples`; scores per token and images from disk come in batches as in training."""
+    large = trial.shape.output == "token" or not isinstance(samples.inputs, Tensor)
+    batch = min(BATCH, trial.config.train.batch_size) if large else BATCH
+    return evaluate(trial.group, trial.task, samples, batch=batch)
+
+
+def _written(trial: _Trial, samples: Samples, part: str) -> dict[str, Tensor]:
+    """Return the task's metrics of what the replicates write, none for a task without."""
+    if not isinstance(trial.task, Decoded):
+        return {}
+    return corpus_metrics(trial.group, trial.task, trial.data, samples, part=part, shape=trial.shape, batch=BATCH)
 
 
 def _require_alive(group: RowGroup) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ablate.config import TrainConfig
 from ablate.errors import CheckpointError
 from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
+from ablate.training.samples import ModelInput
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
 ALIGNMENT = 16  # elements; a replica's tensors lie equally to cache lines in every slot, so kernels round alike
@@ -52,6 +53,7 @@ class RowGroup:
     but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
     is given every parameter as [R, ...]; any other one goes through torch.func.vmap. The module becomes the group's
     own: a row-native one holds the rows from here on. Parameters that do not require a gradient stay as they are.
+    A row's loss is the mean over its targets that are not `pad`.
     A row whose loss or gradient is not finite, or whose gradient's 2-norm overflows, is frozen: `alive` turns False
     and its weights stay bit for bit, without touching the others.
     """
@@ -64,10 +66,12 @@ class RowGroup:
         schedules: Sequence[Tensor],
         *,
         loss: Loss,
+        pad: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.optimizer, self.precision = configs[0].optimizer, configs[0].precision
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
+        self.pad = pad
         self.module = module.to(device=self.device, dtype=self.dtype)
         self.settings = RowSettings.of(configs, schedules).to(self.device)
         self.clips = any(config.clip_norm is not None for config in configs)
@@ -112,32 +116,57 @@ class RowGroup:
         """Which rows are not frozen, bool [R]."""
         return self.state.alive[:, 0]
 
-    def forward(self, x_rbtf: Tensor) -> Tensor:
-        """Return the scores [R, B, M] of x [R, B, T, F], every row with its own weights."""
+    def forward(self, x: ModelInput) -> Tensor:
+        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or a pair of such, every row with its weights."""
         with self._autocast():
             if self.row_native:
-                scores: Tensor = self.module(x_rbtf)
+                scores: Tensor = self.module(x)
             else:
                 parameters = {**self.leaves, **self.fixed}
-                scores = torch.func.vmap(self._plain, randomness="different")(parameters, x_rbtf)
+                scores = torch.func.vmap(self._plain, randomness="different")(parameters, x)
         return scores.to(self.dtype)
 
-    def _plain(self, parameters: dict[str, Tensor], x_btf: Tensor) -> Tensor:
-        scores: Tensor = torch.func.functional_call(self.module, parameters, (x_btf,))
+    def _plain(self, parameters: dict[str, Tensor], x: ModelInput) -> Tensor:
+        scores: Tensor = torch.func.functional_call(self.module, parameters, (x,))
         return scores
+
+    @torch.no_grad()
+    def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
+        """Return what every row writes for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
+        self.module.eval()
+        with self._autocast():
+            written: Tensor = self.module.greedy(source_rbs, start=start, end=end, steps=steps)  # type: ignore[operator]
+        return written
+
+    def key_dropout(self, keys: Sequence[int]) -> None:
+        """Give the dropout of every row its own generator, begun from the row's key.
+
+        Dropout is any module with an attribute `generators` (`ablate.models.layers.Dropout`).
+        """
+        generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
+        for part in self.module.modules() if self.row_native else ():
+            if hasattr(part, "generators"):
+                part.generators = generators  # type: ignore[assignment]
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def step(self, x_rbtf: Tensor, targets_rb: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step in every live row; return scores [R, B, M] and mean losses [R] from before it."""
-        scores = self.forward(x_rbtf)
-        losses = self.loss(scores, targets_rb, self.smoothing).mean(-1)
+    def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one optimiser step in every live row; return scores and mean losses [R] from before it."""
+        scores = self.forward(x)
+        losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
         grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
         self.update(grads, losses.detach())
         return scores.detach(), losses.detach()
+
+    def _mean(self, losses: Tensor, targets: Tensor) -> Tensor:
+        """Return each row's mean [R] of `losses` [R, B, ...], which are 0 at padding."""
+        if self.pad is None:
+            return losses.flatten(1).mean(-1)
+        # a batch of nothing but padding says nothing, and must not freeze the row
+        return losses.flatten(1).sum(-1) / (targets != self.pad).flatten(1).sum(-1).clamp(min=1)
 
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor], losses: Tensor) -> None:

@@ -1,0 +1,137 @@
+"""A part of the data and its batches: images, ids, pairs of texts, and what is read from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.tasks import Data
+from ablate.tasks.base import Stream
+
+ModelInput = Tensor | tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """How many ids of each sample of an encoder-decoder come before the padding, int64 [n] each, on the CPU."""
+
+    source: Tensor
+    target: Tensor
+
+    def ranks(self) -> Tensor:
+        """Return one number per sample, int64 [n], that sorts by target length, then by source length."""
+        return self.target * (int(self.source.max()) + 1) + self.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) that belong to each replicate.
+
+    `pairs` are the lengths where the model is an encoder-decoder, and then `start` is the id a target begins with.
+    """
+
+    inputs: Tensor | Stream
+    targets: Tensor
+    index: Tensor
+    scale: Tensor
+    shift: Tensor
+    ids: bool
+    pairs: Pairs | None
+    start: int
+
+    @staticmethod
+    def of(
+        data: Data,
+        inputs: Tensor | Stream,
+        targets: Tensor,
+        index: Tensor,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Samples:
+        """Return the samples `index` of one split of `data`; vectors are made in `dtype`."""
+        pairs = None
+        if data.start is not None and isinstance(inputs, Tensor):
+            pairs = Pairs(source=lengths(inputs, data.pad), target=lengths(targets, data.pad))
+        return Samples(
+            inputs=_moved(inputs, device) if isinstance(inputs, Tensor) else inputs,
+            targets=_moved(targets, device),
+            index=index,
+            scale=torch.as_tensor(data.scale).to(device, dtype),
+            shift=torch.as_tensor(data.shift).to(device, dtype),
+            ids=data.ids,
+            pairs=pairs,
+            start=0 if data.start is None else data.start,
+        )
+
+    def batches(
+        self, index_rn: Tensor, batch: int, *, keys: Sequence[int] | None = None
+    ) -> Iterator[tuple[ModelInput, Tensor]]:
+        """Yield (x, targets) of the samples `index_rn` [R, n] in batches of `batch` per replicate.
+
+        x is [R, B, T, F] in the dtype of `scale`, ids int64 [R, B, T], or the pair (source [R, B, S'], targets shifted
+        right behind `start` [R, B, T']), both trimmed to the longest of the batch over all replicates; targets are
+        int64 [R, B] or [R, B, T], trimmed alike. `keys` has one number per replicate that keys the augmentation of a
+        `Stream`, None in evaluation.
+        """
+        moved = index_rn.to(self.targets.device)
+        if not isinstance(self.inputs, Tensor):
+            return self._streamed(self.inputs, index_rn, moved, batch, keys)
+        if self.pairs is not None:
+            return self._paired(self.inputs, self.pairs, index_rn, moved, batch)
+        return self._resident(self.inputs, moved, batch)
+
+    def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        rows = inputs if self.ids else inputs.view(len(inputs), -1)
+        for index_rb in torch.split(moved, batch, dim=1):
+            # only the rows that are asked for: windows overlap, and whole they would be larger than the text
+            picked = rows.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
+            yield picked.long() if self.ids else self._vectors(picked), _whole_numbers(self.targets, index_rb)
+
+    def _paired(
+        self, inputs: Tensor, pairs: Pairs, index_rn: Tensor, moved: Tensor, batch: int
+    ) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+        places = zip(torch.split(index_rn, batch, dim=1), torch.split(moved, batch, dim=1), strict=True)
+        for on_cpu, index_rb in places:
+            longest = int(pairs.source[on_cpu].max()), int(pairs.target[on_cpu].max())
+            source = _whole_numbers(inputs[:, : longest[0]], index_rb)
+            targets = _whole_numbers(self.targets[:, : longest[1]], index_rb)
+            yield (source, F.pad(targets[..., :-1], (1, 0), value=self.start)), targets
+
+    def _streamed(
+        self, inputs: Stream, index_rn: Tensor, moved: Tensor, batch: int, keys: Sequence[int] | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        device = self.targets.device
+        read = inputs.batches(index_rn, batch, keys)
+        for index_rb, images in zip(torch.split(moved, batch, dim=1), read, strict=True):
+            # from pinned memory the copy of small pixels runs beside the step before
+            pinned = images.pin_memory() if device.type == "cuda" else images
+            yield self._vectors(pinned.to(device, non_blocking=True)), _whole_numbers(self.targets, index_rb)
+
+    def _vectors(self, inputs: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, inputs.to(self.scale.dtype), self.scale)
+
+
+def _whole_numbers(values: Tensor, index_rb: Tensor) -> Tensor:
+    """Return the rows `index_rb` of `values` [n, ...], kept small as they were stored, as int64 [R, B, ...]."""
+    return values.index_select(0, index_rb.reshape(-1)).long().view(*index_rb.shape, *values.shape[1:])
+
+
+def lengths(ids: Tensor, pad: int | None) -> Tensor:
+    """Return the number of ids before the padding of every row, at least 1, int64 [n]."""
+    if pad is None:
+        return torch.full((len(ids),), ids.shape[1])
+    return (ids != pad).sum(1).clamp(min=1).cpu()
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Return `values` on `device`, contiguous unless its rows overlap: then the text moves once, not every window."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    if extent >= values.numel():
+        return values.to(device).contiguous()
+    text = values.as_strided((extent,), (1,))
+    return text.to(device).as_strided(values.shape, values.stride())
