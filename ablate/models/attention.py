@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,15 @@ from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, prefix
 from ablate.models.positions import first_pairs
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What causal attention keeps of the t tokens before: keys and values [R*B*H, t, N/H], sum of s_jj [R*B*H, 1]."""
+
+    keys: Tensor
+    values: Tensor
+    diagonal: Tensor
 
 
 class Attention(nn.Module):
@@ -78,6 +88,23 @@ class Attention(nn.Module):
         s = self._similarity(*self._compared(x), mask)
         return s.view(*x.shape[:-2], self.heads, *s.shape[1:])
 
+    def continued(self, x: Tensor, past: Past | None) -> tuple[Tensor, Past]:
+        """Return the output [*R, B, 1, N] of one more token of a causal text, and what to keep for the next."""
+        query, key = self._compared(x)
+        keys, values = by_head(key, self.heads), by_head(self._averaged(x, key), self.heads)
+        if past is not None:
+            keys, values = torch.cat([past.keys, keys], dim=1), torch.cat([past.values, values], dim=1)
+        similarity = torch.bmm(by_head(query, self.heads), keys.mT) * self.scale
+        own = similarity[..., -1]
+        diagonal = own if past is None else past.diagonal + own
+        if self.normalised_diagonal:
+            own = own / _away_from_zero(diagonal / keys.shape[1])
+            similarity = torch.cat([similarity[..., :-1], own.unsqueeze(-1)], dim=-1)
+        if self.pair_position is not None:
+            similarity = self._positioned(similarity, self.pair_position)
+        mixed = joined(torch.bmm(torch.softmax(similarity, dim=-1), values), self.heads, like=x)
+        return self._projected(mixed), Past(keys=keys, values=values, diagonal=diagonal)
+
     def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys, [*R, B, T, N] each, so that s = q k^T."""
         form = self.similarity_form
@@ -127,12 +154,16 @@ class Attention(nn.Module):
         return mean.reshape(len(similarity), -1, 1)
 
     def _positioned(self, similarity: Tensor, weight: Tensor) -> Tensor:
-        """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1)."""
-        tokens = similarity.shape[-1]
-        code = first_pairs(self.get_buffer("pair_code"), tokens).to(similarity.dtype)
-        added = (code.reshape(-1, code.shape[-1]) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, tokens, tokens)
+        """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1).
+
+        Of s [R*B*H, t, T], with t < T, the rows are those of the last t tokens.
+        """
+        rows, columns = similarity.shape[1:]
+        code = first_pairs(self.get_buffer("pair_code"), columns).to(similarity.dtype)
+        code = code if rows == columns else code[columns - rows :]
+        added = (code.reshape(-1, code.shape[-1]) @ weight.unsqueeze(-1)).view(*weight.shape[:-1], 1, rows, columns)
         total = weight.sum(-1)[..., None, None, None]
-        per_replicate = similarity.view(*weight.shape[:-1], -1, tokens, tokens)
+        per_replicate = similarity.view(*weight.shape[:-1], -1, rows, columns)
         return torch.addcmul(added, per_replicate, total).view(similarity.shape)
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
@@ -221,6 +252,10 @@ def _times(x: Tensor, matrix: Tensor) -> Tensor:
 
 def _diagonal_normalised(similarity: Tensor, mean: Tensor) -> Tensor:
     """Return s with s_ii / mean_i on its diagonal (paper B, appendix)."""
-    mean = torch.where(mean < 0, mean.clamp(max=-SMALLEST_DIAGONAL_MEAN), mean.clamp(min=SMALLEST_DIAGONAL_MEAN))
     on_diagonal = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
-    return torch.where(on_diagonal, similarity / mean, similarity)
+    return torch.where(on_diagonal, similarity / _away_from_zero(mean), similarity)
+
+
+def _away_from_zero(mean: Tensor) -> Tensor:
+    smallest = SMALLEST_DIAGONAL_MEAN
+    return torch.where(mean < 0, mean.clamp(max=-smallest), mean.clamp(min=smallest))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.config import ModelConfig
-from ablate.models.block import Sublayers
+from ablate.models.block import Block, Sublayers
 from ablate.models.embedding import Lookup
 from ablate.models.layers import Draw, Dropout, Projection, prefixed, under
 from ablate.models.positions import first_places, pair_sinusoidal, sinusoidal
@@ -64,16 +64,20 @@ class Stack(nn.Module):
         stacked = config.value == "stacked"
         self.value_output = Projection(width, width, bias="output" in config.biases()) if stacked else None
 
-    def embedded(self, x: Tensor) -> Tensor:
-        """Return token vectors [*R, B, T', N], the class token first, with places added and, in training, dropout."""
+    def embedded(self, x: Tensor, *, after: int = 0) -> Tensor:
+        """Return token vectors [*R, B, T', N], the class token first, with places added and, in training, dropout.
+
+        The first token of x stands `after` so many others.
+        """
         tokens: Tensor = self.embedding(x)
         if self.class_token is not None:
             first = self.class_token[..., None, None, :].expand(*tokens.shape[:-2], 1, -1)
             tokens = torch.cat([first, tokens], dim=-2)
+        upto = after + tokens.shape[-2]
         if self.position is not None:
-            tokens = tokens + first_places(self.position, tokens.shape[-2]).unsqueeze(-3)
+            tokens = tokens + first_places(self.position, upto)[..., after:, :].unsqueeze(-3)
         elif self.fixed_position is not None:
-            tokens = tokens + first_places(self.fixed_position, tokens.shape[-2]).to(tokens.dtype)
+            tokens = tokens + first_places(self.fixed_position, upto)[after:].to(tokens.dtype)
         return tokens if self.dropout is None else self.dropout(tokens)
 
     def seen(self, tokens: int) -> Tensor | None:
@@ -108,3 +112,38 @@ class Stack(nn.Module):
         if self.value_output is not None:
             values |= prefixed("value_output", self.value_output.initial(under(draw, "value_output")))
         return values
+
+
+class Encoder(Stack):
+    """A stack of encoder blocks."""
+
+    blocks: Sequence[Block]
+
+    def __init__(self, config: ModelConfig, given: Tokens, dropout: Dropout | None) -> None:
+        super().__init__(config, given, _encoder_block, dropout)
+
+    def encoded(self, x: Tensor, mask: Tensor | None = None, maps: list[Tensor] | None = None) -> Tensor:
+        """Return what leaves the stack, [*R, B, T', N], and append each block's attention weights to `maps`.
+
+        `mask` stands in for the stack's own, causal or none.
+        """
+        tokens = self.embedded(x)
+        mask = self.seen(tokens.shape[-2]) if mask is None else mask
+        for block in self.blocks:
+            tokens, weights = block.attend(tokens, mask)
+            if maps is not None:
+                maps.append(weights)
+        return self.left(tokens)
+
+    def similarities(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return what each block's softmax is taken of, s [*R, B, H, T', T']; the mask is not laid over it."""
+        tokens, found = self.embedded(x), []
+        mask = self.seen(tokens.shape[-2]) if mask is None else mask
+        for block in self.blocks:
+            found.append(block.similarity(tokens, mask))
+            tokens = block(tokens, mask)
+        return tuple(found)
+
+
+def _encoder_block(config: ModelConfig, pair_code: Tensor | None, dropout: Dropout | None) -> Block:
+    return Block(config, pair_code=pair_code, dropout=dropout)

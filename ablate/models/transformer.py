@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from ablate.config import InputShape, ModelConfig
 from ablate.errors import RequestError
-from ablate.models.block import Block
-from ablate.models.layers import Draw, Dropout, Projection, prefixed, start, under
-from ablate.models.stack import Stack, Tokens
-
-HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
+from ablate.models.encoder_decoder import EncoderDecoder
+from ablate.models.layers import HEAD_GAIN, Draw, Dropout, Projection, prefixed, start, under
+from ablate.models.stack import Encoder, Tokens
 
 
 def build(config: ModelConfig, shape: InputShape) -> nn.Module:
@@ -23,10 +19,12 @@ def build(config: ModelConfig, shape: InputShape) -> nn.Module:
     if config.pool == "cls" and (shape.output != "sample" or shape.causal):
         of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
         raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")
+    if shape.source_tokens:
+        return EncoderDecoder(config, shape)
     return Transformer(config, shape)
 
 
-class Transformer(Stack):
+class Transformer(Encoder):
     """Embedding, positions, blocks, pooling and head (papers A and B).
 
     Shapes: x [*R, B, T, F] or ids [*R, B, T] to scores [*R, B, M], [*R, B, T, M] (`output: token`) or [*R, B, T]
@@ -36,7 +34,6 @@ class Transformer(Stack):
     """
 
     row_native = True
-    blocks: Sequence[Block]
 
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:
         given = Tokens(
@@ -48,30 +45,16 @@ class Transformer(Stack):
             class_token=config.pool == "cls",
         )
         dropout = Dropout(config.dropout, tokens=given.tokens + given.class_token) if config.dropout else None
-        super().__init__(config, given, _block, dropout)
+        super().__init__(config, given, dropout)
         self.output = shape.output
         self.head = Projection(config.width, 1 if shape.output == "set" else shape.outputs, bias=True)
         start(self, self.initial)
 
     def forward(self, x: Tensor, *, return_weights: bool = False) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
         """Return scores; with `return_weights` also each block's attention weights [*R, B, H, T, T]."""
-        tokens, maps = self.embedded(x), []
-        mask = self.seen(tokens.shape[-2])
-        for block in self.blocks:
-            tokens, weights = block.attend(tokens, mask)
-            if return_weights:
-                maps.append(weights)
-        scores = self._scores(self.left(tokens))
-        return (scores, tuple(maps)) if return_weights else scores
-
-    def similarities(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return what each block's softmax is taken of, s [*R, B, H, T, T]; a causal mask is not laid over it."""
-        tokens, found = self.embedded(x), []
-        mask = self.seen(tokens.shape[-2])
-        for block in self.blocks:
-            found.append(block.similarity(tokens, mask))
-            tokens = block(tokens, mask)
-        return tuple(found)
+        maps: list[Tensor] | None = [] if return_weights else None
+        scores = self._scores(self.encoded(x, maps=maps))
+        return scores if maps is None else (scores, tuple(maps))
 
     def _scores(self, tokens: Tensor) -> Tensor:
         if self.output == "sample":
@@ -82,7 +65,3 @@ class Transformer(Stack):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name, from standard normal values drawn per path."""
         return super().initial(draw) | prefixed("head", self.head.initial(under(draw, "head"), gain=HEAD_GAIN))
-
-
-def _block(config: ModelConfig, pair_code: Tensor | None, dropout: Dropout | None) -> Block:
-    return Block(config, pair_code=pair_code, dropout=dropout)

@@ -1,0 +1,90 @@
+"""The encoder-decoder of text to text: a source and a target so far in, scores of each next token out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ablate.config import InputShape, ModelConfig
+from ablate.models.attention import Past
+from ablate.models.decoder import Decoder
+from ablate.models.layers import HEAD_GAIN, Draw, Dropout, Projection, prefixed, start, under
+from ablate.models.stack import Encoder, Tokens
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder of the source, a decoder of the target, and a head over the target's vocabulary.
+
+    Shapes: the pair (source ids [*R, B, S'], target ids shifted right [*R, B, T']) to scores [*R, B, T', M], where *R
+    is nothing or one replicate axis, on ids and on every weight alike. Nothing attends to `pad` in the source; the
+    target's comes last, where no token before it looks. `value: stacked` has one matrix per stack. Without a norm
+    behind the last blocks, as in the transformer. Sources: Vaswani et al. (2017); paper B, section 4.3.
+    """
+
+    row_native = True
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        self.tokens, self.pad = shape.tokens, shape.pad
+        longest = max(shape.tokens, shape.source_tokens)
+        dropout = Dropout(config.dropout, tokens=longest) if config.dropout else None
+        source = Tokens(tokens=shape.source_tokens, features=shape.source_features, ids=True)
+        target = Tokens(tokens=shape.tokens, features=shape.features, ids=True, causal=True)
+        self.encoder = Encoder(config, source, dropout)
+        self.decoder = Decoder(config, target, dropout)
+        self.head = Projection(config.width, shape.outputs, bias=True)
+        start(self, self.initial)
+
+    def forward(
+        self, x: tuple[Tensor, Tensor], *, return_weights: bool = False
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
+        """Return scores; with `return_weights` also attention weights: encoder's, decoder's, then over the source.
+
+        Each of the three has one map per block: [*R, B, H, S', S'], [*R, B, H, T', T'] and [*R, B, H, T', S'].
+        """
+        source, target = x
+        visible = self._visible(source)
+        of_source, of_target, across = list[Tensor](), list[Tensor](), list[Tensor]()
+        encoded = self.encoder.encoded(source, visible, of_source if return_weights else None)
+        memories = self.decoder.memories(encoded, visible)
+        tokens = self.decoder.decoded(target, memories, (of_target, across) if return_weights else None)
+        scores: Tensor = self.head(tokens)
+        return (scores, (*of_source, *of_target, *across)) if return_weights else scores
+
+    def similarities(self, x: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return what the softmax of each block of the encoder is taken of, s [*R, B, H, S', S'], without the mask."""
+        source, _ = x
+        return self.encoder.similarities(source, self._visible(source))
+
+    @torch.no_grad()
+    def greedy(self, source: Tensor, *, start: int, end: int, steps: int) -> Tensor:
+        """Return the likeliest next id, one after the other from `start` on: int64 [*R, B, t], `end` included.
+
+        t is at most `steps` and T; behind `end` stands `pad` (or `end`, where there is none). The source is read
+        once, and each step computes one token only. Put the module into evaluation mode first.
+        """
+        visible = self._visible(source)
+        memories = self.decoder.memories(self.encoder.encoded(source, visible), visible)
+        last = source.new_full((*source.shape[:-1], 1), start)
+        ended = torch.zeros_like(last, dtype=torch.bool)
+        pasts: Sequence[Past | None] = [None] * len(memories)
+        written: list[Tensor] = []
+        for place in range(min(steps, self.tokens)):
+            tokens, pasts = self.decoder.continued(last, pasts, memories, after=place)
+            last = self.head(tokens).argmax(-1).masked_fill(ended, end if self.pad is None else self.pad)
+            written.append(last)
+            ended |= last == end
+            if ended.all():
+                break
+        return torch.cat(written, dim=-1)
+
+    def _visible(self, source: Tensor) -> Tensor | None:
+        return None if self.pad is None else (source != self.pad)[..., None, None, :]
+
+    def initial(self, draw: Draw) -> dict[str, Tensor]:
+        """Return initial values by parameter name, from standard normal values drawn per path."""
+        values = prefixed("encoder", self.encoder.initial(under(draw, "encoder")))
+        values |= prefixed("decoder", self.decoder.initial(under(draw, "decoder")))
+        return values | prefixed("head", self.head.initial(under(draw, "head"), gain=HEAD_GAIN))
