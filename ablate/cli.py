@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from ablate import __version__
-from ablate.errors import AblateError
+from ablate.errors import AblateError, RequestError
 from ablate.settings import Settings
 
 app = typer.Typer(
@@ -46,6 +46,13 @@ TrackingUri = Annotated[
     str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
 ]
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
+Scale = Annotated[
+    float | None,
+    typer.Option(min=1e-6, max=1.0, help="Shrink epochs, data and grid to this share, as a trial run. (default: 1)"),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--dataset", help="Run this data set only; may be given again. (default: all)")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs")
 
@@ -54,6 +61,8 @@ RUNS = Path("runs")
 def plan(
     file: StudyFile,
     output: Annotated[Literal["table", "csv", "json"], typer.Option("--format", help="How to print it.")] = "table",
+    scale: Scale = None,
+    only: Only = None,
     data_dir: DataDir = None,
     measure_time: Annotated[bool, typer.Option("--time/--no-time", help="Time a few steps.")] = True,
 ) -> None:
@@ -62,7 +71,7 @@ def plan(
     from ablate.plan_table import plan_lines
     from ablate.study_file import load_study
 
-    study = load_study(file)
+    study = load_study(file, scale=scale, only=only)
     with errors.status("Sizing every architecture and timing a few steps"):
         made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv")
     if output == "csv":
@@ -98,6 +107,41 @@ def search(
             executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
             address=address, device=device, extend=extend, takeover=takeover,
         ),
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
+def compare(
+    file: StudyFile,
+    scale: Scale = None,
+    only: Only = None,
+    runs_dir: RunsDir = RUNS,
+    data_dir: DataDir = None,
+    storage: Storage = None,
+    gpus: Gpus = None,
+    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
+    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
+    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
+    tracking_uri: TrackingUri = None,
+    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+) -> None:
+    """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
+    from ablate.study_file import load_study
+
+    if load_study(file, scale=scale, only=only).compare is None:
+        raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
+    _drive(
+        file,
+        Settings(
+            runs_dir=runs_dir, storage=storage, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
+            executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
+            address=address, device=device, takeover=takeover,
+        ),
+        scale=scale,
+        only=only,
     )  # fmt: skip
 
 
@@ -229,11 +273,13 @@ def _top(
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
 
 
-def _drive(file: Path, settings: Settings) -> None:
+def _drive(
+    file: Path, settings: Settings, *, scale: float | None = None, only: list[str] | None = None
+) -> None:
     from ablate.drive import search as run
 
     try:
-        outcome = run(file, settings, console)
+        outcome = run(file, settings, console, scale=scale, only=only)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
         errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from ablate.errors import RequestError, ResourceError, StudyFailedError, StudyMi
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Hold, Ledger
 from ablate.models import measure
+from ablate.pace import made_up_scores
 from ablate.plan import trials_per_dataset
 from ablate.progress import Progress
 from ablate.report import front_lines
@@ -26,9 +27,9 @@ from ablate.review import write_results
 from ablate.search import Search
 from ablate.settings import Settings
 from ablate.study import Study
-from ablate.study_file import difference, load_study, parse_study
-from ablate.tasks import load_task
-from ablate.tasks.base import Classification
+from ablate.study_file import difference, parse_study, study_text
+from ablate.tasks import Task, load_task
+from ablate.tasks.base import Classification, Decoded
 from ablate.tracking import Tracker, kept_up
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
@@ -46,14 +47,22 @@ class Outcome:
     report: Path
 
 
-def search(file: Path, settings: Settings, console: Console) -> Outcome:
+def search(
+    file: Path,
+    settings: Settings,
+    console: Console,
+    *,
+    scale: float | None = None,
+    only: Sequence[str] | None = None,
+) -> Outcome:
     """Create the study in `file`, or go on where it stands, to its confirmed front and report.
 
-    Raises RequestError before anything is started, LedgerError where the ledger cannot be held, StudyFailedError
-    when no trial completed, KeyboardInterrupt with the signal when it was interrupted (the same command goes on).
+    `scale` and `only` become part of the study (docs/compare.md). Raises RequestError before anything is started,
+    LedgerError where the ledger cannot be held, StudyFailedError when no trial completed, KeyboardInterrupt with the
+    signal when it was interrupted (the same command goes on).
     """
-    study = load_study(file)
-    text = file.read_text(encoding="utf-8")
+    text = study_text(file, scale=scale, only=only)
+    study = parse_study(text, str(file))
     shapes = check_data(study, settings.data_dir)
     home = settings.make_home(study.name)
     with Ledger.open(settings.storage_url(study.name)) as ledger:
@@ -85,16 +94,18 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
         task = load_task(study.datasets[label])
         task.check(data_dir)
         shapes[label] = task.shape(data_dir)
-        if isinstance(task, Classification):
+        if isinstance(task, Classification | Decoded):
             _refuse_unknown_metrics(study, label, task, shapes[label])
     return shapes
 
 
-def _refuse_unknown_metrics(study: Study, label: str, task: Classification, shape: InputShape) -> None:
+def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputShape) -> None:
     """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
-    own = task.metrics(torch.zeros(1, shape.outputs), torch.zeros(1, dtype=torch.int64))
+    own = tuple(task.metrics(*made_up_scores(shape)))
     known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
-    for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints)]:
+    known += [f"val_{name}" for name in getattr(task, "corpus_names", ())]
+    compared = study.compare.metrics if study.compare is not None else ()
+    for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
         if metric not in known:
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
 from ablate.config import InputShape, ModelConfig, Size, TrainConfig
 from ablate.models import measure
+from ablate.pace import Paced, seconds_per_trial
 from ablate.space import Parameter, Space
 from ablate.study import VARIANT, Study
-from ablate.tasks import Data, load_task
-from ablate.training import train
-from ablate.trial import TrialConfig, TrialKey
+from ablate.tasks import load_task
 
 LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
 ENUMERATED = 200_000
-MEASURED_STEPS, MEASURED_BATCH = 3, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +87,24 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     Raises RequestError where a patch does not fit its images, DataError where `image_folder` has no folder to scan.
     """
     rows: list[PlannedRow] = []
-    for dataset, config in study.datasets.items():
-        rows.extend(_rows(study, dataset, load_task(config).shape(data_dir)))
-    by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.datasets}
+    for dataset in study.labels:
+        rows.extend(_rows(study, dataset, load_task(study.datasets[dataset]).shape(data_dir)))
+    by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={d: _architectures(study, d).cardinality() for d in study.datasets},
+        architectures={d: _architectures(study, d).cardinality() for d in study.labels},
         trials=trials_per_dataset(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
-        seconds_per_trial={d: _seconds_per_trial(study, of) for d, of in by_dataset.items()} if measure_time else None,
+        seconds_per_trial={d: _seconds(study, d, of) for d, of in by_dataset.items()} if measure_time else None,
     )
 
 
 def trials_per_dataset(study: Study) -> dict[str, int]:
     """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
-    limits = {name: study.space_for(name).cardinality() for name in study.datasets}
+    if study.compare is not None:
+        return {name: len(study.design(name)) for name in study.labels}
+    limits = {name: study.space_for(name).cardinality() for name in study.labels}
     budget = study.budget.trials
     if study.budget.scope == "per_dataset":
         return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}
@@ -127,13 +125,26 @@ def _architectures(study: Study, dataset: str) -> Space:
 
 
 def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
-    space = _thinned(_architectures(study, dataset))
-    listed = list(itertools.islice(space.grid(), ENUMERATED))
+    listed = _designed(study, dataset) if study.compare is not None else _searched(study, dataset)
     for values in listed[:: -(-len(listed) // LISTED)]:
         model, _, training = study.configs(dataset, values)
         size = measure(model, shape)
         name = _row_name(values)
         yield PlannedRow(variant=name, dataset=dataset, model=model, train=training, shape=shape, size=size)
+
+
+def _searched(study: Study, dataset: str) -> list[dict[str, Any]]:
+    """Return the architectures of a search, of a large space some."""
+    return list(itertools.islice(_thinned(_architectures(study, dataset)).grid(), ENUMERATED))
+
+
+def _designed(study: Study, dataset: str) -> list[dict[str, Any]]:
+    """Return the architectures of a comparison once each, all variants of one together."""
+    found = {}
+    for parameters in study.design(dataset):
+        values = {name: value for name, value in parameters.items() if name.startswith(("model.", VARIANT))}
+        found[json.dumps(values)] = values
+    return list(found.values())
 
 
 def _thinned(space: Space) -> Space:
@@ -155,73 +166,17 @@ def _row_name(values: dict[str, Any]) -> str:
     return " ".join(row + axes) or "default"
 
 
-def _seconds_per_trial(study: Study, rows: list[PlannedRow]) -> float:
-    """Return the mean time of a full-length search trial, from a few steps of a small and a middle row.
-
-    Time per sample is taken as linear in a row's FLOPs.
-    """
-    ordered = sorted(rows, key=lambda row: row.size.flops)
-    small, middle = ordered[0], ordered[len(ordered) // 2]
-    base, at_middle = _seconds_per_sample(study, small), _seconds_per_sample(study, middle)
-    rise = max(0.0, at_middle - base) / max(1, middle.size.flops - small.size.flops)
-    task = study.datasets[small.dataset]
-    samples = small.shape.train_samples * (1 - task.validation if study.protocol == "held_out" else 1.0)
-    samples = min(samples, task.train_limit or samples)
-    total = sum((base + rise * (row.size.flops - small.size.flops)) * row.train.epochs for row in rows)
-    return total / len(rows) * samples
-
-
-def _seconds_per_sample(study: Study, row: PlannedRow) -> float:
-    """Return the training time of one sample, all replicates together, from MEASURED_STEPS steps on made-up data."""
-    batch = min(row.train.batch_size, MEASURED_BATCH)
-    config = TrialConfig(
-        key=TrialKey(study=study.name, dataset=row.dataset, number=0),
-        stage="search",
-        model=row.model,
-        task=study.datasets[row.dataset].model_copy(update={"train_limit": None}),
-        train=row.train.model_copy(update={"epochs": 4, "report_every": 1, "batch_size": batch}),
-        seeds=tuple(range(study.replicates)),
-        study_seed=study.seed,
-        protocol="paper",
+def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow]) -> float:
+    paced = [Paced(model=row.model, train=row.train, size=row.size) for row in rows]
+    return seconds_per_trial(
+        paced, task=study.task(dataset), shape=rows[0].shape, replicates=study.replicates, protocol=study.protocol
     )
-    data = _made_up(row.shape, samples=batch * MEASURED_STEPS, test=1)
-    moments = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a trial's worker has
-    try:
-        for _ in train(config, data_dir=None, checkpoints=None, device=_device(), data=data):
-            moments.append(time.perf_counter())
-    finally:
-        torch.set_num_threads(threads)
-    # the first epoch pays for memory and kernels, the quickest is the least disturbed
-    return min(after - before for before, after in itertools.pairwise(moments)) / (batch * MEASURED_STEPS)
-
-
-def _made_up(shape: InputShape, *, samples: int, test: int) -> Data:
-    def inputs(count: int) -> torch.Tensor:
-        return torch.zeros(count, shape.tokens, shape.features, dtype=torch.uint8)
-
-    def targets(count: int) -> torch.Tensor:
-        return torch.arange(count) % shape.outputs
-
-    return Data(
-        train_inputs=inputs(samples),
-        train_targets=targets(samples),
-        test_inputs=inputs(test),
-        test_targets=targets(test),
-        scale=1.0,
-        shift=0.0,
-    )
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def limited(plan: Plan, rows: int) -> Plan:
     """Return `plan` with at most `rows` rows per data set, evenly chosen, for a terminal."""
     kept: list[PlannedRow] = []
-    for dataset in plan.study.datasets:
+    for dataset in plan.study.labels:
         of_set = [row for row in plan.rows if row.dataset == dataset]
         stride = -(-len(of_set) // rows)
         kept.extend(of_set[::stride])

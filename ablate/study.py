@@ -147,7 +147,12 @@ class Study(Section):
         chosen.update({name: value for name, value in parameters.items() if name != VARIANT})
         model = ModelConfig.model_validate(nested(chosen, "model"))
         training = TrainConfig.model_validate(nested(chosen, "training"))
-        return model, _scaled_task(self.datasets[dataset], self.scale), _scaled_training(training, self.scale)
+        return model, self.task(dataset), _scaled_training(training, self.scale)
+
+    def task(self, dataset: str) -> TaskConfig:
+        """Return a data set as its trials see it, scaled with the study."""
+        task = self.datasets[dataset]
+        return task if self.scale == 1 else task.model_copy(update={"share": task.share * self.scale})
 
     def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the parameters of every trial of a finite space, all variants of one configuration together.
@@ -180,10 +185,6 @@ class Study(Section):
             found.update(settings(source.model, "model"))
             found.update(settings(source.training, "training"))
         return found
-
-
-def _scaled_task(task: TaskConfig, scale: float) -> TaskConfig:
-    return task if scale == 1 else task.model_copy(update={"share": task.share * scale})
 
 
 def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,17 +68,35 @@ _Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
-def load_study(path: Path) -> Study:
+def load_study(path: Path, *, scale: float | None = None, only: Sequence[str] | None = None) -> Study:
     """Return the study in `path`; raise StudyFileError listing every fault with line, path, value and rule."""
+    return parse_study(study_text(path, scale=scale, only=only), str(path))
+
+
+def study_text(path: Path, *, scale: float | None = None, only: Sequence[str] | None = None) -> str:
+    """Return the text of `path` with `scale` and `only` written behind it, so that the text alone is the study.
+
+    Raises StudyFileError where the file cannot be read or says these itself.
+    """
+    text = _read(path)
+    added = {"scale": scale, "only": None if only is None else list(only)}
+    given = {key: value for key, value in added.items() if value is not None}
+    there = [key for key in given if re.search(rf"^{key}\s*:", text, re.MULTILINE)]
+    if there:
+        _refuse(str(path), f"says `{there[0]}:` itself; leave the option out, or take the key out of the file")
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in given.items()]
+    return text if not lines else text.rstrip("\n") + "\n" + "".join(lines)
+
+
+def _read(path: Path) -> str:
     try:
         if path.stat().st_size > SIZE_LIMIT_BYTES:
             _refuse(str(path), f"a study file has at most {SIZE_LIMIT_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         _refuse(str(path), "no such file." + _near(path))
     except (OSError, UnicodeDecodeError) as error:
         _refuse(str(path), f"cannot be read: {error}")
-    return parse_study(text, str(path))
 
 
 def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> Study:
