@@ -39,7 +39,7 @@ def tiny(tmp_path: Path) -> Path:
 def test_an_interruption_says_how_to_go_on_and_exits_with_its_signal(
     number: signal.Signals, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt(number)
 
     monkeypatch.setattr(drive, "search", interrupted)
