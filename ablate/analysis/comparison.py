@@ -1,0 +1,286 @@
+"""The cells of a designed comparison: means over configurations, intervals over seeds, differences paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ablate.analysis.intervals import natural_bounds, t_interval
+from ablate.sections import Compare
+from ablate.study import VARIANT, Study
+
+SIZES = ("params", "params_body", "flops", "q")  # known as soon as a trial is measured, whatever becomes of it
+CONSTANTS = (*SIZES, "wall_seconds")  # of the trial as a whole: the same for all its seeds, no interval
+CELL_COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("metric", "column", "variant"), pl.String()),
+    "published": pl.Float64(),
+    "note": pl.String(),
+    **dict.fromkeys(("ours", "low", "high"), pl.Float64()),
+    **dict.fromkeys(("n", "configurations", "planned", "failed", "diverged"), pl.Int64()),
+    **dict.fromkeys(("difference", "params", "params_published"), pl.Float64()),
+    **dict.fromkeys(("baseline_difference", "baseline_low", "baseline_high"), pl.Float64()),
+    "compared": pl.Int64(),
+    "correlation": pl.Float64(),
+    "remark": pl.String(),
+    "scaled": pl.Boolean(),
+}
+SEED_COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("metric", "column", "variant"), pl.String()),
+    "seed": pl.Int64(),
+    "value": pl.Float64(),
+    "scaled": pl.Boolean(),
+}
+Values = NDArray[np.float64]
+Places = Mapping[str, Mapping[str, int]]  # data set, configuration -> place in Runs.table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """The trials of a design, one place each, with the last report of every seed.
+
+    `table` is the trials table, `last` the rows of each trial's last report with their `place` and `of_complete`.
+    """
+
+    table: pl.DataFrame
+    last: pl.DataFrame
+    seeds: tuple[int, ...]
+
+    @cached_property
+    def complete(self) -> NDArray[np.bool_]:
+        """Whether each trial ran to its end, [n]."""
+        return (self.table["state"] == "COMPLETE").to_numpy()
+
+    @cached_property
+    def diverged(self) -> NDArray[np.bool_]:
+        """Whether a seed of each trial diverged, [n]."""
+        found = np.zeros(self.table.height, dtype=np.bool_)
+        found[self.last.filter(pl.col("diverged"))["place"].to_numpy()] = True
+        return found
+
+    @cached_property
+    def places(self) -> dict[tuple[str, str], dict[str, int]]:
+        """The place of every configuration by (data set, variant)."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for dataset, variant, key, place in self.table.select("dataset", VARIANT, "configuration", "place").iter_rows():
+            found.setdefault((dataset, variant), {})[key] = place
+        return found
+
+    def of(self, datasets: Iterable[str], variant: str) -> dict[str, dict[str, int]]:
+        """Return the places of a variant's configurations by data set."""
+        return {dataset: self.places.get((dataset, variant), {}) for dataset in datasets}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A metric in the last report of every trial and seed, [n, seeds]: `known` where there is one, NaN if diverged."""
+
+    values: Values
+    known: NDArray[np.bool_]
+
+    def usable(self, places: Places) -> dict[str, dict[str, int]]:
+        """Return the places that have the metric, without data sets that have none."""
+        found = {name: {k: p for k, p in own.items() if self.known[p].any()} for name, own in places.items()}
+        return {name: own for name, own in found.items() if own}
+
+    def seed_means(self, places: Places) -> Values:
+        """Return each seed's mean over data sets of its means over configurations, [seeds]; NaN where it has none."""
+        flat = [place for own in places.values() for place in own.values()]
+        if not flat:
+            return np.full(self.values.shape[1], math.nan)
+        means = [self.values[list(own.values())].mean(axis=0) for own in places.values()]
+        return np.asarray(np.mean(means, axis=0))
+
+    def shared_seeds(self, *groups: Places) -> NDArray[np.bool_]:
+        """Return which seeds all these trials have, [seeds]."""
+        flat = [place for places in groups for own in places.values() for place in own.values()]
+        return np.asarray(self.known[flat].all(axis=0)) if flat else np.zeros(self.known.shape[1], dtype=np.bool_)
+
+
+def columns(study: Study) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the comparison: the data sets of each that run; a column of none is left out."""
+    asked = _compare(study).columns or {label: (label,) for label in study.datasets}
+    running = {name: tuple(label for label in labels if label in study.labels) for name, labels in asked.items()}
+    return {name: labels for name, labels in running.items() if labels}
+
+
+def metrics(study: Study) -> tuple[str, ...]:
+    """Return what is compared: the file's metrics, then `params` and `q` where figures of them are published."""
+    compare = _compare(study)
+    return tuple(dict.fromkeys([*compare.metrics, *(m for m in ("params", "q") if m in compare.published)]))
+
+
+def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per metric, column and variant, in the file's order (columns: docs/compare.md).
+
+    `trials` and `reports` are the tables of `ablate.results`. `ours` is the mean over data sets of the means over
+    complete configurations, its interval Student's t over seeds: data sets and configurations are fixed. Null: there
+    is no value; NaN: a seed diverged, and is not left out of the mean in silence.
+    """
+    runs = collected(study, trials, reports)
+    planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
+    rows = []
+    for metric in metrics(study):
+        measured = None if metric in CONSTANTS else measure(runs, metric)
+        for column, datasets in columns(study).items():
+            for row in study.rows:
+                size = _size(runs, "params", runs.of(datasets, row.name))
+                cell = _known_before(study, metric, column, row.name) | {"params": size}
+                cell["planned"] = sum(planned[label][row.name] for label in datasets)
+                cell |= _counts(runs, datasets, row.name)
+                if measured is None:
+                    cell["ours"] = _size(runs, metric, runs.of(datasets, row.name))
+                else:
+                    cell |= _cell(study, runs, measured, metric, datasets, row.name)
+                cell["remark"] = "; ".join(_remarks(study, cell))
+                rows.append(cell | {"difference": _minus(cell["ours"], cell["published"])})
+    return pl.DataFrame(rows, schema=CELL_COLUMNS)
+
+
+def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return every seed's value of every cell: metric, column, variant, seed, value, scaled."""
+    runs = collected(study, trials, reports)
+    rows: list[dict[str, Any]] = []
+    for metric in (name for name in metrics(study) if name not in CONSTANTS):
+        measured = measure(runs, metric)
+        for column, datasets in columns(study).items():
+            for row in study.rows:
+                places = measured.usable(runs.of(datasets, row.name))
+                cell = {"metric": metric, "column": column, "variant": row.name, "scaled": study.scale != 1}
+                values, there = measured.seed_means(places), measured.shared_seeds(places)
+                found = zip(runs.seeds, values.tolist(), there.tolist(), strict=True)
+                rows += [cell | {"seed": seed, "value": value} for seed, value, known in found if known]
+    return pl.DataFrame(rows, schema=SEED_COLUMNS)
+
+
+def collected(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
+    """Return the trials of the design: a configuration is the parameters without the variant, on its data set."""
+    names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
+    key = pl.struct(names).struct.json_encode() if names else pl.lit("")
+    own = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+    table = own.with_columns(key.alias("configuration")).sort("dataset", "trial")
+    once = ["dataset", VARIANT, "configuration"]
+    table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
+    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial"))
+    place = table.select("dataset", "trial", "place", of_complete=pl.col("state") == "COMPLETE")
+    last = last.join(place, on=["dataset", "trial"])
+    return Runs(table=table, last=last, seeds=tuple(last["seed"].unique().sort().to_list()))
+
+
+def measure(runs: Runs, metric: str) -> Measured:
+    """Return a metric of complete trials as they last reported it; of those that diverged, NaN for every seed."""
+    values = np.full((runs.table.height, len(runs.seeds)), math.nan)
+    known = np.zeros(values.shape, dtype=np.bool_)
+    if metric not in runs.last.columns:
+        return Measured(values=values, known=known)
+    rows = runs.last.filter(pl.col("of_complete"), pl.col("final"), pl.col(metric).is_not_null())
+    at = rows["place"].to_numpy(), np.searchsorted(np.array(runs.seeds), rows["seed"].to_numpy())
+    values[at], known[at] = rows[metric].to_numpy(), True
+    values[~np.isfinite(values)] = math.nan
+    known[runs.diverged & ~runs.complete] = True
+    return Measured(values=values, known=known)
+
+
+def _compare(study: Study) -> Compare:
+    if study.compare is None:
+        raise ValueError(f"study {study.name!r} compares nothing: its file has no `compare`")
+    return study.compare
+
+
+def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[str, Any]:
+    """Return what the study file alone says of a cell."""
+    published = _compare(study).published
+    figure = published.get(metric, {}).get(column, {}).get(variant)
+    params = published.get("params", {}).get(column, {}).get(variant)
+    return {
+        "metric": metric,
+        "column": column,
+        "variant": variant,
+        "published": figure and figure.value,
+        "note": figure.note if figure else "",
+        "params_published": params and params.value,
+        "scaled": study.scale != 1,
+    }
+
+
+def _counts(runs: Runs, datasets: Iterable[str], variant: str) -> dict[str, int]:
+    places = [place for own in runs.of(datasets, variant).values() for place in own.values()]
+    failed = int((runs.table["state"].gather(places) == "FAIL").sum())
+    complete, diverged = int(runs.complete[places].sum()), int(runs.diverged[places].sum())
+    return {"configurations": complete, "failed": failed, "diverged": diverged}
+
+
+def _cell(
+    study: Study, runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...], variant: str
+) -> dict[str, Any]:
+    """Return mean and interval of a cell, and its difference from the baseline over configurations that both have."""
+    places = measured.usable(runs.of(datasets, variant))
+    seeds = measured.shared_seeds(places)
+    interval = t_interval(measured.seed_means(places)[seeds].tolist(), within=natural_bounds(metric))
+    found = {"n": interval.n, "ours": interval.mean if interval.n else None}
+    found |= {"low": _finite(interval.low), "high": _finite(interval.high)}
+    flat = [place for own in places.values() for place in own.values()]
+    found["configurations"] = int(runs.complete[flat].sum())
+    found["diverged"] = int((measured.known[flat] & np.isnan(measured.values[flat])).any(axis=1).sum())
+    baseline = _compare(study).baseline
+    if variant == baseline:
+        return found
+    return found | _paired(measured, places, measured.usable(runs.of(datasets, baseline)))
+
+
+def _paired(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
+    """Return the difference of two variants, seed by seed, over the configurations that both have."""
+    both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
+    first, second = (
+        {name: {key: group[name][key] for key in sorted(keys)} for name, keys in both.items() if keys}
+        for group in (places, others)
+    )
+    seeds = measured.shared_seeds(first, second)
+    a, b = measured.seed_means(first)[seeds], measured.seed_means(second)[seeds]
+    interval = t_interval((a - b).tolist())
+    spread = len(a) >= 3 and bool(np.isfinite(a).all() and np.isfinite(b).all()) and a.std() > 0 and b.std() > 0
+    return {
+        "baseline_difference": interval.mean if interval.n else None,
+        "baseline_low": _finite(interval.low),
+        "baseline_high": _finite(interval.high),
+        "compared": sum(map(len, first.values())),
+        "correlation": float(np.corrcoef(a, b)[0, 1]) if spread else None,
+    }
+
+
+def _size(runs: Runs, name: str, places: Places) -> float | None:
+    """Return the mean over data sets of the means over configurations of a column of the trials table."""
+    column = runs.table[name]
+    if name not in SIZES:
+        column = runs.table.select(pl.when(pl.col("state") == "COMPLETE").then(pl.col(name)))[name]
+    found = [column.gather(list(own.values())).mean() for own in places.values() if own]
+    known = [float(value) for value in found if isinstance(value, int | float)]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _remarks(study: Study, cell: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a reader must know of our own number."""
+    if cell["diverged"] and cell["metric"] not in CONSTANTS:
+        yield f"diverged in {cell['diverged']} of {cell['planned']} configurations"
+    asked = _compare(study).columns.get(cell["column"], ())
+    row = next(row for row in study.rows if row.name == cell["variant"])
+    own = [label for label in asked if label in study.labels and (row.datasets is None or label in row.datasets)]
+    if own and len(own) < len(asked):
+        yield f"mean over {len(own)} of {len(asked)} data sets ({', '.join(own)})"
+    if cell.get("compared") is not None and cell["compared"] < cell["configurations"]:
+        yield f"compared over {cell['compared']} of {cell['planned']} configurations: those that both have complete"
+
+
+def _minus(ours: float | None, published: float | None) -> float | None:
+    return None if ours is None or published is None else ours - published
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
