@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, UnidentifiedImageError
 
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RequestError
@@ -24,6 +26,7 @@ PARTS = ("train", "val", "test")
 GREY_MODES = ("1", "L", "LA")
 COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 SPLIT_KEY = "image_folder"
+BAD_IMAGE = (OSError, EOFError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)  # what PIL raises
 NAMED = 10  # bad files named in one message
 
 
@@ -205,15 +208,13 @@ def _read_headers(stamps: tuple[tuple[str, int, int], ...]) -> tuple[Header, ...
 
 
 def _read_header(path: str) -> Header:
-    from PIL import Image
-
     try:
         with Image.open(path) as image:
             if image.mode not in GREY_MODES + COLOUR_MODES:
                 return Header(fault=f"pixels of kind {image.mode!r}, only 8-bit grey and colour are read")
             return Header(size=(image.height, image.width), grey=image.mode in GREY_MODES)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        return Header(fault=_reason(error))
+    except BAD_IMAGE as error:
+        return Header(fault=reason(error))
 
 
 def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.Tensor:
@@ -225,20 +226,23 @@ def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.
 
 
 def _decode(path: Path, out: np.ndarray) -> str:
-    from PIL import Image
-
     height, width, channels = out.shape
     try:
         with Image.open(path) as image:
-            # PIL drops a palette's transparency without a warning only by way of RGBA.
-            opaque = image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
-            plain = opaque.convert("L" if channels == 1 else "RGB")
-            if plain.size != (width, height):
-                plain = plain.resize((width, height), Image.Resampling.BILINEAR)
-            out[:] = np.asarray(plain).reshape(out.shape)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        return _reason(error)
+            pixels = plain(image, "L" if channels == 1 else "RGB")
+            if pixels.size != (width, height):
+                pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+            out[:] = np.asarray(pixels).reshape(out.shape)
+    except BAD_IMAGE as error:
+        return reason(error)
     return ""
+
+
+def plain(image: Image.Image, mode: str) -> Image.Image:
+    """Return an opened image in `mode`, L or RGB, without its transparency."""
+    # PIL drops a palette's transparency without a warning only by way of RGBA.
+    opaque = image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+    return opaque.convert(mode)
 
 
 def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
@@ -249,9 +253,8 @@ def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
         raise DataError(f"image_folder {folder}: {count} cannot be read: {listed}{more}")
 
 
-def _reason(error: Exception) -> str:
-    from PIL import UnidentifiedImageError
-
+def reason(error: Exception) -> str:
+    """Return in one line why PIL could not read an image."""
     return "not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
 
 

@@ -95,7 +95,7 @@ def patch_data(
     validation: Split | None = None,
 ) -> Data:
     """Return Data whose tokens have mean 0 and deviation 1 per channel; `mean`, `std` per channel in stored units."""
-    scale, shift = _affine(mean, std, patch)
+    scale, shift = affine(mean, std, patch)
     return Data(
         train_inputs=cut(train[0], patch),
         train_targets=train[1],
@@ -118,9 +118,10 @@ def refuse_unused(config: TaskConfig, *, image_folder: bool = False) -> None:
         raise RequestError(f"task {config.task}: options are for a task of your own; leave them out")
 
 
-def _affine(
+def affine(
     mean: Sequence[float], std: Sequence[float], patch: tuple[int, int]
 ) -> tuple[float | Tensor, float | Tensor]:
+    """Return scale and shift of tokens, [F] or numbers, that turn `mean` and `std` per channel into 0 and 1."""
     if len(mean) == 1:
         return 1 / std[0], -mean[0] / std[0]
     pixels = patch[0] * patch[1]

@@ -1,0 +1,79 @@
+"""Zip archives that are downloaded, compared with their published sum and unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import os
+import shutil
+import tempfile
+import time
+import urllib.request
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from ablate.errors import DataError
+
+FAILURES = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, http.client.HTTPException)
+SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
+BLOCK_BYTES = 2**20
+TELL_SECONDS = 5.0
+
+logger = logging.getLogger("ablate.tasks")
+
+
+def fetch_zip(url: str, folder: Path, *, top: str, md5: str) -> Path:
+    """Download a zip archive of one folder `top`, unpack it and return `folder/top`.
+
+    A folder that is there already is completed, and its files that the archive holds are replaced. Nothing is left
+    behind where it fails. Raises DataError where the archive is not the published one or a path in it leads
+    elsewhere, and whatever is in `FAILURES`.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{top}-", dir=folder) as scratch:
+        archive = Path(scratch) / "archive.zip"
+        got = download(url, archive)
+        if got != md5:
+            raise DataError(f"{url} is not the published archive: its MD5 sum is {got}, not {md5}")
+        unpack(archive, Path(scratch), top=top)
+        _move(Path(scratch) / top, folder / top)
+    return folder / top
+
+
+def download(url: str, path: Path, *, silence: float = SILENCE_SECONDS) -> str:
+    """Write what `url` holds to `path` and return its MD5 sum; progress is logged."""
+    digest, done, told = hashlib.md5(usedforsecurity=False), 0, time.monotonic()
+    with urllib.request.urlopen(url, timeout=silence) as answer, path.open("wb") as file:
+        length = int(answer.headers.get("Content-Length") or 0)
+        while block := answer.read(BLOCK_BYTES):
+            file.write(block)
+            digest.update(block)
+            done += len(block)
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                logger.info("%s: %.0f of %.0f MB", url, done / 1e6, max(length, done) / 1e6)
+    if done < length:
+        raise EOFError(f"{url} broke off after {done:,} of {length:,} bytes")
+    return digest.hexdigest()
+
+
+def unpack(archive: Path, folder: Path, *, top: str) -> None:
+    """Unpack `archive` into `folder`; raise DataError, before anything is written, where a path leaves `top`."""
+    with zipfile.ZipFile(archive) as packed:
+        for name in packed.namelist():
+            parts = PurePosixPath(name.replace("\\", "/")).parts
+            if not parts or parts[0] != top or ".." in parts:
+                raise DataError(f"the archive holds the path {name!r}, which is not below {top}: nothing was unpacked")
+        packed.extractall(folder)
+
+
+def _move(source: Path, target: Path) -> None:
+    if not target.exists():
+        source.rename(target)
+        return
+    for place, _, names in os.walk(source):
+        goal = target / Path(place).relative_to(source)
+        goal.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.move(Path(place) / name, goal / name)
