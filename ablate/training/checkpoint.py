@@ -122,7 +122,11 @@ def read(path: Path) -> Checkpoint:
 
 def _check_identity(path: Path, found: Checkpoint, config: TrialConfig) -> None:
     mine = json.loads(json.dumps(config.to_json()))
-    different = [name for name in IDENTITY if found.trial[name] != mine[name]]
+    try:  # fields that are younger than the file have their defaults
+        saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
+    except (ValueError, KeyError):  # written by a later version, with fields that are unknown here
+        saved = dict(found.trial)
+    different = [name for name in IDENTITY if saved.get(name) != mine[name]]
     if different:
         raise CheckpointError(f"checkpoint {path} belongs to another trial: its {' and '.join(different)} differ")
 

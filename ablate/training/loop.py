@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,8 +120,8 @@ def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
     means = Means(group.pad)
     group.module.train()
     group.key_dropout(keys(config, "dropout", epoch))
-    with _keyed_global_generator(config, epoch, group.device):
-        batches = trial.parts.train.batches(index, config.train.batch_size, keys=augmentation)
+    batches = trial.parts.train.batches(index, config.train.batch_size, keys=augmentation)
+    with _keyed_global_generator(config, epoch, group.device), closing(batches):
         for step, (x, targets) in enumerate(batches):
             scores, losses = group.step(x, targets)
             means.add(trial.task.metrics(scores, targets), targets, losses=losses)

@@ -32,7 +32,9 @@ def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -
 def predictor(config: TrialConfig, checkpoints: Path, replicate: int = 0) -> nn.Module:
     """Return the plain module with the weights of `replicate` from the newest whole checkpoint, in evaluation mode.
 
-    It maps tokens x [B, T, F] (`Data.tokens` makes them) to scores [B, M] on the CPU and needs no data.
+    It maps what the task gives, on the CPU, to scores, and needs no data: tokens x [B, T, F] or ids [B, T]
+    (`Data.tokens` makes both), or the pair (source ids [B, S], target ids shifted right behind `Data.start` [B, T]), to
+    scores [B, M], [B, T, M] or [B, T], as the task's shape says.
     Raises CheckpointError where there is no whole checkpoint or it is of another trial, RequestError where the trial
     has no such replicate.
     """

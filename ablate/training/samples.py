@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +70,7 @@ class Samples:
 
     def batches(
         self, index_rn: Tensor, batch: int, *, keys: Sequence[int] | None = None
-    ) -> Iterator[tuple[ModelInput, Tensor]]:
+    ) -> Generator[tuple[ModelInput, Tensor], None, None]:
         """Yield (x, targets) of the samples `index_rn` [R, n] in batches of `batch` per replicate.
 
         x is [R, B, T, F] in the dtype of `scale`, ids int64 [R, B, T], or the pair (source [R, B, S'], targets shifted
@@ -85,7 +85,7 @@ class Samples:
             return self._paired(self.inputs, self.pairs, index_rn, moved, batch)
         return self._resident(self.inputs, moved, batch)
 
-    def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         rows = inputs if self.ids else inputs.view(len(inputs), -1)
         for index_rb in torch.split(moved, batch, dim=1):
             # only the rows that are asked for: windows overlap, and whole they would be larger than the text
@@ -94,7 +94,7 @@ class Samples:
 
     def _paired(
         self, inputs: Tensor, pairs: Pairs, index_rn: Tensor, moved: Tensor, batch: int
-    ) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+    ) -> Generator[tuple[tuple[Tensor, Tensor], Tensor], None, None]:
         places = zip(torch.split(index_rn, batch, dim=1), torch.split(moved, batch, dim=1), strict=True)
         for on_cpu, index_rb in places:
             longest = int(pairs.source[on_cpu].max()), int(pairs.target[on_cpu].max())
@@ -104,13 +104,22 @@ class Samples:
 
     def _streamed(
         self, inputs: Stream, index_rn: Tensor, moved: Tensor, batch: int, keys: Sequence[int] | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        device = self.targets.device
+    ) -> Generator[tuple[Tensor, Tensor], None, None]:
         read = inputs.batches(index_rn, batch, keys)
-        for index_rb, images in zip(torch.split(moved, batch, dim=1), read, strict=True):
-            # from pinned memory the copy of small pixels runs beside the step before
-            pinned = images.pin_memory() if device.type == "cuda" else images
-            yield self._vectors(pinned.to(device, non_blocking=True)), _whole_numbers(self.targets, index_rb)
+        try:
+            for index_rb, images in zip(torch.split(moved, batch, dim=1), read, strict=True):
+                # replicates that see the same images share their memory, here and on the device
+                distinct = images[:1] if images.stride(0) == 0 else images
+                vectors = self._vectors(self._copied(distinct)).expand(len(images), -1, -1, -1)
+                yield vectors, _whole_numbers(self.targets, index_rb)
+        finally:
+            if isinstance(read, Generator):  # its processes end with the epoch, not with the next garbage collection
+                read.close()
+
+    def _copied(self, images: Tensor) -> Tensor:
+        """Return `images` on the device: from pinned memory the copy runs beside the step before."""
+        device = self.targets.device
+        return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images.to(device)
 
     def _vectors(self, inputs: Tensor) -> Tensor:
         return torch.addcmul(self.shift, inputs.to(self.scale.dtype), self.scale)
