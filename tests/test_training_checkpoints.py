@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from test_training_loop import numbers, trial
 
 from ablate.config import ModelConfig
@@ -148,6 +152,47 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path, other: TrialCo
     with pytest.raises(CheckpointError, match=f"belongs to another trial: its {field} differ"):
         next(train(other, checkpoints=tmp_path))
     assert (tmp_path / "epoch-000001.safetensors").exists()
+
+
+YOUNGER = {
+    "model": ("dropout",),
+    "task": ("share", "length"),
+    "train": ("steps_per_epoch",),
+    "shape": ("inputs", "output", "causal", "source_tokens", "source_features", "pad"),
+}
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the checkpoint in `path` again, with another content and a checksum that is right for it."""
+    found = checkpoint.read(path)
+    with safe_open(path, framework="pt") as file:
+        content = json.loads(file.metadata()["content"])
+    change(content)
+    text = json.dumps(content)
+    path.write_bytes(save(dict(found.tensors), {"content": text, "sha256": checkpoint._checksum(text, found.tensors)}))
+
+
+def test_a_checkpoint_from_before_texts_is_gone_on_from(tmp_path: Path) -> None:
+    whole = list(train(trial()))
+    list(islice(train(trial(), checkpoints=tmp_path), 3))
+
+    def older(content: dict[str, Any]) -> None:
+        for part, names in YOUNGER.items():
+            fields = content["shape"] if part == "shape" else content["trial"][part]
+            for name in names:
+                del fields[name]
+        del content["trial"]["train"]["schedule"]["warmup_steps"]
+
+    rewritten(tmp_path / "epoch-000003.safetensors", older)
+    predictor(trial(), tmp_path, 0)
+    assert [r.metrics for r in train(trial(), checkpoints=tmp_path)] == [r.metrics for r in whole[2:]]
+
+
+def test_a_checkpoint_of_a_later_version_is_of_another_trial(tmp_path: Path) -> None:
+    list(islice(train(trial(), checkpoints=tmp_path), 3))
+    rewritten(tmp_path / "epoch-000003.safetensors", lambda content: content["trial"]["model"].update(unheard_of=1))
+    with pytest.raises(CheckpointError, match="belongs to another trial: its model differ"):
+        next(train(trial(), checkpoints=tmp_path))
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:

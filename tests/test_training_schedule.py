@@ -10,6 +10,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
+    LambdaLR,
     LinearLR,
     LRScheduler,
     MultiStepLR,
@@ -55,6 +56,17 @@ def multistep(optimizer: Optimizer) -> LRScheduler:
     return MultiStepLR(optimizer, milestones=[TOTAL // 2, TOTAL * 3 // 4], gamma=0.1)
 
 
+def noam(warmup: int) -> Callable[[Optimizer], LRScheduler]:
+    """The rule of Vaswani et al. 2017, section 5.3, divided by its peak (d w)^-.5."""
+    width = 64
+
+    def rule(step: int) -> float:
+        counted = step + 1
+        return float(width**-0.5 * min(counted**-0.5, counted * warmup**-1.5) * (width * warmup) ** 0.5)
+
+    return lambda optimizer: LambdaLR(optimizer, rule)
+
+
 @pytest.mark.parametrize(
     ("schedule", "make"),
     [
@@ -65,6 +77,12 @@ def multistep(optimizer: Optimizer) -> LRScheduler:
         (Schedule(name="cosine", warmup_epochs=1.5), rising_then(cosine(TOTAL - 12), 12)),
         (Schedule(name="cosine", warmup_epochs=1, floor=0.1), rising_then(cosine(TOTAL - 8, 0.1), 8)),
         (Schedule(name="constant", warmup_epochs=2), rising_then(constant, 16)),
+        (Schedule(name="constant", warmup_epochs=2, warmup_steps=5), rising_then(constant, 5)),
+        (Schedule(name="cosine", warmup_steps=7), rising_then(cosine(TOTAL - 7), 7)),
+        (Schedule(name="inverse_sqrt", warmup_steps=10), noam(10)),
+        (Schedule(name="inverse_sqrt", warmup_epochs=1.5), noam(12)),
+        (Schedule(name="inverse_sqrt", warmup_steps=4000), noam(4000)),
+        (Schedule(name="inverse_sqrt"), noam(1)),
     ],
 )
 @pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step:UserWarning")

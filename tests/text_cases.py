@@ -133,12 +133,12 @@ def build_texts(config: TaskConfig) -> Texts:
     return Texts(TEXT_SHAPE, texts())
 
 
-def trial(task: str, **changes: Any) -> TrialConfig:
+def trial(build: str, /, **changes: Any) -> TrialConfig:
     fields: dict[str, Any] = {
         "key": TrialKey(study="s", dataset="texts", number=0),
         "stage": "search",
         "model": ModelConfig(width=8, depth=1, mlp=8),
-        "task": TaskConfig(task=f"{__name__}:{task}"),
+        "task": TaskConfig(task=f"{__name__}:{build}"),
         "train": TrainConfig(epochs=2, batch_size=16, learning_rate=1e-2),
         "seeds": (3, 4),
         "study_seed": 7,
