@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, get_args
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
-from ablate.config import InputShape, ModelConfig
+from ablate.config import InputShape, ModelConfig, Similarity, Value
 from ablate.models import build
 
 SHAPE = InputShape(tokens=5, features=7, outputs=3, train_samples=100)
@@ -57,9 +59,37 @@ def filled(module: nn.Module, seed: int, scale: float = 0.4) -> nn.Module:
     return module
 
 
-def model(seed: int = 0, **changes: Any) -> nn.Module:
-    """Return a small transformer in float64 with arbitrary weights."""
-    return filled(build(config(**changes), SHAPE), seed)
+def model(seed: int = 0, *, shape: InputShape = SHAPE, **changes: Any) -> nn.Module:
+    """Return a small network in float64 with arbitrary weights."""
+    return filled(build(config(**changes), shape), seed)
+
+
+def text_shape(**changes: Any) -> InputShape:
+    """Return the shape of a small causal text of ids, one score per token and word, with `changes`."""
+    text: dict[str, Any] = {"tokens": 6, "features": 8, "outputs": 8, "inputs": "ids", "output": "token"}
+    return InputShape(**(text | {"causal": True, "train_samples": 100} | changes))
+
+
+TEXT = text_shape()
+PAIR = text_shape(source_tokens=7, source_features=9, pad=0)
+SET = InputShape(tokens=5, features=7, outputs=5, train_samples=100, output="set")
+
+
+def ids(below: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    """Return ids from 1 to `below` - 1 of `shape`; none is the id 0 that fills up."""
+    return torch.randint(1, below, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def attention_forms() -> list[tuple[str, str, int]]:
+    """Return every (similarity, value, heads) that can be built, with one head and with two."""
+    forms = []
+    for similarity in get_args(Similarity):
+        for value in get_args(Value):
+            for heads in (1, 2):
+                with suppress(ValidationError):
+                    config(similarity=similarity, value=value, heads=heads)
+                    forms.append((similarity, value, heads))
+    return forms
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

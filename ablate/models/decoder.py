@@ -38,7 +38,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         width, self.heads = config.width, config.heads
         self.scale = 1.0 / math.sqrt(width // config.heads)
-        biases = ("query", "key", "value", "output") if config.bias == "all" else config.bias
+        biases = {"all": ("query", "key", "value", "output"), "none": ()}.get(str(config.bias), config.bias)
         self.query = Projection(width, width, bias="query" in biases)
         self.key = Projection(width, width, bias="key" in biases)
         self.value = Projection(width, width, bias="value" in biases)

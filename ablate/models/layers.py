@@ -17,6 +17,7 @@ Draw = Callable[[str, tuple[int, ...]], Tensor]
 NORM_EPSILON = 1e-5
 BRANCH_GAIN = 0.4  # what attention and MLP add at the start stays below the tokens that they add to
 HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
+TOKEN_HEAD_GAIN = 0.05  # the same where each token is scored: no mean over tokens makes them quieter
 
 
 def under(draw: Draw, prefix: str) -> Draw:
