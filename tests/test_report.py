@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ablate.analysis import front
 from ablate.errors import AblateError
-from ablate.report import front_lines, front_table, page, write_report
+from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.drawing import PALETTES, painted
 from ablate.report.findings import summary
 
@@ -70,8 +70,8 @@ def written(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """Render without the figures' script and without PNG files, which cost seconds."""
-    monkeypatch.setattr(page, "_bundle", lambda: "")
-    monkeypatch.setattr(page, "write_png", lambda figure, folder: folder / f"{figure.stem}.png")
+    monkeypatch.setattr(frame, "bundle", lambda: "")
+    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder / f"{figure.stem}.png")
 
 
 def read(study, trials, reports, home):
@@ -88,7 +88,7 @@ def test_page_is_well_formed_and_loads_nothing_from_elsewhere(written):
         assert link.startswith(("#", "data:")) or (path.parent / link).is_file()
     assert "default-src 'none'" in text
     assert "@import" not in text
-    assert not re.search(r"url\(", page._asset("page.css"))
+    assert not re.search(r"url\(", frame.asset("page.css"))
 
 
 def test_page_says_first_what_it_rests_on(written):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import vl_convert
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
+PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels come on top
 SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
 COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
 SHAPES = ("circle", "cross", "diamond", "circle")
@@ -42,12 +43,28 @@ PALETTES: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles."""
+    """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
+
+    A figure of `panels`, each with a scale of its own, has no specification itself.
+    """
 
     stem: str
     title: str
     caption: str
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+    panels: tuple[Figure, ...] = ()
+
+    def picture(self) -> dict[str, Any]:
+        """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
+        if not self.panels:
+            return {**self.spec, "width": PNG_WIDTH}
+        parts = []
+        for panel in self.panels:
+            own = {key: value for key, value in panel.spec.items() if key not in ("autosize", "config", "$schema")}
+            title = {"text": panel.title, "anchor": "start", "frame": "group", "color": "role:ink", "fontSize": 13}
+            parts.append({**own, "title": title, "width": PANEL_WIDTH})
+        shared = {key: value for key, value in self.panels[0].spec.items() if key in ("config", "$schema")}
+        return {**shared, "concat": parts, "columns": PANEL_COLUMNS, "spacing": 28}
 
 
 def painted(spec: Any, palette: Mapping[str, str]) -> Any:
@@ -61,7 +78,7 @@ def painted(spec: Any, palette: Mapping[str, str]) -> Any:
 
 def write_png(figure: Figure, folder: Path) -> Path:
     """Write a figure in light colours on white, twice its size in pixels."""
-    spec = painted({**figure.spec, "width": PNG_WIDTH, "background": "role:paper"}, PALETTES["light"])
+    spec = painted({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
     path = folder / f"{figure.stem}.png"
     path.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
     return path
@@ -97,13 +114,13 @@ def legend() -> alt.Legend:
     return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
 
 
-def finished(chart: Any) -> dict[str, Any]:
+def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:
     """Return the specification of a chart with size, fonts and colour roles set."""
     text = {"labelColor": "role:muted", "titleColor": "role:muted", "titleFontWeight": "normal"}
     fonts = {"labelFontSize": 12, "titleFontSize": 12.5, "titlePadding": 10}
     lines = {"gridColor": "role:grid", "domainColor": "role:faint", "tickColor": "role:faint"}
     # validation costs a second per page, and the PNG export compiles the same specification
-    spec: dict[str, Any] = chart.properties(width="container", height=HEIGHT).to_dict(validate=False)
+    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec["config"] = {
         "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
         "background": "transparent",

@@ -9,6 +9,7 @@ from typing import Any
 from ablate.analysis import Interval
 
 DASH = "–"
+COUNTS = ("params", "params_body", "flops")
 
 
 def count(value: float | int | None) -> str:
@@ -44,7 +45,7 @@ def quantity(metric: str, value: float | None) -> str:
         return DASH
     if is_share(metric):
         return f"{100 * value:.2f}%"
-    return count(value) if metric in ("params", "params_body", "flops") else f"{value:.4g}"
+    return count(value) if metric in COUNTS else f"{value:.4g}"
 
 
 def interval_text(metric: str, interval: Interval) -> str:
@@ -55,6 +56,22 @@ def interval_text(metric: str, interval: Interval) -> str:
     return f"{factor * interval.low:{form}} to {factor * interval.high:{form}}"
 
 
+def reach(metric: str, mean: float, low: float | None, high: float | None) -> str:
+    """Return ` ± 0.12`, the wider side of an interval (in points for a share), or nothing where there is none."""
+    if low is None or high is None:
+        return ""
+    half = max(mean - low, high - mean)
+    return f" ± {100 * half:.2f}" if is_share(metric) else f" ± {half:.2g}"
+
+
+def signed(metric: str, value: float | None) -> str:
+    """Return a difference with its sign: points for a share, thousands for a count, three digits for the rest."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    value, form = (100 * value, ".2f") if is_share(metric) else (value, ",.0f" if metric in COUNTS else ".3g")
+    return f"{'−' if value < 0 else '+'}{abs(value):{form}}"
+
+
 def spoken(metric: str) -> str:
     """Return a metric's name in words: `val_accuracy` is `validation accuracy`."""
     words = {
@@ -62,6 +79,7 @@ def spoken(metric: str) -> str:
         "params_body": "parameters without embedding and head",
         "flops": "FLOPs per sample",
         "wall_seconds": "training seconds",
+        "q": "Q",
     }
     if metric in words:
         return words[metric]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Sequence
-from functools import cache
-from importlib import metadata, resources
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
-import vl_convert
-from markupsafe import Markup
 
-from ablate.analysis import front, quality_objective, smallest_effect
-from ablate.errors import AblateError
-from ablate.report.drawing import PALETTES, Figure, write_png
+from ablate.analysis import front, quality_objective
+from ablate.report.drawing import Figure
 from ablate.report.figures import figures
 from ablate.report.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
+from ablate.report.frame import rendered, write_files
 from ablate.report.numbers import count, printable, quantity, settings_text, spoken
 from ablate.report.tables import (
     confirmation,
@@ -28,36 +22,26 @@ from ablate.report.tables import (
     network,
     other_settings,
     quality_name,
-    write_csv,
 )
 from ablate.report.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.study import Study
 
 MOST_ROWS = 200  # trials listed on the page; trials.csv has all
 MOST_ERRORS = 20
-LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
 
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
-    folder = home / "report"
     fronts = front_table(study, trials, reports)
     found = [findings(study, dataset, trials, reports, fronts) for dataset in study.labels]
     drawn = {part.dataset: figures(study, part) for part in found}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_csv(fronts, folder / "front.csv")
-        write_csv(with_front(study, trials), folder / "trials.csv")
-        write_csv(fits_table({p.dataset: p.fit for p in found}, quality_name(study)), folder / "fits.csv")
-        for figure in (figure for part in drawn.values() for figure in part):
-            write_png(figure, folder)
-        page = folder / "index.html"
-        temporary = folder / ".index.html.tmp"
-        temporary.write_text(render(study, trials, reports, found, drawn, notes), encoding="utf-8")
-        temporary.replace(page)
-    except OSError as error:
-        raise AblateError(f"the report cannot be written below {folder}: {error.strerror or error}") from error
-    return page
+    tables = {
+        "front.csv": fronts,
+        "trials.csv": with_front(study, trials),
+        "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
+    }
+    page = render(study, trials, reports, found, drawn, tables, notes)
+    return write_files(home / "report", page, tables=tables, drawn=[f for part in drawn.values() for f in part])
 
 
 def render(
@@ -66,24 +50,18 @@ def render(
     reports: pl.DataFrame,
     found: Sequence[Findings],
     drawn: dict[str, list[Figure]],
+    files: Iterable[str],
     notes: Sequence[Any] = (),
 ) -> str:
     """Return the page as HTML."""
-    template = _environment().get_template("page.html.j2")
-    specs = {figure.stem: figure.spec for part in drawn.values() for figure in part}
-    return template.render(
-        study=study,
+    return rendered(
+        "page.html.j2",
+        study,
+        [figure for part in drawn.values() for figure in part],
         status=status_lines(study, trials, reports, notes),
         sections=[section(study, trials, part, drawn[part.dataset]) for part in found],
-        specs=specs,
-        palettes=PALETTES,
-        style=Markup(_asset("page.css")),
-        script=Markup(_asset("page.js")),
-        bundle=Markup(_bundle() if specs else ""),
         methods=methods(study),
-        effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
-        versions=versions(),
-        command=f"ablate report {study.name}",
+        files=list(files),
     )
 
 
@@ -117,12 +95,12 @@ def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
     listed = found.trials.head(MOST_ROWS)
     failed = found.trials.filter(pl.col("state") == "FAIL")
     quality = spoken(quality_objective(study.objectives).metric).capitalize()
-    errors = [(row["trial"], printable(row["error"] or "")) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
+    errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     return {
         "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],
         "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
         "unlisted": found.trials.height - listed.height,
-        "errors": [(number, error or "no reason was recorded") for number, error in errors],
+        "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),
     }
 
@@ -142,35 +120,3 @@ def with_front(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
     marked = rows.with_columns(pl.lit(True).alias("on_front"))
     joined = trials.join(marked, on=["dataset", "trial"], how="left", maintain_order="left")
     return joined.with_columns(pl.col("on_front").fill_null(False))
-
-
-def versions() -> list[str]:
-    """Return the versions that built this page, without importing anything."""
-    found = [f"Python {platform.python_version()}"]
-    for name in LIBRARIES:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files("ablate.report").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _bundle() -> str:
-    library: Any = vl_convert
-    return str(library.javascript_bundle()).replace("</script", "<\\/script")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ablate.analysis import CurveFit, Interval, front, metric_at, natural_bounds, quality_objective, t_interval
 from ablate.analysis.fits import FORMS
-from ablate.report.numbers import compact, count, interval_text, is_share, printable, quantity, ratio, settings_text
+from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, reach, settings_text
 from ablate.study import Study
 
 COSTS = ("params", "params_body", "flops", "q")
@@ -115,16 +115,9 @@ def _terminal_table(study: Study, rows: pl.DataFrame, trials: pl.DataFrame) -> T
         table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=heading == "parameters")
     for row in rows.iter_rows(named=True):
         label, params, flops, q, mean, _, n, trial = front_cells(study, row)
-        table.add_row(*(Text(cell) for cell in (label, params, flops, q, f"{mean}{_half(name, row)}", n, trial)))
+        half = reach(name, row[name], row[f"{name}_low"], row[f"{name}_high"])
+        table.add_row(*(Text(cell) for cell in (label, params, flops, q, f"{mean}{half}", n, trial)))
     return table
-
-
-def _half(name: str, row: dict[str, Any]) -> str:
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    if low is None:
-        return ""
-    reach = max(row[name] - low, high - row[name])
-    return f" ± {100 * reach:.2f}" if is_share(name) else f" ± {reach:.2g}"
 
 
 def front_cells(study: Study, row: dict[str, Any]) -> list[str]:

@@ -20,13 +20,7 @@ def status_lines(
     study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
 ) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
-    protocol = (
-        "paper: validation used the test split, so every validation number here is a test number that choices were "
-        "made on"
-        if study.protocol == "paper"
-        else "held out: validation is a part of the training data; search and early stopping never saw the test split"
-    )
-    lines = [("Protocol", protocol), ("Trials", counts_text(state_counts(trials)))]
+    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(trials)))]
     lines.append(("Seeds", seeds_text(study, reports)))
     for dataset in study.labels:
         rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
@@ -36,6 +30,16 @@ def status_lines(
         when = f", opened once at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(min(opened)))} UTC" if opened else ""
         lines.append((f"Status of {dataset}", words + when))
     return [*lines, ("Hypervolume", hypervolume_rule(study))]
+
+
+def protocol_text(study: Study) -> str:
+    """Return what validation is in this study; every page and every terminal table begins with it."""
+    if study.protocol == "paper":
+        return (
+            "paper: validation used the test split, so every validation number here is a test number that choices were "
+            "made on"
+        )
+    return "held out: validation is a part of the training data; search and early stopping never saw the test split"
 
 
 def hypervolume_rule(study: Study) -> str:
@@ -53,7 +57,7 @@ def hypervolume_rule(study: Study) -> str:
 def seeds_text(study: Study, reports: pl.DataFrame) -> str:
     """Return the study's seed and the replicate seeds seen at each stage."""
     parts = [f"study seed {study.seed}"]
-    for stage, word in (("search", "search"), ("confirm", "confirmation")):
+    for stage, word in (("search", "trained" if study.compare else "search"), ("confirm", "confirmation")):
         seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
         if seeds:
             listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))

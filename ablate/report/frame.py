@@ -1,0 +1,97 @@
+"""What every page shares: its frame, assets and versions, and how its files are written."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import polars as pl
+import vl_convert
+from markupsafe import Markup
+
+from ablate.analysis import smallest_effect
+from ablate.errors import AblateError
+from ablate.report.drawing import PALETTES, Figure, write_png
+from ablate.report.tables import write_csv
+from ablate.study import Study
+
+LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
+
+
+def rendered(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
+    """Return a page as HTML; the template extends frame.html.j2, which wants `status`, `methods` and `files`."""
+    specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            study=study,
+            specs=specs,
+            palettes=PALETTES,
+            style=Markup(asset("page.css")),
+            script=Markup(asset("page.js")),
+            bundle=Markup(bundle() if specs else ""),
+            effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
+            versions=versions(),
+            command=f"ablate report {study.name}",
+            **parts,
+        )
+    )
+
+
+def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], drawn: Sequence[Figure]) -> Path:
+    """Write index.html, tables by file name and every figure as PNG; return the page's path.
+
+    Raises AblateError, in one line, where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            write_csv(table, folder / name)
+        for figure in drawn:
+            write_png(figure, folder)
+        temporary = folder / ".index.html.tmp"
+        temporary.write_text(page, encoding="utf-8")
+        return temporary.replace(folder / "index.html")
+    except OSError as error:
+        raise AblateError(f"the report cannot be written below {folder}: {error.strerror or error}") from error
+
+
+def versions() -> list[str]:
+    """Return the versions that built this page, without importing anything."""
+    found = [f"Python {platform.python_version()}"]
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the templates of this folder, everything escaped, nothing undefined."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def asset(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return resources.files("ablate.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def bundle() -> str:
+    """Return the script that draws figures, for inside a script element."""
+    library: Any = vl_convert
+    return str(library.javascript_bundle()).replace("</script", "<\\/script")
