@@ -18,6 +18,22 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from ablate import __version__
+from ablate.cli_options import (
+    RUNS,
+    AsJson,
+    DataDir,
+    Gpus,
+    OfDataset,
+    Only,
+    Replicate,
+    RunsDir,
+    Scale,
+    Storage,
+    StudyFile,
+    StudyName,
+    TrackingUri,
+    TrialNumber,
+)
 from ablate.errors import AblateError, RequestError
 from ablate.settings import Settings
 
@@ -33,28 +49,6 @@ data_app = typer.Typer(no_args_is_help=True, help="List the data sets that are h
 app.add_typer(data_app, name="data")
 console = Console()
 errors = Console(stderr=True)
-
-StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file, such as search_spaces/digits.yaml.")]
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study, as `ablate list` shows it.")]
-RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder of all studies.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, else a cache)")]
-Storage = Annotated[
-    str | None,
-    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… (default: SQLite in the home)"),
-]
-TrackingUri = Annotated[
-    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
-]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
-Scale = Annotated[
-    float | None,
-    typer.Option(min=1e-6, max=1.0, help="Shrink epochs, data and grid to this share, as a trial run. (default: 1)"),
-]
-Only = Annotated[
-    list[str] | None, typer.Option("--dataset", help="Run this data set only; may be given again. (default: all)")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RUNS = Path("runs")
 
 
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
@@ -217,6 +211,61 @@ def report(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None) 
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
+@app.command(epilog="Example: ablate sample characters --length 500")
+def sample(
+    study: StudyName,
+    trial: TrialNumber = None,
+    dataset: OfDataset = None,
+    replicate: Replicate = 0,
+    prompt: Annotated[str | None, typer.Option(help="Text to go on from, or a sentence to translate.")] = None,
+    length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to draw.")] = 500,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1 surer, 0 always the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Keys the draws.")] = 0,
+    split: Annotated[Literal["validation", "test"] | None, typer.Option(help="Translate this split instead.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for what --split writes.")] = Path("translations"),
+    runs_dir: RunsDir = RUNS,
+    data_dir: DataDir = None,
+    storage: Storage = None,
+) -> None:
+    """Print what a trained network writes: text that goes on from a prompt, or a translation."""
+    from ablate.trained import continued, trained, translated, write_translations
+
+    settings = Settings(runs_dir=runs_dir, storage=storage, data_dir=data_dir)
+    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    if split is not None:
+        written = write_translations(asked, split, output)
+        console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
+        command = f"sacrebleu {written.references} -i {written.hypotheses} -b -w 2"
+        console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
+    elif asked.shape.source_tokens:
+        print("\n".join(translated(asked, [] if prompt is None else [prompt])))
+    else:
+        print(continued(asked, prompt, length=length, temperature=temperature, seed=seed))
+
+
+@app.command(epilog="Example: ablate maps characters --sample 3")
+def maps(
+    study: StudyName,
+    trial: TrialNumber = None,
+    dataset: OfDataset = None,
+    replicate: Replicate = 0,
+    number: Annotated[int, typer.Option("--sample", min=0, help="Number of a training sample.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Folder of the pictures. (default: the study's)")] = None,
+    runs_dir: RunsDir = RUNS,
+    data_dir: DataDir = None,
+    storage: Storage = None,
+) -> None:
+    """Write the attention maps of a trained network as pictures: similarity and weights of every block and head."""
+    from ablate.report import write_maps
+    from ablate.trained import attention_maps, trained
+
+    settings = Settings(runs_dir=runs_dir, storage=storage, data_dir=data_dir)
+    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    folder = output or settings.home(study) / "maps" / asked.config.key.dataset / f"{asked.config.key.number:06d}"
+    for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
+        console.print(str(path), soft_wrap=True, highlight=False)
+
+
 @app.command(epilog="Example: ablate ui --port 5000")
 def ui(
     runs_dir: RunsDir = RUNS,
@@ -273,9 +322,7 @@ def _top(
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
 
 
-def _drive(
-    file: Path, settings: Settings, *, scale: float | None = None, only: list[str] | None = None
-) -> None:
+def _drive(file: Path, settings: Settings, *, scale: float | None = None, only: list[str] | None = None) -> None:
     from ablate.drive import search as run
 
     try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablate.report.attention_maps import write_maps
 from ablate.report.tables import front_lines, front_table
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from ablate.study import Study
 
-__all__ = ["front_lines", "front_table", "write_report"]
+__all__ = ["front_lines", "front_table", "write_maps", "write_report"]
 
 
 def write_report(

@@ -61,7 +61,9 @@ class Decoded(Protocol):
 
 @runtime_checkable
 class Written(Protocol):
-    """A task of text: ids and readable text, both ways."""
+    """A task of text: ids and readable text, both ways. `opening` is what a text may begin with."""
+
+    opening: str
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
         """Return the ids of `text`; raise RequestError where a part of it is not in the vocabulary."""

@@ -32,6 +32,8 @@ SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
 class Characters(TokenPrediction):
     """Speeches of Shakespeare (Karpathy 2015, char-rnn): the first 90% for training, the rest for test."""
 
+    opening = "\n"
+
     pad = WINDOW_PAD
 
     def __init__(self, config: TaskConfig) -> None:

@@ -29,6 +29,8 @@ IDS = {word: i for i, word in enumerate(VOCABULARY)}
 class Numbers(TokenPrediction):
     """Consecutive numbers in words with a `.` between them; each token predicts the next one."""
 
+    opening = "one"
+
     pad = WINDOW_PAD
 
     def __init__(self, config: TaskConfig) -> None:

@@ -1,0 +1,35 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file, such as search_spaces/digits.yaml.")]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study, as `ablate list` shows it.")]
+RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder of all studies.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, else a cache)")]
+Storage = Annotated[
+    str | None,
+    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… (default: SQLite in the home)"),
+]
+TrackingUri = Annotated[
+    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
+]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
+Scale = Annotated[
+    float | None,
+    typer.Option(min=1e-6, max=1.0, help="Shrink epochs, data and grid to this share, as a trial run. (default: 1)"),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--dataset", help="Run this data set only; may be given again. (default: all)")
+]
+TrialNumber = Annotated[
+    int | None, typer.Option("--trial", min=0, help="A trial's number. (default: the leading one's)")
+]
+OfDataset = Annotated[str | None, typer.Option("--dataset", help="Data set of the trial. (default: the leading one's)")]
+Replicate = Annotated[int, typer.Option(min=0, help="Which of the trial's replicates.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RUNS = Path("runs")

@@ -1,0 +1,83 @@
+"""Attention maps as pictures: one PNG per block, a column per head, similarity above attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.errors import AblateError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROWS = ("similarity s", "attention softmax(s)")
+INCHES = 2.6  # side of one map
+
+
+class Maps(Protocol):
+    """What is drawn of one block: [heads, rows, columns] each."""
+
+    @property
+    def name(self) -> str:
+        """The block's name."""
+        ...
+
+    @property
+    def similarity(self) -> NDArray[np.float64]:
+        """What softmax is taken of."""
+        ...
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The attention weights; every row sums to one."""
+        ...
+
+
+def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path]:
+    """Write NAME.png per block and maps.npz with the numbers into `folder`; return the files' paths.
+
+    Raises AblateError where the folder cannot be written.
+    """
+    paths = [folder / f"{block.name}.png" for block in blocks]
+    numbers = folder / "maps.npz"
+    arrays = {f"{b.name}/similarity": b.similarity for b in blocks} | {f"{b.name}/weights": b.weights for b in blocks}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for block, path in zip(blocks, paths, strict=True):
+            _drawn(block, title).savefig(path, dpi=110)
+        with numbers.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise AblateError(f"{folder}: the maps cannot be written: {error.strerror or error}") from error
+    return [*paths, numbers]
+
+
+def _drawn(block: Maps, title: str) -> Figure:
+    """Return one block's maps; similarities share a scale that is symmetric about zero, weights begin at zero."""
+    from matplotlib.figure import Figure  # half a second to import, and only pictures need it
+
+    heads = block.weights.shape[0]
+    figure = Figure(figsize=(INCHES * heads + 1.2, 2 * INCHES + 0.9), layout="constrained")
+    figure.suptitle(f"{title}, {block.name.replace('-', ' ')}", fontsize=10)
+    axes = figure.subplots(2, heads, squeeze=False)
+    reach = float(np.abs(block.similarity).max()) or 1.0
+    styles = (
+        {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach},
+        {"cmap": "Greys", "vmin": 0.0, "vmax": float(block.weights.max())},
+    )
+    for row, (name, values, style) in enumerate(zip(ROWS, (block.similarity, block.weights), styles, strict=True)):
+        for head in range(heads):
+            axis = axes[row, head]
+            image = axis.imshow(values[head], interpolation="nearest", **style)
+            axis.set_title(f"{name}, head {head + 1}", fontsize=8)
+            axis.tick_params(labelsize=7)
+            if head == 0:
+                axis.set_ylabel("token that looks", fontsize=8)
+            if row == 1:
+                axis.set_xlabel("token looked at", fontsize=8)
+        figure.colorbar(image, ax=list(axes[row]), shrink=0.8).ax.tick_params(labelsize=7)
+    return figure
