@@ -66,6 +66,57 @@ def test_a_loaded_model_predicts_as_the_module_it_was_made_from(tmp_path: Path, 
         loaded.predict(inputs[:, :2])
 
 
+def of_ids(output: str, source: int = 0) -> ServedModel:
+    """Return an untrained tiny network on ids below 7, or from ids below 7 to ids below 5."""
+    given = {"inputs": "ids", "output": output, "causal": output == "token", "pad": 0 if source else None}
+    features = 5 if source else 7
+    fields = SHAPE.model_dump() | given | {"tokens": 6, "features": features, "source_tokens": source}
+    shape = InputShape.model_validate(fields | {"source_features": 7 if source else 0})
+    torch.manual_seed(1)
+    ends = {"start": 1, "end": 2} if source else {}
+    described = Description(model=MODEL, shape=shape, scale=(1.0,), shift=(0.0,), class_names=(), **ends)
+    return ServedModel(build(MODEL, shape).eval(), described)
+
+
+@pytest.mark.parametrize(("output", "expected"), [("sample", (3, 5)), ("token", (3, 4, 5))])
+def test_a_loaded_model_of_ids_takes_shorter_texts(tmp_path: Path, output: str, expected: tuple[int, ...]) -> None:
+    model = of_ids(output)
+    ids = np.random.default_rng(0).integers(0, 7, (3, 4))
+    save(tmp_path / "m", model.module, model.description, example=ids[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
+    scores = model.module(torch.from_numpy(ids)).detach().numpy()
+    assert scores.shape == expected
+    np.testing.assert_array_equal(loaded.predict(ids, params={"output": "scores"}), scores)
+    np.testing.assert_allclose(loaded.predict(ids), softmax(scores), rtol=1e-5)
+
+
+def test_a_loaded_model_of_text_to_text_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = of_ids("token", source=8)
+    ids = np.random.default_rng(0).integers(1, 7, (5, 8))
+    save(tmp_path / "m", model.module, model.description, example=ids[:2])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
+    assert Description.from_json(model.description.to_json()) == model.description
+    written = model.module.greedy(torch.from_numpy(ids), start=1, end=2, steps=6).numpy()  # type: ignore[operator]
+    np.testing.assert_array_equal(loaded.predict(ids), written)
+    monkeypatch.setattr("ablate.tracking.served_model.BATCH", 2)
+    np.testing.assert_array_equal(model.predict(ids), written)
+    assert model.predict(ids[:0]).shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((2, 7), np.int64), r"inputs are ids \[B, 1 to 6\], got \[2, 7\]"),
+        (np.zeros((2, 3, 7), np.int64), r"inputs are ids \[B, 1 to 6\], got \[2, 3, 7\]"),
+        (np.full((2, 3), 7), "inputs are whole numbers from 0 to 6"),
+        (np.zeros((2, 3)), "inputs are whole numbers from 0 to 6"),
+    ],
+)
+def test_ids_that_do_not_fit_are_refused(inputs: np.ndarray, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        of_ids("token").predict(inputs)
+
+
 def test_a_saved_model_holds_its_code_and_no_pickle(tmp_path: Path) -> None:
     model = served((1.0,), (0.0,))
     save(tmp_path / "m", model.module, model.description, example=np.zeros((1, 4, 3), np.uint8))

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ablate
+from ablate.errors import RequestError
 from ablate.tasks import Data, data_folder, load_task
+from ablate.tasks.base import Stream
 from ablate.tracking import contents, served_model
 from ablate.tracking.served_model import Description
 from ablate.tracking.store import Store
@@ -30,7 +32,8 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, home: Path, data_
     """Log replicate 0 of a trained trial as the model of `run_id`, once, and return the model's id.
 
     Replicate 0 because it is fixed beforehand: choosing the best one by its test result would flatter it.
-    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model).
+    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
+    RequestError where the network maps text to text and has no `greedy` to write with.
     """
     from ablate.training import predictor
 
@@ -42,12 +45,16 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, home: Path, data_
     data = task.load(folder)
     module = predictor(config, checkpoint_folder(home, config.key), 0)
     shape = task.shape(folder)
+    if shape.source_tokens and not callable(getattr(module, "greedy", None)):
+        raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
     description = Description(
         model=config.model,
         shape=shape,
         scale=_factors(data.scale),
         shift=_factors(data.shift),
         class_names=data.class_names,
+        start=data.start,
+        end=data.end,
     )
     model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
     with tempfile.TemporaryDirectory(prefix="ablate-model-") as scratch:
@@ -67,7 +74,8 @@ def save(
 ) -> None:
     """Write an MLflow model folder: the network's files, the code that reads them, signature and example input.
 
-    `example` is an array of inputs [n, T, F] in stored units; `identity` the model's id, place and run in a store.
+    `example` is an array of inputs [n, T, F] in stored units, or of ids [n, T]; `identity` the model's id, place and
+    run in a store.
     """
     from mlflow.models import Model
 
@@ -115,15 +123,27 @@ def _signature(description: Description, example: Any) -> Any:
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     shape = description.shape
+    if description.writes:
+        ids = Schema([TensorSpec(np.dtype(np.int64), (-1, -1))])
+        return ModelSignature(inputs=ids, outputs=ids)
+    of_ids = shape.inputs == "ids"
+    tokens = -1 if of_ids else shape.tokens
     return ModelSignature(
-        inputs=Schema([TensorSpec(example.dtype, (-1, shape.tokens, shape.features))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, shape.outputs))]),
+        inputs=Schema([TensorSpec(example.dtype, (-1, -1) if of_ids else (-1, tokens, shape.features))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *served_model.output_shape(shape, tokens)))]),
         params=ParamSchema([ParamSpec("output", DataType.string, served_model.OUTPUTS[0])]),
     )
 
 
 def _example(data: Data) -> Any:
-    return data.test_inputs[:EXAMPLES].cpu().numpy()
+    """Return the first test inputs as a caller gives them: [n, T, F] as stored, or ids int64 [n, T]."""
+    import torch
+
+    if isinstance(data.test_inputs, Stream):
+        first = data.test_inputs.batches(torch.arange(min(EXAMPLES, len(data.test_inputs)))[None], EXAMPLES, None)
+        return next(iter(first))[0].cpu().numpy()
+    examples = data.test_inputs[:EXAMPLES].cpu()
+    return (examples.long() if data.ids else examples).numpy()
 
 
 def _factors(value: float | Tensor) -> tuple[float, ...]:

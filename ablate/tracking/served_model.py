@@ -24,13 +24,23 @@ BATCH = 512  # samples per forward pass
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What is needed beside the weights: tokens = inputs * scale + shift, one factor per feature (or one for all)."""
+    """What is needed beside the weights: tokens = inputs * scale + shift, one factor per feature (or one for all).
+
+    Ids are not scaled. `start` and `end` are the ids between which an encoder-decoder writes.
+    """
 
     model: ModelConfig
     shape: InputShape
     scale: tuple[float, ...]
     shift: tuple[float, ...]
     class_names: tuple[str, ...]
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether the network maps a text to a text."""
+        return self.shape.source_tokens > 0
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""
@@ -41,6 +51,8 @@ class Description:
             "scale": list(self.scale),
             "shift": list(self.shift),
             "class_names": list(self.class_names),
+            "start": self.start,
+            "end": self.end,
         }
 
     @staticmethod
@@ -52,6 +64,8 @@ class Description:
             scale=tuple(data["scale"]),
             shift=tuple(data["shift"]),
             class_names=tuple(data["class_names"]),
+            start=data.get("start"),
+            end=data.get("end"),
         )
 
 
@@ -63,37 +77,85 @@ class ServedModel:
         self.description = description
 
     def predict(self, model_input: np.ndarray, params: Mapping[str, Any] | None = None) -> np.ndarray:
-        """Return class probabilities [B, M] float32 of inputs [B, T, F] in stored units (uint8 patches of an image).
+        """Return class probabilities float32 of inputs in stored units: [B, T, F], uint8 patches of an image, or ids.
 
-        With `params={"output": "scores"}` the network's own scores. Raises RequestError for another shape or output.
+        They are [B, M], [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the network's
+        own scores. A network that maps text to text takes source ids [B, S] and returns the ids int64 [B, T'] that it
+        writes. Raises RequestError for another shape or output, and for ids that are not in the vocabulary.
         """
         import torch
 
         output = (params or {}).get("output", OUTPUTS[0])
         if output not in OUTPUTS:
             raise RequestError(f"output {output!r} is not known, it is one of {', '.join(OUTPUTS)}")
-        shape = self.description.shape
         inputs = np.asarray(model_input)
-        if inputs.ndim != 3 or inputs.shape[1:] != (shape.tokens, shape.features):
-            raise RequestError(f"inputs are [B, {shape.tokens}, {shape.features}], got {list(inputs.shape)}")
+        self._check(inputs)
         with torch.inference_mode():
-            batches = [self._scores(torch.tensor(inputs[i : i + BATCH])) for i in range(0, len(inputs), BATCH)]
-            scores = torch.cat(batches) if batches else torch.empty(0, shape.outputs)
+            batches = [torch.tensor(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
+            if self.description.writes:
+                return _joined([self._written(batch).numpy() for batch in batches], self._pad)
+            if not batches:
+                return np.empty((0, *output_shape(self.description.shape, inputs.shape[1])), dtype=np.float32)
+            scores = torch.cat([self._scores(batch) for batch in batches])
             result = scores.softmax(dim=-1) if output == "probabilities" else scores
         return result.float().numpy()
 
     def get_raw_model(self) -> nn.Module:
-        """Return the network itself, x [B, T, F] in model units to scores [B, M]."""
+        """Return the network itself, what the data set's task gives in model units to scores."""
         return self.module
+
+    @property
+    def _pad(self) -> int:
+        description = self.description
+        return description.shape.pad if description.shape.pad is not None else description.end or 0
+
+    def _check(self, inputs: np.ndarray) -> None:
+        shape = self.description.shape
+        if shape.inputs == "vectors" and not self.description.writes:
+            if inputs.ndim != 3 or inputs.shape[1:] != (shape.tokens, shape.features):
+                raise RequestError(f"inputs are [B, {shape.tokens}, {shape.features}], got {list(inputs.shape)}")
+            return
+        longest, known = vocabulary(shape)
+        if inputs.ndim != 2 or not 0 < inputs.shape[1] <= longest:
+            raise RequestError(f"inputs are ids [B, 1 to {longest}], got {list(inputs.shape)}")
+        if inputs.dtype.kind not in "iu" or (inputs.size and not 0 <= inputs.min() <= inputs.max() < known):
+            raise RequestError(f"inputs are whole numbers from 0 to {known - 1}")
 
     def _scores(self, inputs: Tensor) -> Tensor:
         import torch
 
+        if self.description.shape.inputs == "ids":
+            of_ids: Tensor = self.module(inputs.long())
+            return of_ids
         dtype = next(self.module.parameters()).dtype
         scale = torch.tensor(self.description.scale, dtype=dtype)
         shift = torch.tensor(self.description.shift, dtype=dtype)
         scores: Tensor = self.module(inputs.to(dtype) * scale + shift)
         return scores
+
+    def _written(self, sources: Tensor) -> Tensor:
+        description = self.description
+        written: Tensor = self.module.greedy(  # type: ignore[operator]
+            sources.long(), start=description.start, end=description.end, steps=description.shape.tokens
+        )
+        return written
+
+
+def vocabulary(shape: InputShape) -> tuple[int, int]:
+    """Return the most ids of an input and the size of their vocabulary."""
+    return (shape.source_tokens, shape.source_features) if shape.source_tokens else (shape.tokens, shape.features)
+
+
+def output_shape(shape: InputShape, tokens: int) -> tuple[int, ...]:
+    """Return the shape of one sample's scores, of an input of `tokens` tokens."""
+    return {"sample": (shape.outputs,), "token": (tokens, shape.outputs), "set": (tokens,)}[shape.output]
+
+
+def _joined(written: list[np.ndarray], pad: int) -> np.ndarray:
+    """Return texts [b, t] of different lengths as one array [B, T'], filled up with `pad`."""
+    longest = max((ids.shape[1] for ids in written), default=0)
+    filled = [np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=pad) for ids in written]
+    return np.concatenate(filled) if filled else np.empty((0, longest), dtype=np.int64)
 
 
 def write(folder: Path, module: nn.Module, description: Description) -> None:
