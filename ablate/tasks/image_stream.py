@@ -29,7 +29,7 @@ MOST_WORKERS = 4  # unless the user says otherwise
 Wanted = tuple[int | None, int]  # the key of the augmentation, the sample
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Files:
     """The image files of one split: tens of bytes each, where a million paths would be hundreds of megabytes."""
 
@@ -48,7 +48,7 @@ class Files:
         return Path(self.folders[self.place[sample]], os.fsdecode(bytes(self.names[sample])))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ImageStream:
     """RGB images as uint8 patches [n, T, F], read when they are asked for: a `Stream`.
 
@@ -84,7 +84,7 @@ class ImageStream:
         process dies.
         """
         keys = keys if self.augment else None
-        rows = _distinct(index, keys)
+        rows = distinct(index, keys)
         replicates, samples = len(rows), rows.shape[1]
         tokens, features = self.shape[1:]
         each = max(1, PIECE_BYTES // (tokens * features))
@@ -114,7 +114,7 @@ class ImageStream:
         return 0 if multiprocessing.current_process().daemon else self.workers
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures(Dataset[Any]):
     """Decodes what it is asked for; works alike in a worker and in the process itself."""
 
@@ -161,7 +161,7 @@ def default_workers() -> int:
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _distinct(index: Tensor, keys: Sequence[int] | None) -> Tensor:
+def distinct(index: Tensor, keys: Sequence[int] | None) -> Tensor:
     """Return `index`, or its first row where all replicates would be given the same."""
     return index[:1] if keys is None and bool((index == index[:1]).all()) else index
 
