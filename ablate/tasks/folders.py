@@ -32,8 +32,11 @@ def fetch_command(name: str, data_dir: Path | None) -> str:
     return f"ablate data fetch {name}{place}"
 
 
-def unusable(name: str, data_dir: Path | None, faults: dict[Path, str]) -> DataError:
-    """Return the one-line error of a data set with `faults` (file: `missing` or what is wrong with it)."""
+def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, mend: str = "") -> DataError:
+    """Return the one-line error of a data set with `faults` (file: `missing` or what is wrong with it).
+
+    `mend` says what to do where `ablate data fetch` cannot help.
+    """
     folder = data_folder(data_dir)
     missing = [path for path, fault in faults.items() if fault == "missing"]
     damaged = [f"{_inside(path, folder)}: {fault}" for path, fault in faults.items() if fault != "missing"]
@@ -47,7 +50,7 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str]) -> DataE
     if damaged:
         parts.append(f"data set {name} in {folder} is damaged ({'; '.join(damaged)})")
     return DataError(
-        f"{'; '.join(parts)}. Get it with: {fetch_command(name, data_dir)}"
+        f"{'; '.join(parts)}. {mend or f'Get it with: {fetch_command(name, data_dir)}'}"
         " (or name its folder by --data-dir or ABLATE_DATA)"
     )
 
