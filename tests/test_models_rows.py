@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_cases import SHAPE, VARIANTS, model, normal
+from model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
 from torch.func import functional_call, grad, vmap
 
+from ablate.config import InputShape
 from ablate.models.layers import norm_at_once, norm_by_replicate
 
 REPLICAS, BATCH = 3, 4
@@ -73,3 +74,89 @@ def test_attention_weights_come_with_the_replicate_axis() -> None:
     for one, expected in zip(maps, plain, strict=True):
         torch.testing.assert_close(one[1], expected, **NEAR)
         torch.testing.assert_close(one.sum(-1), torch.ones(one.shape[:-1], dtype=torch.float64), **NEAR)
+
+
+OTHER_SHAPES: dict[str, InputShape] = {
+    "causal text": TEXT,
+    "list of ids": text_shape(causal=False),
+    "set": SET,
+    "sample of ids": text_shape(causal=False, output="sample"),
+    "pair": PAIR,
+}
+OTHER_VARIANTS: dict[str, dict[str, Any]] = {
+    "separate, MLP, learned positions": {"mlp": 10, "heads": 3, "position": "learned"},
+    "K+Pos, normalised, post-norm": {
+        "similarity": "shared",
+        "value": "key",
+        "heads": 2,
+        "pair_position": 4,
+        "diagonal": "normalised",
+        "norm": "post",
+    },
+    "collapsed, stacked": {"similarity": "collapsed", "value": "stacked"},
+    "mirrored, normalised": {"similarity": "mirrored", "diagonal": "normalised"},
+}
+
+
+def given(shape: InputShape, *rows: int) -> Any:
+    """Return what a model of `shape` reads; texts are shorter than the longest, sources end in padding."""
+    if shape.inputs == "vectors":
+        return normal(*rows, BATCH, shape.tokens, shape.features)
+    texts = ids(shape.features, *rows, BATCH, 5)
+    if not shape.source_tokens:
+        return texts
+    lengths = torch.tensor([6, 2, 4, 5])
+    return ids(shape.source_features, *rows, BATCH, 6).masked_fill(torch.arange(6) >= lengths[:, None], 0), texts
+
+
+@pytest.mark.parametrize("variant", OTHER_VARIANTS)
+@pytest.mark.parametrize("kind", OTHER_SHAPES)
+def test_rows_of_texts_and_sets_equal_plain_runs_and_vmap(kind: str, variant: str) -> None:
+    shape = OTHER_SHAPES[kind]
+    modules = [model(seed, shape=shape, **OTHER_VARIANTS[variant]) for seed in range(REPLICAS)]
+    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
+    leaves = {name: value.clone().requires_grad_() for name, value in rows.items()}
+    x = given(shape, REPLICAS)
+    scores = functional_call(modules[0], leaves, (x,))
+    scores.square().sum().backward()
+    mapped = vmap(lambda w, one: functional_call(modules[0], w, (one,)))(rows, x)
+    torch.testing.assert_close(scores, mapped, **NEAR)
+    for replica, module in enumerate(modules):
+        own = tuple(part[replica] for part in x) if isinstance(x, tuple) else x[replica]
+        plain = module(own)
+        plain.square().sum().backward()
+        torch.testing.assert_close(scores[replica], plain, **NEAR)
+        for name, parameter in module.named_parameters():
+            size = 1e-12 * max(1.0, float(parameter.grad.abs().max()))
+            torch.testing.assert_close(leaves[name].grad[replica], parameter.grad, rtol=0, atol=size)
+
+
+@pytest.mark.parametrize("kind", OTHER_SHAPES)
+def test_a_replica_of_texts_or_sets_does_not_depend_on_its_neighbours(kind: str) -> None:
+    """Bit for bit, in scores and in gradients: alone, and in another slot."""
+    shape = OTHER_SHAPES[kind]
+    module = model(0, shape=shape, diagonal="normalised", pair_position=3, mlp=10).float()
+    rows = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(4)]) for n, p in module.named_parameters()}
+    x = given(shape, 4)
+
+    def run(slots: list[int]) -> list[torch.Tensor]:
+        leaves = {n: v[slots].requires_grad_() for n, v in rows.items()}
+        chosen = tuple(part[slots] for part in x) if isinstance(x, tuple) else x[slots]
+        scores = functional_call(module, leaves, (chosen.float() if shape is SET else chosen,))
+        return [scores.detach(), *torch.autograd.grad(scores.square().sum(), list(leaves.values()))]
+
+    together, alone, moved = run([0, 1, 2, 3]), run([2]), run([2, 0])
+    assert all(torch.equal(all_of[2], one[0]) for all_of, one in zip(together, alone, strict=True))
+    assert all(torch.equal(all_of[2], one[0]) for all_of, one in zip(together, moved, strict=True))
+
+
+@pytest.mark.parametrize("variant", OTHER_VARIANTS)
+def test_greedy_rows_equal_plain_runs(variant: str) -> None:
+    modules = [model(seed, shape=PAIR, **OTHER_VARIANTS[variant]).eval() for seed in range(REPLICAS)]
+    source, _ = given(PAIR, REPLICAS)
+    expected = [module.greedy(source[r], start=1, end=-1, steps=5) for r, module in enumerate(modules)]
+    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
+    for path, value in rows.items():
+        owner, _, name = path.rpartition(".")
+        modules[0].get_submodule(owner).register_parameter(name, torch.nn.Parameter(value))
+    assert torch.equal(modules[0].greedy(source, start=1, end=-1, steps=5), torch.stack(expected))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.config import InputShape, ModelConfig
 from ablate.errors import RegistryError
@@ -129,6 +131,103 @@ def test_flops_in_closed_form(change: dict[str, Any], matrices: int, channels: i
     block = matrices * tokens * WIDTH**2 + 2 * tokens**2 * WIDTH + 2 * tokens * WIDTH * HIDDEN + tokens**2 * channels
     expected = 2 * (MNIST.tokens * MNIST.features * WIDTH + 6 * block + WIDTH * MNIST.outputs)
     assert measure(ModelConfig(pool=pool, **change), MNIST).flops == expected
+
+
+WORDS, LENGTH = 1000, 20
+TEXT = InputShape(
+    tokens=LENGTH, features=WORDS, outputs=WORDS, train_samples=1, inputs="ids", output="token", causal=True
+)
+PAIR = TEXT.model_copy(update={"source_tokens": 30, "source_features": 700, "pad": 0})
+
+
+# Paper B, Table 1, with embedding dimensionality d, sequence length n and 2-D position channels m.
+TABLE_1: list[tuple[str, dict[str, Any], Callable[[int, int, int], int], Callable[[int, int], int]]] = [
+    ("QKV", {}, lambda n, d, m: 3 * n * d**2, lambda d, m: 3 * d**2),
+    ("KV", {"similarity": "shared"}, lambda n, d, m: 2 * n * d**2, lambda d, m: 2 * d**2),
+    (
+        "KV+Pos",
+        {"similarity": "shared", "pair_position": 10},
+        lambda n, d, m: 2 * n * d**2 + n**2 * m,
+        lambda d, m: 2 * d**2 + m,
+    ),
+    ("K", {"similarity": "shared", "value": "key"}, lambda n, d, m: n * d**2, lambda d, m: d**2),
+    (
+        "K+Pos",
+        {"similarity": "shared", "value": "key", "pair_position": 10},
+        lambda n, d, m: n * d**2 + n**2 * m,
+        lambda d, m: d**2 + m,
+    ),
+]
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+@pytest.mark.parametrize(("name", "change", "cost", "weights"), TABLE_1, ids=[row[0] for row in TABLE_1])
+def test_table_1_of_paper_b_is_what_built_self_attention_has(
+    name: str, change: dict[str, Any], cost: Callable[..., int], weights: Callable[..., int], shape: InputShape
+) -> None:
+    """Counted on the module: without biases, without the output's matrix, without the products of s and of A v."""
+    d, m, n = WIDTH, 10, shape.source_tokens or shape.tokens
+    module = build(ModelConfig(width=d, depth=2, heads=4, bias="none", **change), shape)
+    attention = (module.encoder if shape.source_tokens else module).blocks[0].attention
+    output = attention.output.weight.numel()
+    assert sum(p.numel() for p in attention.parameters()) - output == weights(d, m)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        attention(torch.zeros(1, n, d))
+    similarity_and_average = 2 * n**2 * d
+    assert counter.get_total_flops() // 2 - similarity_and_average - n * output == cost(n, d, m)
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+def test_table_1_of_paper_b_is_what_measure_says(shape: InputShape) -> None:
+    """What a form saves against QKV, in weights and in products, is the difference of its rows in every stack."""
+    depth, m = 2, 10
+    settings: dict[str, Any] = {"width": WIDTH, "depth": depth, "heads": 4, "bias": "none"}
+    lengths = [shape.tokens, *([shape.source_tokens] if shape.source_tokens else [])]
+    full = measure(ModelConfig(**settings), shape)
+    for _, change, cost, weights in TABLE_1:
+        size = measure(ModelConfig(**settings, **change), shape)
+        saved = depth * len(lengths) * (weights(WIDTH, m) - TABLE_1[0][3](WIDTH, m))
+        assert size.params - full.params == size.params_body - full.params_body == saved
+        cheaper = sum(cost(n, WIDTH, m) - TABLE_1[0][2](n, WIDTH, m) for n in lengths)
+        assert size.flops - full.flops == 2 * depth * cheaper
+
+
+def test_ids_are_measured_without_a_product_for_the_embedding() -> None:
+    """A vector's embedding is T F N multiply-adds, an id's is none; weights are the same."""
+    config, vectors = ModelConfig(depth=2, heads=4), TEXT.model_copy(update={"inputs": "vectors"})
+    by_id, by_vector = measure(config, TEXT), measure(config, vectors)
+    assert by_vector.flops - by_id.flops == 2 * LENGTH * WORDS * WIDTH
+    assert (by_id.params, by_id.params_body) == (by_vector.params, by_vector.params_body)
+    block = 4 * LENGTH * WIDTH**2 + 2 * LENGTH**2 * WIDTH + 2 * LENGTH * WIDTH * HIDDEN
+    assert by_id.flops == 2 * (2 * block + LENGTH * WIDTH * WORDS)
+
+
+def test_a_set_has_a_head_of_one_column() -> None:
+    shape = InputShape(tokens=10, features=512, outputs=10, train_samples=1, output="set")
+    config = ModelConfig(depth=1, position="learned")
+    assert measure(config, shape).params - measure(config, shape).params_body == 513 * WIDTH + WIDTH + 1
+
+
+@pytest.mark.parametrize("mlp", [HIDDEN, 0])
+def test_the_encoder_decoder_in_closed_form(mlp: int) -> None:
+    """A decoder block has a second attention and a third LayerNorm; embeddings of both texts are outside the body."""
+    depth, source = 2, PAIR.source_tokens
+    size = measure(ModelConfig(depth=depth, mlp=mlp, heads=4), PAIR)
+    attention, norm = 4 * (N2 + WIDTH), 2 * WIDTH
+    feed_forward = 2 * mlp * WIDTH + mlp + WIDTH if mlp else 0
+    assert size.params_body == depth * (3 * attention + 5 * norm + 2 * feed_forward)
+    assert size.params - size.params_body == (700 + 1) * WIDTH + (WORDS + 1) * WIDTH + (WIDTH + 1) * WORDS
+    encoder = 4 * source * N2 + 2 * source**2 * WIDTH + 2 * source * WIDTH * mlp
+    cross = 2 * LENGTH * N2 + 2 * source * N2 + 2 * LENGTH * source * WIDTH
+    decoder = 4 * LENGTH * N2 + 2 * LENGTH**2 * WIDTH + 2 * LENGTH * WIDTH * mlp + cross
+    assert size.flops == 2 * (depth * (encoder + decoder) + LENGTH * WIDTH * WORDS)
+
+
+@pytest.mark.parametrize("shape", [TEXT, PAIR], ids=["text", "pair"])
+def test_texts_are_measured_without_memory(shape: InputShape) -> None:
+    many = {"features": 10**9, "outputs": 10**9} | ({"source_features": 10**9} if shape.source_tokens else {})
+    assert measure(ModelConfig(width=4096), shape.model_copy(update=many)).params > 8e12
 
 
 def test_measure_allocates_nothing() -> None:
