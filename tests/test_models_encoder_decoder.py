@@ -128,6 +128,15 @@ def test_cross_attention_equals_scaled_dot_product_attention() -> None:
     assert weights.masked_select(~seen[:, None, None, :]).eq(0).all()
 
 
+@pytest.mark.parametrize(
+    ("bias", "expected"),
+    [("all", {"query", "key", "value", "output"}), ("none", set()), (("key", "output"), {"key", "output"})],
+)
+def test_cross_attention_has_the_biases_that_are_named(bias: Any, expected: set[str]) -> None:
+    layer = CrossAttention(config(bias=bias))
+    assert {n.removesuffix(".bias") for n, _ in layer.named_parameters() if n.endswith("bias")} == expected
+
+
 def test_without_an_mlp_the_identity_stands_in_its_place() -> None:
     own = model(shape=PAIR, depth=1, mlp=0)
     block, source, x = own.decoder.blocks[0], normal(BATCH, 6, WIDTH), normal(BATCH, 5, WIDTH, seed=1)
