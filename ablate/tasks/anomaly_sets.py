@@ -94,7 +94,7 @@ class AnomalySets:
         return torch.from_numpy(np.where(column == place, anomalies[..., None], beside))
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
-        """Yield the sets `index` [R, n] in batches of `batch`, [R, b, 10, F] as they are kept; `keys` as for `images`."""
+        """Yield the sets `index` [R, n] in batches of `batch`, [R, b, 10, F] as kept; `keys` as for `images`."""
         rows = distinct(index, keys)
         for start in range(0, index.shape[1], batch):
             images = self.images(rows[:, start : start + batch], keys)
