@@ -155,7 +155,7 @@ class TestAbsent:
         (small / "cifar-100-python").mkdir()
         (small / "cifar-100-python" / "train").write_bytes(b"12345")
         found = {entry.name: entry for entry in available(small)}
-        assert [(name, entry.present) for name, entry in found.items()] == [
+        assert [(name, entry.present) for name, entry in found.items()][:5] == [
             ("digits", True),
             ("mnist", True),
             ("fashion_mnist", False),
@@ -165,6 +165,8 @@ class TestAbsent:
         assert found["mnist"].path == small / "MNIST" / "raw"
         assert found["mnist"].size_bytes == 16 * 2 + 8 * 2 + 18 * (28 * 28 + 1)
         assert found["cifar100"].size_bytes == 5
+        assert {"tiny_shakespeare", "multi30k_de_en", "multi30k_en_de"} < set(found)
+        assert "sort" not in found
 
 
 Batch = tuple[np.ndarray, list[int]]

@@ -63,7 +63,7 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     """
     task = load_task(TaskConfig(task=name))
     if not isinstance(task, Fetchable):
-        raise RequestError(f"task {name} has nothing to download: its data are your own")
+        raise RequestError(f"task {name} has nothing to download: its data are made, or your own")
     folder = data_folder(data_dir)
     location = task.location(data_dir)
     if location.is_relative_to(folder):
