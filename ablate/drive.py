@@ -103,7 +103,7 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
     """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
     own = tuple(task.metrics(*made_up_scores(shape)))
     known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
-    known += [f"val_{name}" for name in getattr(task, "corpus_names", ())]
+    known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
     compared = study.compare.metrics if study.compare is not None else ()
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
         if metric not in known:

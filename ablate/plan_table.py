@@ -39,8 +39,10 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(text)
     hours = plan.hours()
     if hours is not None:
-        lines.append(f"All search trials at full length, one after another on this machine: {_time(hours * 3600)};")
-        lines.append("early stopping shortens it, and so does every trial that runs at the same time.")
+        what = "All search trials at full length" if plan.study.compare is None else "All trials"
+        lines.append(f"{what}, one after another on this machine: {_time(hours * 3600)};")
+        shorter = "early stopping shortens it, and so does" if plan.study.compare is None else "it is shorter by"
+        lines.append(f"{shorter} every trial that runs at the same time.")
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
     return lines

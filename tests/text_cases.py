@@ -47,6 +47,8 @@ class Texts:
 class Judged(Texts):
     """Texts that are also judged by the share of targets that a replicate writes to the last id."""
 
+    corpus_names = ("exact",)
+
     def corpus_metrics(self, decode: Callable[[Tensor], Tensor], data: Data, part: str) -> dict[str, list[float]]:
         inputs, targets = getattr(data, f"{part}_inputs"), getattr(data, f"{part}_targets")
         written = decode(inputs)

@@ -48,7 +48,12 @@ class Task(Protocol):
 
 @runtime_checkable
 class Decoded(Protocol):
-    """A task that is also judged by what a model writes, over a whole corpus at once."""
+    """A task that is also judged by what a model writes, over a whole corpus at once.
+
+    `corpus_names` are the names of its corpus metrics.
+    """
+
+    corpus_names: tuple[str, ...]
 
     def corpus_metrics(self, decode: Callable[[Tensor], Tensor], data: Data, part: str) -> dict[str, list[float]]:
         """Return metrics by name, one value per replicate, of the split `part` (`validation` or `test`) of `data`.

@@ -35,6 +35,9 @@ class SentencePairs(Data):
 class Translation(TokenPrediction):
     """Captions of photographs in two languages, aligned (Elliott et al. 2016; task 1 of WMT 2016 multimodal)."""
 
+    corpus_names = ("bleu",)
+    opening = ""
+
     pad = PAD
 
     def __init__(self, config: TaskConfig, source: str, target: str) -> None:

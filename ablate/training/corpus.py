@@ -21,6 +21,8 @@ from ablate.trial import TrialConfig
 def check_decoding(task: Task, data: Data, group: RowGroup, config: TrialConfig) -> None:
     """Raise RequestError where the task is judged by what a model writes, and this one cannot write."""
     if not isinstance(task, Decoded):
+        if hasattr(task, "corpus_metrics"):
+            raise RequestError(f"task {config.task.task!r} has corpus_metrics but no corpus_names, which name them")
         return
     if data.start is None or data.end is None:
         raise RequestError(
