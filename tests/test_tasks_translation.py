@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ablate.config import TaskConfig
 from ablate.errors import DataError, RequestError
 from ablate.tasks import Task, fetch, load_task, translation
-from ablate.tasks.base import Decoded, Fetchable, Written, shared_part
+from ablate.tasks.base import Decoded, Fetchable, shared_part
 from ablate.tasks.bleu import bleu
 from ablate.tasks.smoothing import smoothed_divergence
 from ablate.tasks.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, Vocabulary, detokenise, tokenise
@@ -187,7 +187,6 @@ class TestData:
         task = _task()
         assert isinstance(task, Task)
         assert isinstance(task, Decoded)
-        assert not isinstance(task, Written)  # no text of its own begins: it needs a source
         assert isinstance(task, Fetchable)
         data = task.load(small)
         shape = task.shape(small)
