@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import pytest
 from planted_comparison import EFFECTS, FILE, make_study, plant, truth
 from scipy import stats
 
-from ablate.analysis.comparison import CELL_COLUMNS, cells, seed_values
+from ablate.analysis.comparison import CELL_COLUMNS, SEED_COLUMNS, cells, seed_values
+from ablate.study_file import parse_study
 
 LISTS = ("short", "long")
 
@@ -205,6 +208,16 @@ def test_the_values_of_seeds_are_the_cells_pieces() -> None:
     own = values.filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists", pl.col("variant") == "kv")
     assert own["seed"].to_list() == [0, 1, 2]
     assert own["value"].to_list() == pytest.approx(by_seed(study, "kv").tolist())
+
+
+def test_the_document_names_every_column_and_its_study_file_is_good() -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "compare.md").read_text()
+    study = parse_study(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
+    assert study.compare is not None
+    table = text[text.index("one row per metric") : text.index("`comparison_seeds.csv` holds")]
+    named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(CELL_COLUMNS)
+    assert re.findall(r"`(\w+)`", text[text.index("every seed's value") :].split(".")[0]) == list(SEED_COLUMNS)
 
 
 def test_a_study_without_a_comparison_is_refused() -> None:

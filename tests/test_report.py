@@ -5,11 +5,11 @@ import json
 import math
 import re
 import struct
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from page_reader import Reader
 from planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
 from rich.console import Console
 
@@ -18,43 +18,6 @@ from ablate.errors import AblateError
 from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.drawing import PALETTES, painted
 from ablate.report.findings import summary
-
-VOID = {"meta", "link", "img", "br", "hr", "input"}
-
-
-class Reader(HTMLParser):
-    """Checks that tags close in order; collects links, tables and visible text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.links, self.texts, self.rows, self.ids = [], [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        names = dict(attrs)
-        self.links += [names[name] for name in ("src", "href") if name in names]
-        self.ids += [names["id"]] if "id" in names else []
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th") and self.rows:
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"script", "style"} & set(self.open):
-            return
-        self.texts.append(data)
-        if {"td", "th"} & set(self.open) and "span" not in self.open:
-            self.rows[-1][-1] += data
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="module")

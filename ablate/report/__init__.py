@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.report.attention_maps import write_maps
+from ablate.report.comparison import comparison_lines
 from ablate.report.tables import front_lines, front_table
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from ablate.study import Study
 
-__all__ = ["front_lines", "front_table", "write_maps", "write_report"]
+__all__ = ["comparison_lines", "front_lines", "front_table", "write_maps", "write_report"]
 
 
 def write_report(
@@ -23,8 +24,11 @@ def write_report(
     """Write home/report/index.html, *.csv and *.png from the trials and reports tables; return the page's path.
 
     `notes` are the ledger's events (kind, dataset, created_at). Raises AblateError, in one line, where
-    the folder cannot be written.
+    the folder cannot be written. A study with `compare` has a page of its own kind (docs/compare.md).
     """
-    from ablate.report.page import write  # altair and vl-convert take a second to import; the terminal's front must not
+    # altair and vl-convert take a second to import; the terminal's tables must not
+    from ablate.report import comparison_page, page
 
-    return write(study, trials, reports, home, notes=notes)
+    if study.compare is not None:
+        return comparison_page.write(study, trials, reports, home)
+    return page.write(study, trials, reports, home, notes=notes)

@@ -69,7 +69,8 @@ def signed(metric: str, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return DASH
     value, form = (100 * value, ".2f") if is_share(metric) else (value, ",.0f" if metric in COUNTS else ".3g")
-    return f"{'−' if value < 0 else '+'}{abs(value):{form}}"
+    text = f"{abs(value):{form}}"
+    return text if not text.strip("0.,") else f"{'−' if value < 0 else '+'}{text}"
 
 
 def spoken(metric: str) -> str:

@@ -57,11 +57,14 @@ def hypervolume_rule(study: Study) -> str:
 def seeds_text(study: Study, reports: pl.DataFrame) -> str:
     """Return the study's seed and the replicate seeds seen at each stage."""
     parts = [f"study seed {study.seed}"]
-    for stage, word in (("search", "trained" if study.compare else "search"), ("confirm", "confirmation")):
+    for stage, word in (
+        ("search", "every trial" if study.compare else "search replicates"),
+        ("confirm", "confirmation replicates"),
+    ):
         seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
         if seeds:
             listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
-            parts.append(f"{word} replicates on {len(seeds)} seed{'s' * (len(seeds) != 1)} ({listed})")
+            parts.append(f"{word} on {len(seeds)} seed{'s' * (len(seeds) != 1)} ({listed})")
     return "; ".join(parts)
 
 

@@ -1,0 +1,177 @@
+"""The sentences of a comparison's page: status, answers in plain words, and how the cells were made."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.report.comparison import compared, scale_text
+from ablate.report.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS, STATES
+from ablate.report.numbers import is_share, printable, spoken
+from ablate.report.wording import METHODS, protocol_text, seeds_text
+from ablate.study import COMPLETE, Study
+
+MOST_SENTENCES = 12  # with more, each column names two variants and the table has the rest
+Row = Mapping[str, Any]
+
+
+def status_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[tuple[str, str]]:
+    """Return the page's first lines: protocol, scale, the design and how much of it is done, seeds, source."""
+    scale, source = scale_text(study), printable(compared(study).source)
+    lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
+    lines += [("Trials", trials_text(study, trials)), ("Seeds", seeds_text(study, reports))]
+    return [*lines, *([("Published figures", source)] if source else [])]
+
+
+def trials_text(study: Study, trials: pl.DataFrame) -> str:
+    """Return `540 planned, every one trained in full: 170 complete, 3 failed, 367 not yet begun`."""
+    planned = sum(len(study.design(label)) for label in study.labels)
+    own = trials.filter(pl.col("dataset").is_in(study.labels))
+    states = Counter(own["state"].to_list())
+    listed = [f"{states[state]:,} {STATE_WORDS[state]}" for state in STATES if states[state]]
+    listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
+    return f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+
+
+def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[str]]]:
+    """Return for each column of the first metric what each variant, or the telling two, cost and save."""
+    compare = compared(study)
+    own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
+    found = []
+    for part in own.partition_by("column", maintain_order=True):
+        rows = part.rows(named=True)
+        baseline = next((row for row in rows if row["variant"] == compare.baseline), None)
+        others = [row for row in rows if row["variant"] != compare.baseline]
+        few = own.height - own["column"].n_unique() <= MOST_SENTENCES
+        chosen = [("", row) for row in others] if few else telling(baseline, others)
+        sentences = [f"{role}{sentence(study, row, baseline, rows)}" for role, row in chosen]
+        found.append((printable(rows[0]["column"]), sentences or ["Nothing is compared here."]))
+    return found
+
+
+def telling(baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Return the cheapest variant within a point of the baseline, and the smallest, each with its role."""
+    sized = [row for row in others if row["params"] is not None and row["baseline_difference"] is not None]
+    if not sized:
+        return [("", row) for row in others[:1]]
+    share = is_share(sized[0]["metric"])
+    margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
+    lost = {row["variant"]: (-1 if share else 1) * row["baseline_difference"] for row in sized}
+    close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
+    allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"
+    smallest = min(sized, key=lambda row: float(row["params"]))
+    if not close:
+        return [(f"None comes within {allowance}; the smallest: ", smallest)]
+    cheapest = min(close, key=lambda row: float(row["params"]))
+    if cheapest["variant"] == smallest["variant"]:
+        return [(f"The smallest is within {allowance}: ", smallest)]
+    return [(f"Cheapest within {allowance}: ", cheapest), ("Smallest: ", smallest)]
+
+
+def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> str:
+    """Return what a variant saves and loses against the baseline, with interval, seeds and what is published."""
+    effect = _effect(row)
+    size = _size(row, baseline)
+    name = printable(compared(study).baseline)
+    part = row["variant"].removeprefix("without-")
+    if study.parts and part != row["variant"]:
+        begin = f"Without {printable(part)} the network {size.format(name='the complete one')}"
+    else:
+        begin = f"{printable(row['variant'])} {size.format(name='the complete network' if study.parts else name)}"
+    return f"{begin} and {effect}.{_published(row, rows, compared(study).baseline)}"
+
+
+def _size(row: Row, baseline: Row | None) -> str:
+    star = "*" if row["scaled"] else ""
+    ours, theirs = row["params"], (baseline or {}).get("params")
+    if not ours or not theirs:
+        return "is of unknown size"
+    if ours == theirs:
+        return "has as many parameters as {name}"
+    return f"has {100 * ours / theirs:.3g}%{star} of the parameters of {{name}}"
+
+
+def _effect(row: Row) -> str:
+    metric, difference, star = row["metric"], row["baseline_difference"], "*" if row["scaled"] else ""
+    if difference is None:
+        return "cannot be compared yet: no configuration is complete in both"
+    if math.isnan(difference):
+        whose = row["remark"] if row["diverged"] else "a seed of the baseline diverged"
+        return f"has no difference to name: {whose}"
+    low, high = row["baseline_low"], row["baseline_high"]
+    span = (
+        "one seed, no interval" if low is None else f"95% interval {_span(metric, low, high, star)}, {row['n']} seeds"
+    )
+    if low is not None and low <= 0 <= high:
+        span += ": the sign is open"
+    more = f"; {row['compared']} of {row['planned']} configurations" if row["compared"] < row["planned"] else ""
+    return f"{_change(metric, difference, star)} ({span}{more})"
+
+
+def _change(metric: str, difference: float, star: str) -> str:
+    if not is_share(metric):
+        word = "higher" if difference > 0 else "lower"
+        return f"its {spoken(metric)} is {abs(difference):.3g}{star} {word}"
+    if round(100 * abs(difference), 2) == 0:
+        return f"differs by less than 0.01{star} points"
+    return f"{'gains' if difference > 0 else 'loses'} {100 * abs(difference):.2f}{star} points"
+
+
+def _span(metric: str, low: float, high: float, star: str) -> str:
+    if not is_share(metric):
+        return f"{low:.3g}{star} to {high:.3g}{star}".replace("-", "−")
+    ends = [100 * low, 100 * high]
+    if low <= 0 <= high:
+        return f"from {-ends[0]:.2f}{star} lost to {ends[1]:.2f}{star} gained"
+    near, far = sorted(map(abs, ends))
+    return f"{near:.2f}{star} to {far:.2f}{star}"
+
+
+def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
+    """Return what the published figures say of the same two, where both are published."""
+    figures = {r["variant"]: r["published"] for r in rows}
+    own, other = row["published"], figures.get(baseline)
+    if own is None or other is None:
+        return ""
+    change = _change(row["metric"], own - other, "").removeprefix("its ")
+    return f" Published: {change}."
+
+
+def methods(study: Study) -> list[tuple[str, str]]:
+    """Return the notes on how the cells were made, as term and text."""
+    baseline = printable(compared(study).baseline)
+    return list(_methods("the complete network" if baseline == COMPLETE and study.parts else baseline))
+
+
+def _methods(baseline: str) -> Iterator[tuple[str, str]]:
+    yield (
+        "Design",
+        "Every variant was trained on every configuration, data set and seed, in full; nothing was searched, stopped "
+        "early or picked. A configuration is all searched settings but the variant.",
+    )
+    yield (
+        "Cells",
+        "Ours is the mean over a column's data sets of the means over complete configurations, read in the last epoch, "
+        "so that every data set weighs alike. A seed that diverged is not left out: the cell then has no mean.",
+    )
+    yield (
+        "Intervals",
+        "95% Student t intervals over seeds, clipped to the range that the metric can take. Data sets and "
+        "configurations are fixed: the intervals say how much the seed matters, not how other data would turn out.",
+    )
+    yield (
+        "Pairing",
+        f"Against {baseline}: the difference at the same configuration, data set and seed, over configurations that "
+        "both have complete. Equal seeds give equal splits, orders and initial weights; the correlation of the seeds' "
+        "means says how much that pairing helps.",
+    )
+    yield (
+        "Published",
+        "Figures as printed in the source, in our units; what is known of a misprint stands below the table. They are "
+        "single numbers without an interval, so ours − published has none either.",
+    )
+    yield from (entry for entry in METHODS if entry[0] == "Q")

@@ -1,0 +1,42 @@
+"""Reads a page as a reader does: its text, tables and links; a tag that does not close is an error."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks that tags close in order; collects links, tables and visible text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.links, self.texts, self.rows, self.ids = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        self.links += [names[name] for name in ("src", "href") if name in names]
+        self.ids += [names["id"]] if "id" in names else []
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"script", "style"} & set(self.open):
+            return
+        self.texts.append(data)
+        if {"td", "th"} & set(self.open) and "span" not in self.open:
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
