@@ -129,7 +129,7 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
         mean_against=own(signed(metric, difference)),
         against=own(signed(metric, difference), apart),
         against_interval=own(interval_text(metric, paired).replace("-", "−")),
-        correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}"),
+        correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
         complete=completed(row),
     )
 
@@ -167,7 +167,7 @@ def metric_text(study: Study, found: Block) -> str:
     text = f"{name} after the last epoch, mean over configurations and seeds"
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
-        text += f"; ± is the 95% t interval over {seeds} seeds"
+        text += f"; intervals (±) are 95% Student t over {seeds} seeds"
         text += f", paired by seed against {printable(compared(study).baseline)}" if found.paired else ""
     elif found.seeds:
         text += "; one seed has no interval"
