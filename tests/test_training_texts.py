@@ -35,7 +35,7 @@ from ablate.tasks import Data
 from ablate.training import RowGroup, loop, multipliers, predictor, train
 from ablate.trial import TrialConfig
 
-DROPPED = ModelConfig(width=32, depth=1, mlp=32, dropout=0.2)  # rows of whole vectors: see docs/training.md
+DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 
 
 @pytest.fixture(autouse=True)

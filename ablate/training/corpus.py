@@ -13,6 +13,7 @@ from ablate.config import InputShape
 from ablate.errors import RequestError, TrialError
 from ablate.tasks import Data, Task
 from ablate.tasks.base import Decoded
+from ablate.training.evaluate import WHOLE
 from ablate.training.rows import RowGroup
 from ablate.training.samples import Samples, lengths
 from ablate.trial import TrialConfig
@@ -69,6 +70,7 @@ def _decoder(group: RowGroup, data: Data, *, steps: int, batch: int) -> Callable
     def decode(source_ns: Tensor) -> Tensor:
         length = lengths(source_ns, data.pad)
         order = length.argsort(stable=True)
+        order = torch.cat([order, order[-1:].expand(-len(order) % WHOLE)])  # as in evaluation: rounded alike
         written = []
         for chosen in torch.split(order, batch):
             rows = source_ns[chosen, : int(length[chosen].max())].to(group.device).long()

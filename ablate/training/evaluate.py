@@ -12,6 +12,7 @@ from ablate.training.rows import RowGroup
 from ablate.training.samples import Samples
 
 BATCH = 256  # samples per replicate: fits a core's cache, and fills a GPU with rows
+WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, whatever a sample's shape
 
 
 class Means:
@@ -37,10 +38,18 @@ class Means:
 
 @torch.no_grad()
 def evaluate(group: RowGroup, task: Task, samples: Samples, *, batch: int = BATCH) -> dict[str, Tensor]:
-    """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each."""
+    """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each.
+
+    `batch` is rounded to a multiple of WHOLE, and the last batch is filled up to one with a sample whose results are
+    dropped: CPU kernels round the end of a tensor by other instructions, and where that lies must not depend on R.
+    """
     group.module.eval()
     means = Means(group.pad)
-    for x, targets in samples.batches(samples.index, batch):
+    left = samples.index.shape[1]
+    filled = torch.cat([samples.index, samples.index[:, -1:].expand(-1, -left % WHOLE)], dim=1)
+    for x, targets in samples.batches(filled, max(batch // WHOLE, 1) * WHOLE):
         scores = group.forward(x)
-        means.add({"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}, targets)
+        values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
+        means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
+        left -= targets.shape[1]
     return means.values()
