@@ -21,7 +21,7 @@ from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import trials_per_dataset
 from ablate.progress import Progress
-from ablate.report import front_lines
+from ablate.report import result_lines
 from ablate.results import reports_table, trials_table
 from ablate.review import write_results
 from ablate.search import Search
@@ -82,7 +82,7 @@ def search(
                 _publish(tracker, ledger, engine, home, settings)
             finally:
                 tracker.close()
-        console.print(front_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
+        console.print(result_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
 

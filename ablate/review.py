@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from ablate.errors import AblateError, RequestError, did_you_mean
 from ablate.ledger import Ledger, StudyRecord
-from ablate.report import front_lines, write_report
+from ablate.report import result_lines, write_report
 from ablate.results import reports_table, trials_table, write_tables
 from ablate.settings import Settings
 from ablate.study import Study
@@ -60,10 +60,10 @@ def status(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def front_of(name: str, settings: Settings) -> RenderableType:
-    """Return the front of study `name` as it stands, for a terminal."""
+    """Return the front, or the comparison, of study `name` as it stands, for a terminal."""
     with opened(name, settings) as (ledger, record):
         study = parse_study(record.file_text, name, known_good=True)
-        return front_lines(study, trials_table(ledger, name), reports_table(ledger, name))
+        return result_lines(study, trials_table(ledger, name), reports_table(ledger, name))
 
 
 def known_names(settings: Settings) -> list[str]:

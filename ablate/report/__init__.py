@@ -12,10 +12,17 @@ from ablate.report.tables import front_lines, front_table
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.console import RenderableType
 
     from ablate.study import Study
 
-__all__ = ["comparison_lines", "front_lines", "front_table", "write_maps", "write_report"]
+__all__ = ["comparison_lines", "front_lines", "front_table", "result_lines", "write_maps", "write_report"]
+
+
+def result_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
+    """Return what a study found, for a terminal: its comparison where it is one, else its fronts."""
+    show = front_lines if study.compare is None else comparison_lines
+    return show(study, trials, reports)
 
 
 def write_report(
