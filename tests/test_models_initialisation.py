@@ -26,8 +26,22 @@ def test_shared_paths_start_equal_in_all_variants() -> None:
     others = [initial(similarity="shared"), initial(value="none", depth=5), initial(pair_position=3, heads=3)]
     for other in others:
         shared = {n for n in full if n in other and full[n].shape == other[n].shape} - {"embedding.bias"}
-        assert {"embedding.weight", "head.weight", "blocks.1.attention.key.weight"} <= shared
-        assert all(torch.equal(full[n], other[n]) for n in shared)
+        assert {"embedding.weight", "head.weight", "blocks.1.attention.value.weight"} <= shared or other is others[1]
+        doubled = {n for n in shared if n.endswith("key.weight") and other is others[0]}  # it is the query too
+        assert all(torch.equal(full[n], other[n]) for n in shared - doubled)
+        head_width = config().width // config().heads
+        for name in doubled:
+            torch.testing.assert_close(other[name], full[name] * head_width**-0.25)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_symmetric_similarity_starts_with_diagonal_terms_near_one(heads: int) -> None:
+    """Tokens of unit mean square have |k|^2 = d g^2 on average, so s_ii = sqrt(d) g^2 = 1 with g = d^(-1/4)."""
+    wide = ModelConfig(width=256, depth=1, heads=heads, similarity="shared", mlp=0)
+    module = build(wide, SHAPE).double()
+    module.load_state_dict(initial_parameters(wide, SHAPE, study_seed=0, dataset="d", seed=0))
+    s = module.blocks[0].attention.similarity(normal(64, SHAPE.tokens, 256))
+    assert s.diagonal(dim1=-2, dim2=-1).mean().item() == pytest.approx(1.0, rel=0.05)
 
 
 def test_every_seed_study_dataset_and_path_differs() -> None:
@@ -66,7 +80,7 @@ def test_scales_are_those_declared() -> None:
     """Variance is 1 / inputs, branches end at 0.4 of that root, norms are the identity, +Pos sums to one."""
     wide = ModelConfig(width=200, depth=1, similarity="shared", pair_position=8, mlp=400)
     values = initial_parameters(wide, SHAPE, study_seed=0, dataset="d", seed=0)
-    assert values["blocks.0.attention.key.weight"].std().item() == pytest.approx(200**-0.5, rel=0.02)
+    assert values["blocks.0.attention.key.weight"].std().item() == pytest.approx(200**-0.75, rel=0.02)
     assert values["blocks.0.mlp.output.weight"].std().item() == pytest.approx(0.4 * 400**-0.5, rel=0.02)
     assert values["blocks.0.attention.pair_position"].sum().item() == pytest.approx(1.0)
     assert all(v.eq(0).all() for n, v in values.items() if n.endswith("bias") and n != "embedding.bias")

@@ -184,8 +184,12 @@ class Attention(nn.Module):
             query = self.query.initial(under(draw, "query"))
             return prefixed("query", query) | prefixed("key", self.key.initial(under(draw, "key")))
         if form == "shared":
-            return prefixed("key", self.key.initial(under(draw, "key")))
+            # s_ii = |k|^2 / sqrt(d) begins at 1, not at sqrt(d), where every token would see little but itself
+            gain = (self.width // self.heads) ** -0.25
+            return prefixed("key", self.key.initial(under(draw, "key"), gain=gain))
         key = unit_gain(draw, "key.weight", self.width, self.width)
+        if form in ("mirrored", "cholesky"):
+            key = key * self.width**-0.25  # one head, and the gain of `shared`
         if form == "collapsed":
             product = {"weight": unit_gain(draw, "query.weight", self.width, self.width) @ key.mT}
             shift = {} if self.key_bias is None else {"key_bias": torch.zeros(self.width)}

@@ -34,6 +34,8 @@ def status_lines(
 
 def protocol_text(study: Study) -> str:
     """Return what validation is in this study; every page and every terminal table begins with it."""
+    if study.protocol == "paper" and study.compare is not None:
+        return "paper: validation used the test split, as the paper does; nothing was chosen on it"
     if study.protocol == "paper":
         return (
             "paper: validation used the test split, so every validation number here is a test number that choices were "
