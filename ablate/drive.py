@@ -21,9 +21,7 @@ from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import trials_per_dataset
 from ablate.progress import Progress
-from ablate.report import result_lines
-from ablate.results import reports_table, trials_table
-from ablate.review import write_results
+from ablate.review import results_of, write_results
 from ablate.search import Search
 from ablate.settings import Settings
 from ablate.study import Study
@@ -82,7 +80,7 @@ def search(
                 _publish(tracker, ledger, engine, home, settings)
             finally:
                 tracker.close()
-        console.print(result_lines(study, trials_table(ledger, study.name), reports_table(ledger, study.name)))
+        console.print(results_of(ledger, study))
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
 
@@ -183,7 +181,7 @@ def _progress(study: Study, ledger: Ledger, engine: Search, console: Console) ->
     progress = Progress(
         study,
         console,
-        counts=lambda: ledger.counts(study.name),
+        counts=lambda: {name: states for name, states in ledger.counts(study.name).items() if name in study.labels},
         front=engine.front,
         planned=trials_per_dataset(study),
     )

@@ -40,8 +40,8 @@ def opened(name: str, settings: Settings) -> Iterator[tuple[Ledger, StudyRecord]
 def status(name: str, settings: Settings) -> dict[str, Any]:
     """Return how study `name` stands, as plain values: states and leaders per data set, and who drives it."""
     with opened(name, settings) as (ledger, record):
-        study = parse_study(record.file_text, name, known_good=True)
         trials = ledger.trials(name)
+        study = _covered(parse_study(record.file_text, name, known_good=True), trials_table(ledger, name))
         counts = ledger.counts(name)
         driver = None
         if record.holder and record.held_until and record.held_until > time.time():
@@ -62,8 +62,13 @@ def status(name: str, settings: Settings) -> dict[str, Any]:
 def front_of(name: str, settings: Settings) -> RenderableType:
     """Return the front, or the comparison, of study `name` as it stands, for a terminal."""
     with opened(name, settings) as (ledger, record):
-        study = parse_study(record.file_text, name, known_good=True)
-        return result_lines(study, trials_table(ledger, name), reports_table(ledger, name))
+        return results_of(ledger, parse_study(record.file_text, name, known_good=True))
+
+
+def results_of(ledger: Ledger, study: Study) -> RenderableType:
+    """Return what an open study found so far, for a terminal."""
+    trials, reports = trials_table(ledger, study.name), reports_table(ledger, study.name)
+    return result_lines(_covered(study, trials), trials, reports)
 
 
 def known_names(settings: Settings) -> list[str]:
@@ -96,7 +101,15 @@ def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
 def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path) for path in write_tables(ledger, study.name, home))
-    return write_report(study, trials, reports, home, notes=ledger.notes(study.name))
+    return write_report(_covered(study, trials), trials, reports, home, notes=ledger.notes(study.name))
+
+
+def _covered(study: Study, trials: pl.DataFrame) -> Study:
+    """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
+    if study.only is None:
+        return study
+    there = {*study.only, *trials["dataset"]}
+    return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
 
 
 def _unknown(name: str, known: list[str], place: str) -> str:

@@ -18,6 +18,7 @@ from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import make_plan
 from ablate.registry import TASKS
+from ablate.review import status
 from ablate.settings import Settings
 from ablate.study import Study
 from ablate.study_file import load_study
@@ -154,3 +155,16 @@ def test_made_up_scores_fit_every_output() -> None:
     token = InputShape(tokens=5, features=3, outputs=7, train_samples=9, inputs="ids", output="token")
     scores, targets = made_up_scores(token)
     assert (scores.shape, targets.shape) == ((1, 5, 7), (1, 5))
+
+
+def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS._paths, "mnist", "planted_tasks:build")
+    path = REPOSITORY / "search_spaces" / "papers" / "kv_attention_table3.yaml"
+    settings = Settings(runs_dir=tmp_path, executor="local", tracker="none")
+    for only in (["mnist-7"], ["mnist-4"]):
+        outcome = search(path, settings, Console(file=io.StringIO()), scale=0.001, only=only)
+    cells = pl.read_csv(outcome.home / "report" / "comparison.csv")
+    assert cells["column"].unique().to_list() == ["mnist"]
+    assert set(cells["configurations"]) == {2}
+    counts = status(outcome.study.name, settings)["trials"]
+    assert {name: states["COMPLETE"] for name, states in counts.items()} == {"mnist-4": 5, "mnist-7": 5}
