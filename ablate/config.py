@@ -145,7 +145,8 @@ class TaskConfig(_Frozen):
     patch: Pair = (4, 4)
     """Height and width of a patch in pixels; one number means a square."""
     image_size: Pair | None = None
-    """Resize to this height and width; only `image_folder` needs it, where sizes differ."""
+    """Resize to this height and width: needed by `image_folder`, where sizes differ; for the streamed images and
+    `set_anomaly`, another size than their usual one."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the training part held out for validation under `protocol: held_out`."""
     train_limit: Positive | None = None
@@ -158,7 +159,7 @@ class TaskConfig(_Frozen):
     """A file or folder of the task, relative to the data directory or absolute: the folder of `image_folder`, the
     weights of `set_anomaly`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Free options for a task of your own."""
+    """Options of the task: `workers` and `augment` of streamed images; free for a task of your own."""
 
 
 class Schedule(_Frozen):

@@ -17,6 +17,7 @@ REAL = Registry(
         "cifar10": "ablate.tasks.cifar:build_cifar10",
         "cifar100": "ablate.tasks.cifar:build_cifar100",
         "tiny_imagenet": "ablate.tasks.imagenet:build_tiny_imagenet",
+        "imagenet": "ablate.tasks.imagenet:build_imagenet",
         "set_anomaly": "ablate.tasks.set_anomaly:build",
     },
 )

@@ -33,6 +33,7 @@ TRIALS = {
     "minimal_transformer_table1": 16,
     "minimal_transformer_table2": 10,
     "minimal_transformer_table3": 11,
+    "minimal_transformer_imagenet": 3,
     "kv_attention_table2": 15 * 5 * 3 * 2 * 2,
     "kv_attention_table3": 6 * 5 * 3 * 2 * 2 * 2 + 3 + 5 * 2 * 2 * 2,
     "kv_attention_numbers": 3 * 5 * 2,
