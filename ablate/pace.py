@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -29,16 +30,23 @@ class Paced:
 
 
 def seconds_per_trial(
-    rows: Sequence[Paced], *, task: TaskConfig, shape: InputShape, replicates: int, protocol: Protocol
+    rows: Sequence[Paced],
+    *,
+    task: TaskConfig,
+    shape: InputShape,
+    data_dir: Path | None,
+    replicates: int,
+    protocol: Protocol,
 ) -> float:
     """Return the mean time of a full-length trial over `rows`, all replicates together, on one thread or one GPU.
 
-    Time per sample is taken as linear in a row's FLOPs; reading images from disk and validation are left out.
+    `shape` is the task's in `data_dir`. Time per sample is taken as linear in a row's FLOPs; reading images from disk
+    and validation are left out.
     """
     ordered = sorted(rows, key=lambda row: row.size.flops)
     small, middle = ordered[0], ordered[len(ordered) // 2]
-    base = _seconds_per_sample(small, task, shape, replicates)
-    at_middle = base if middle is small else _seconds_per_sample(middle, task, shape, replicates)
+    base = _seconds_per_sample(small, task, shape, data_dir, replicates)
+    at_middle = base if middle is small else _seconds_per_sample(middle, task, shape, data_dir, replicates)
     rise = max(0.0, at_middle - base) / max(1, middle.size.flops - small.size.flops)
     total = 0.0
     for row in rows:
@@ -96,7 +104,9 @@ def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShap
     return samples if steps is None else min(samples, steps * training.batch_size)
 
 
-def _seconds_per_sample(row: Paced, task: TaskConfig, shape: InputShape, replicates: int) -> float:
+def _seconds_per_sample(
+    row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
+) -> float:
     """Return the training time of one sample, all replicates together."""
     affordable = FLOPS_PER_EPOCH / (3 * max(row.size.flops, 1) * replicates)
     batch = max(min(row.train.batch_size, BATCH, int(affordable / STEPS)), 1)
@@ -119,7 +129,8 @@ def _seconds_per_sample(row: Paced, task: TaskConfig, shape: InputShape, replica
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a trial's worker has
     try:
-        for _ in train(config, data_dir=None, checkpoints=None, device=_device(), data=data):
+        # what is written is not judged: a task knows the right answers to its own data only
+        for _ in train(config, data_dir=data_dir, device=_device(), data=data, judged=False):
             moments.append(time.perf_counter())
     finally:
         torch.set_num_threads(threads)

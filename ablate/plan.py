@@ -90,13 +90,14 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     for dataset in study.labels:
         rows.extend(_rows(study, dataset, load_task(study.datasets[dataset]).shape(data_dir)))
     by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
+    seconds = {name: _seconds(study, name, of, data_dir) for name, of in by_dataset.items()} if measure_time else None
     return Plan(
         study=study,
         rows=tuple(rows),
         architectures={d: _architectures(study, d).cardinality() for d in study.labels},
         trials=trials_per_dataset(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
-        seconds_per_trial={d: _seconds(study, d, of) for d, of in by_dataset.items()} if measure_time else None,
+        seconds_per_trial=seconds,
     )
 
 
@@ -166,10 +167,14 @@ def _row_name(values: dict[str, Any]) -> str:
     return " ".join(row + axes) or "default"
 
 
-def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow]) -> float:
-    paced = [Paced(model=row.model, train=row.train, size=row.size) for row in rows]
+def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow], data_dir: Path | None) -> float:
     return seconds_per_trial(
-        paced, task=study.task(dataset), shape=rows[0].shape, replicates=study.replicates, protocol=study.protocol
+        [Paced(model=row.model, train=row.train, size=row.size) for row in rows],
+        task=study.task(dataset),
+        shape=rows[0].shape,
+        data_dir=data_dir,
+        replicates=study.replicates,
+        protocol=study.protocol,
     )
 
 

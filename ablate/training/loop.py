@@ -40,6 +40,7 @@ class _Trial:
     shape: InputShape
     parts: Parts
     group: RowGroup
+    judged: bool
 
 
 def train(
@@ -49,16 +50,18 @@ def train(
     checkpoints: Path | None = None,
     device: str = "cpu",
     data: Data | None = None,
+    judged: bool = True,
 ) -> Iterator[Report]:
     """Train one trial, all its replicates at once, and yield a Report every `report_every` epochs and after the last.
 
     `checkpoints` is the trial's own folder: a checkpoint is on disk before its Report is yielded, and a trial that
     finds one there first yields that Report again, then goes on, on the CPU bit for bit as if it had not stopped.
-    `data` replaces what the task would load. A replicate whose loss or gradient is not finite is frozen, its
-    metrics become NaN; when none is left, the Report that says so is the last. Torch's thread count and global random
-    state are left alone. Raises CheckpointError, DataError and RegistryError.
+    `data` replaces what the task would load; with `judged` False, what a model writes is not looked at. A replicate
+    whose loss or gradient is not finite is frozen, its metrics become NaN; when none is left, the Report that says so
+    is the last. Torch's thread count and global random state are left alone. Raises CheckpointError, DataError and
+    RegistryError.
     """
-    trial = _prepare(config, data_dir=data_dir, device=device, data=data)
+    trial = _prepare(config, data_dir=data_dir, device=device, data=data, judged=judged)
     last, wall_seconds = 0, 0.0
     saved = checkpoint.newest(checkpoints, config, repair=True) if checkpoints is not None else None
     if saved is not None:
@@ -91,7 +94,7 @@ def train(
         yield report
 
 
-def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: Data | None) -> _Trial:
+def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: Data | None, judged: bool) -> _Trial:
     task = load_task(config.task)
     shape = task.shape(data_dir)
     data = task.load(data_dir) if data is None else data
@@ -109,7 +112,7 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
         device=device,
     )
     check_decoding(task, data, group, config)
-    return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group)
+    return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group, judged=judged)
 
 
 def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
@@ -168,7 +171,7 @@ def _evaluated(trial: _Trial, samples: Samples) -> dict[str, Tensor]:
 
 def _written(trial: _Trial, samples: Samples, part: str) -> dict[str, Tensor]:
     """Return the task's metrics of what the replicates write, none for a task without."""
-    if not isinstance(trial.task, Decoded):
+    if not trial.judged or not isinstance(trial.task, Decoded):
         return {}
     return corpus_metrics(trial.group, trial.task, trial.data, samples, part=part, shape=trial.shape, batch=BATCH)
 
