@@ -232,6 +232,44 @@ def test_steps_per_epoch_takes_the_first_batches_of_the_keyed_order() -> None:
         assert torch.equal(epoch_index(many, samples, epoch=1), whole)
 
 
+def drawn(config: TrialConfig) -> dict[str, list[object]]:
+    """Return all that is drawn for a trial's data and epochs."""
+    found = parts(windows(200, 8) if "texts" in config.task.task else stripes(), config)
+    return {
+        "split": [found.train.index.tolist()],
+        "order": [epoch_index(config, found.train, epoch=epoch).tolist() for epoch in (1, 2)],
+        "keys": [key for purpose in ("dropout", "augmentation") for e in (1, 2) for key in keys(config, purpose, e)],
+    }
+
+
+@pytest.mark.parametrize("config", [image_trial(seeds=(3, 4)), trial("build_texts")], ids=["images", "texts"])
+def test_trials_of_the_same_seeds_draw_the_same_whatever_else_differs(config: TrialConfig) -> None:
+    """Else a comparison's differences, paired by seed, would hold the noise of the draws."""
+    other = replace(
+        config,
+        key=replace(config.key, number=9),
+        model=config.model.model_copy(update={"width": 4}),
+        train=config.train.model_copy(update={"learning_rate": 0.5}),
+        variant="other",
+    )
+    assert drawn(other) == drawn(config)
+    elsewhere = replace(config, key=replace(config.key, dataset="elsewhere"))
+    for changed in (elsewhere, replace(config, study_seed=8), replace(config, seeds=(5, 6))):
+        assert all(drawn(changed)[name] != rule for name, rule in drawn(config).items())
+    assert len(set(drawn(config)["keys"])) == 8
+
+
+def test_a_share_of_a_text_keeps_windows_from_all_of_what_is_held_out() -> None:
+    config = with_task(trial("build_texts"), validation=0.5)
+    whole, share = (parts(windows(400, 8), with_task(config, share=s)) for s in (1.0, 0.25))
+    kept = round(0.25 * whole.validation.index.shape[1])
+    assert share.validation.index.shape[1] == kept
+    assert share.validation.index[0].tolist() == [
+        int(whole.validation.index[0, i * whole.validation.index.shape[1] // kept]) for i in range(kept)
+    ]
+    assert torch.equal(share.train.index, whole.train.index[:, : round(0.25 * whole.train.index.shape[1])])
+
+
 def test_evaluated_pairs_are_sorted_by_length_and_all_there() -> None:
     samples = parts(translation(), trial("build_pairs")).validation
     assert samples.pairs is not None
