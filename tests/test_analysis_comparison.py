@@ -85,6 +85,40 @@ def test_the_difference_from_the_baseline_is_scipys_paired_interval() -> None:
     assert cell(table, "qkv")["baseline_difference"] is None
 
 
+def test_seeds_are_paired_by_their_number_whatever_their_place_in_a_trial() -> None:
+    study = make_study(replicates=4)
+    trials, reports = plant(study)
+    expected = cell(cells(study, trials, reports), "kv")
+    own = trials.filter(pl.col("variant") == "kv").select("dataset", "trial", turned=True)
+    turned = reports.join(own, on=["dataset", "trial"], how="left").with_columns(
+        seed=pl.col("seed") + 5, replicate=pl.when("turned").then(3 - pl.col("replicate")).otherwise("replicate")
+    )
+    found = cell(cells(study, trials, turned.drop("turned").reverse()), "kv")
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("lacking", ["qkv", "kv"])
+def test_a_seed_that_one_variant_lacks_does_not_enter_the_difference(lacking: str) -> None:
+    study = make_study()
+    trials, reports = plant(study)
+    number = trials.filter(pl.col("variant") == lacking, pl.col("dataset") == "long")["trial"][1]
+    lost = (pl.col("dataset") == "long") & (pl.col("trial") == number) & (pl.col("seed") == 1)
+    found = cell(cells(study, trials, reports.filter(~lost)), "kv")
+    differences = (by_seed(study, "kv") - by_seed(study, "qkv"))[[0, 2]]
+    assert found["baseline_difference"] == pytest.approx(differences.mean())
+    assert found["n"] == (2 if lacking == "kv" else 3)
+
+
+def test_of_a_configuration_that_was_trained_twice_the_later_trial_counts() -> None:
+    study = make_study()
+    trials, reports = plant(study)
+    expected = cells(study, trials, reports)
+    later = trials.with_columns(trial=pl.col("trial") + 1000)
+    earlier = trials.with_columns(state=pl.lit("FAIL"))
+    again = cells(study, pl.concat([later, earlier]), reports.with_columns(trial=pl.col("trial") + 1000))
+    assert again.equals(expected)
+
+
 def test_every_data_set_of_a_column_weighs_alike() -> None:
     text = FILE.replace("images: [vision]", "images: [vision, short]")
     study = make_study(text)

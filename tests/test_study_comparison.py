@@ -94,6 +94,28 @@ def test_scale_shrinks_epochs_data_and_grid_and_gives_the_study_another_name(sca
     assert study.fingerprint() != parse_study(FILE).fingerprint()
 
 
+def test_scale_keeps_warm_up_and_reports_within_the_shrunk_trial_and_multiplies_a_share() -> None:
+    """A warm-up in epochs shrinks as epochs do; one in steps also as a data set's steps do."""
+    own = "epochs: 20, steps_per_epoch: 40, report_every: 6, schedule: {name: cosine, warmup_epochs: 4}"
+    text = FILE.replace("epochs: 20, schedule: {name: cosine, warmup_steps: 100}", own)
+    study = parse_study(text.replace("length: 64}", "length: 64, share: 0.5}") + "scale: 0.25\n")
+    _, task, train = study.configs("long", study.design("long")[0])
+    assert (task.share, study.task("short").share) == (0.125, 0.25)
+    assert (train.epochs, train.schedule.warmup_epochs) == (5, 1.0)
+    assert (train.steps_per_epoch, train.report_every) == (10, 5)
+    least = parse_study(text + "scale: 0.001\n")
+    train = least.configs("short", least.design("short")[0])[2]
+    assert (train.epochs, train.steps_per_epoch, train.report_every) == (1, 1, 1)
+    assert train.schedule.warmup_epochs == pytest.approx(4 / 20)
+
+
+def test_scale_keeps_configurations_from_all_of_the_grid() -> None:
+    kept = parse_study(FILE + "scale: 0.5\n").design("short")
+    whole = parse_study(FILE).design("short")
+    assert list(kept) == [*whole[0:3], *whole[6:9]]  # of four configurations of three variants the 1st and the 3rd
+    assert {row["model.depth"] for row in kept} == {2, 4}
+
+
 def test_what_is_published_and_what_runs_does_not_make_trials_incomparable() -> None:
     study = parse_study(FILE)
     assert parse_study(FILE.replace("0.698", "0.7")).fingerprint() == study.fingerprint()
