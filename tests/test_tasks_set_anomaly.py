@@ -177,6 +177,11 @@ class TestData:
         together = torch.cat([train.features, validation.features])
         assert len(together.unique(dim=0)) == 90
 
+    def test_half_of_each_class_may_be_held_out(self, folder: Path, weights: Path) -> None:
+        train, _, validation = _features(_task(weights, validation=0.5).load(folder))
+        assert train.members.counts.tolist() == validation.members.counts.tolist() == [15, 15, 15]
+        assert len(torch.cat([train.features, validation.features]).unique(dim=0)) == 90
+
     def test_targets_are_the_places_of_the_anomalies(self, data: Data) -> None:
         for _, inputs, targets in data.splits():
             assert isinstance(inputs, AnomalySets)

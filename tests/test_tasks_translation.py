@@ -208,6 +208,19 @@ class TestData:
         assert torch.equal(data.validation_targets, data.train_targets[1:])
         assert torch.equal(data.test_targets, data.train_targets[3:])
 
+    @pytest.mark.parametrize("part", ["val", "test_2016_flickr"])
+    def test_the_longest_sentence_may_be_one_that_is_not_trained_on(self, small: Path, part: str) -> None:
+        for language, line in (("de", "Ein Hund läuft" + " und läuft" * 9), ("en", "A dog runs" + " and runs" * 8)):
+            lines = [*_lines(small, f"{part}.{language}")[:-1], line]
+            (small / "multi30k" / f"{part}.{language}").write_text("".join(f"{one}\n" for one in lines))
+        data, shape = _task().load(small), _task().shape(small)
+        assert (shape.source_tokens, shape.tokens) == (21, 20)
+        split = {"val": "validation", "test_2016_flickr": "test"}[part]
+        found = {name: (inputs, targets) for name, inputs, targets in data.splits()}
+        assert {(x.shape[1], y.shape[1]) for x, y in found.values()} == {(21, 20)}
+        assert int(found[split][0][-1, -1]) != PAD  # type: ignore[index]
+        assert int(found[split][1][-1, -1]) == END
+
     def test_text_comes_back(self, small: Path) -> None:
         task = _task()
         assert task.decode(_task("multi30k_en_de").encode("Two dogs sleep", small), small) == "Two ⁇ sleep"
