@@ -15,6 +15,7 @@ from torch import Tensor
 from ablate.config import TaskConfig, TrainConfig
 from ablate.errors import DataError
 from ablate.tasks import Data
+from ablate.tasks.anomaly_sets import AnomalySets, members
 from ablate.training import train
 from ablate.training.order import epoch_index, keys
 from ablate.training.parts import Parts, split
@@ -230,6 +231,18 @@ def test_steps_per_epoch_takes_the_first_batches_of_the_keyed_order() -> None:
         assert torch.equal(first, whole[:, :48])
         many = replace(config, train=config.train.model_copy(update={"steps_per_epoch": 1000}))
         assert torch.equal(epoch_index(many, samples, epoch=1), whole)
+
+
+@pytest.mark.parametrize("keyed", [[8, 9], None])
+def test_the_target_of_a_set_is_the_place_of_its_anomaly_in_every_batch(keyed: list[int] | None) -> None:
+    labels = torch.arange(60) % 4
+    sets = AnomalySets(features=torch.arange(60.0)[:, None], members=members(labels, name="train"), name="train")
+    data = Data(train_inputs=sets, train_targets=sets.places, test_inputs=sets, test_targets=sets.places)
+    index = torch.tensor([[4, 9, 30], [1, 1, 2]])
+    for rows in (index, index[:1].expand(2, -1)):
+        batches = list(of(data, rows).batches(rows, 2, keys=keyed))
+        found = torch.cat([x[..., 0].gather(2, y[..., None])[..., 0] for x, y in batches], dim=1)  # type: ignore[index]
+        assert torch.equal(found.long(), rows)
 
 
 def drawn(config: TrialConfig) -> dict[str, list[object]]:
