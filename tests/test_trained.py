@@ -16,6 +16,8 @@ from test_cli import run
 from ablate.drive import search
 from ablate.errors import RequestError
 from ablate.report import write_maps
+from ablate.results import trials_table
+from ablate.review import opened
 from ablate.settings import Settings
 from ablate.tasks import data_folder
 from ablate.trained import attention_maps, continued, trained, translated, write_translations
@@ -93,6 +95,14 @@ def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: Setting
             assert np.allclose(weights, softmax / softmax.sum(-1, keepdims=True), atol=1e-5)
 
 
+def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: Settings) -> None:
+    with opened("words", words) as (ledger, _):
+        table = trials_table(ledger, "words")
+    assert table["val_accuracy"].n_unique() == 3
+    assert trained("words", words).config.key.number == table["trial"][int(table["val_accuracy"].arg_max() or 0)]
+    assert trained("words", words, number=2).config.variant == "K+Pos"
+
+
 def test_what_cannot_be_asked_is_refused_in_one_line(words: Settings) -> None:
     with pytest.raises(RequestError, match=r"trial 9 of study 'words': no such trial"):
         trained("words", words, number=9)
@@ -132,4 +142,10 @@ def test_bleu_is_that_of_sacrebleus_own_command_and_of_the_report(tmp_path: Path
     assert float(printed) == pytest.approx(written.bleu, abs=1e-9)
     lines = written.hypotheses.read_text().splitlines()
     assert len(lines) == written.sentences == round(0.004 * 1014)
+    published = (data_folder(shared) / "multi30k" / "val.en").read_text(encoding="utf-8").split("\n")
+    assert written.references.read_text().splitlines() == [published[i * 1014 // 4] for i in range(4)]
+    with opened("pairs", settings) as (ledger, _):
+        (reported,) = trials_table(ledger, "pairs")["val_bleu"]
+    assert written.bleu == pytest.approx(reported, abs=1e-9)
+    assert reported > 0
     assert translated(asked, ["Ein Mann."])[0] != ""
