@@ -138,6 +138,8 @@ def test_a_row_that_sets_a_default_again_is_another_study() -> None:
         (("mnist: [mnist]", "mnist: [mnst]"), "compare.columns.mnist", "Did you mean 'mnist'"),
         (("{qkv: 0.698", "{q: 0.698"), "compare.published.val_accuracy.reverse", "not known here"),
         (("      reverse: {qkv", "      revers: {qkv"), "compare.published.val_accuracy", "Did you mean 'reverse'"),
+        (("    val_accuracy:\n", "    val_acuracy:\n"), "compare.published.val_acuracy", "Did you mean 'val_accuracy'"),
+        (("replicates: 3", "replicates: 3\nscheduler: {name: asha}"), "scheduler", "whole design"),
         (("[mnist], model: {depth: 3}", "[mnit], model: {depth: 3}"), "settings.0.datasets", "Did you mean 'mnist'"),
         (("replicates: 3", "replicates: 3\nonly: [shorts]"), "only", "Did you mean 'short'"),
         (("replicates: 3", "replicates: 3\nsampler: {name: tpe}"), "sampler", "whole design"),
@@ -149,6 +151,11 @@ def test_a_fault_is_named_with_its_place(change: tuple[str, str], place: str, ru
     assert change[0] in FILE
     found = faults(FILE.replace(*change))
     assert any(place in line and rule in line for line in found), found
+
+
+def test_a_comparison_needs_rows() -> None:
+    (found,) = [line for line in faults("study: a\ndatasets: [digits]\ncompare: {baseline: a}\n") if "compare" in line]
+    assert "needs `variants` or `parts` to compare" in found
 
 
 def test_a_design_needs_a_comparison() -> None:
