@@ -20,7 +20,7 @@ from ablate.results import trials_table
 from ablate.review import opened
 from ablate.settings import Settings
 from ablate.tasks import data_folder
-from ablate.trained import attention_maps, continued, trained, translated, write_translations
+from ablate.trained import BlockMaps, attention_maps, continued, trained, translated, write_translations
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUMBERS = """\
@@ -93,6 +93,17 @@ def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: Setting
             seen = np.where(np.tril(np.ones((16, 16))) > 0, s, -np.inf)
             softmax = np.exp(seen - seen.max(-1, keepdims=True))
             assert np.allclose(weights, softmax / softmax.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_a_long_title_is_broken_into_lines_above_the_maps(tmp_path: Path) -> None:
+    block = BlockMaps(name="block-1", similarity=np.eye(4)[None], weights=np.full((1, 4, 4), 0.25))
+    sizes = []
+    for title in ("short", "a study whose name and variant are wider than the one head of its network, by far"):
+        path = write_maps([block], tmp_path, title=title)[0]
+        sizes.append(np.frombuffer(path.read_bytes()[16:24], dtype=">u4"))  # a PNG's width and height
+    (width, height), (same, taller) = sizes
+    assert same == width
+    assert taller > height
 
 
 def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 ROWS = ("similarity s", "attention softmax(s)")
 INCHES = 2.6  # side of one map
+TITLE_CHARACTERS, TITLE_LINE = 11.5, 0.17  # of a title: characters to an inch, inches of a line
 
 
 class Maps(Protocol):
@@ -62,7 +64,9 @@ def _drawn(block: Maps, title: str) -> Figure:
 
     heads = block.weights.shape[0]
     figure = Figure(figsize=(INCHES * heads + 1.2, 2 * INCHES + 0.9), layout="constrained")
-    figure.suptitle(f"{title}, {block.name.replace('-', ' ')}", fontsize=10)
+    lines = textwrap.wrap(f"{title}, {block.name.replace('-', ' ')}", int(TITLE_CHARACTERS * figure.get_figwidth()))
+    figure.set_figheight(figure.get_figheight() + TITLE_LINE * (len(lines) - 1))
+    figure.suptitle("\n".join(lines), fontsize=10)
     axes = figure.subplots(2, heads, squeeze=False)
     reach = float(np.abs(block.similarity).max()) or 1.0
     styles = (
