@@ -28,12 +28,17 @@ def plan_lines(plan: Plan) -> RenderableType:
 
 def _lines(plan: Plan, shown: Plan) -> list[str]:
     lines = []
+    if plan.study.scale != 1:
+        lines += [f"Scaled {plan.study.scale:g}: trials, epochs and time are of {plan.study.name}; Q counts all data."]
     for dataset, count in plan.trials.items():
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        text = f"{dataset}: {count} trials of up to {_epochs(plan, dataset)} epochs"
-        text += f" over {total:,} architectures{some}." if total is not None else "."
+        text = f"{dataset}: {_counted(count, 'trial')} of up to {_counted(_epochs(plan, dataset), 'epoch')}"
+        if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
+            text += f", of {_counted(total, 'architecture')} in full."
+        else:
+            text += f" over {_counted(total, 'architecture')}{some}." if total is not None else "."
         if plan.seconds_per_trial is not None:
             text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
         lines.append(text)
@@ -46,6 +51,10 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
     return lines
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _epochs(plan: Plan, dataset: str) -> int:
