@@ -76,7 +76,7 @@ def test_the_page_begins_with_protocol_and_scale_and_counts_the_design(written: 
     text = Reader(path.read_text(encoding="utf-8")).text
     begin = text[text.index("Protocol") : text.index("rebuilt by")]
     assert begin.startswith("Protocol paper: validation used the test split")
-    assert "Scaled 0.5: epochs, training data and the configurations averaged over are cut to 50%" in begin
+    assert "Scaled 0.5: epochs, data (validation too) and the configurations averaged over are cut to 50%" in begin
     assert "14 planned, none chosen and none stopped early: 13 complete, 1 failed" in begin
     assert "study seed 0; every trial on 3 seeds (0, 1, 2)" in begin
     assert "Published figures Table 2" in begin
@@ -217,6 +217,20 @@ def test_what_does_not_fit_is_left_out_and_named() -> None:
     assert "Left out" not in terminal(study, *plant(study, state=became), 110)
 
 
+def test_long_names_are_folded_before_the_parameters_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARAMS, "k, and a name of two lines", 10_000)
+    study = make_study(FILE.replace("{name: k,", "{name: 'k, and a name of two lines',"))
+    shown = terminal(study, *plant(study), 72)
+    assert "\n  k, and a name" in shown
+    assert "Left out at this width: ours − published.\n" in shown
+
+
+def said(study: Any, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, list[str]]:
+    """Return the answers by column, each as one sentence."""
+    found = answers(study, cells(study, trials, reports))
+    return {column: [f"{name} {rest}" for name, rest in pieces] for column, pieces in found}
+
+
 def parts_with(monkeypatch: pytest.MonkeyPatch, differences: dict[str, list[float]], **changes: Any) -> list[str]:
     """Return the answers of a planted leave-one-out study with these differences by seed."""
     for name, size in PARTS_PARAMS.items():
@@ -225,7 +239,7 @@ def parts_with(monkeypatch: pytest.MonkeyPatch, differences: dict[str, list[floa
     trials, reports = plant(
         study, value=lambda variant, dataset, others, seed: 0.9 + differences.get(variant, [0] * 3)[seed]
     )
-    ((column, sentences),) = answers(study, cells(study, trials, reports))
+    ((column, sentences),) = said(study, trials, reports).items()
     assert column == "digits"
     return sentences
 
@@ -245,6 +259,34 @@ def test_an_answer_says_what_a_part_saves_and_costs(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_an_answer_trusts_no_interval_without_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first, second) = parts_with(monkeypatch, {"without-mlp": [0.05] * 3, "without-positions": [0.0] * 3})
+    why = "(the same in each of 3 seeds, as can happen with few samples: the interval has no width)."
+    assert first.endswith(f"gains 5.00 points {why}")
+    assert second.endswith(f"differs by less than 0.01 points {why}")
+
+
+def test_an_answer_counts_parameters_where_a_percentage_would_say_100(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARTS_PARAMS, "without-positions", 31_060)
+    assert "the network has 60 parameters more than the complete one" in parts_with(monkeypatch, {})[1]
+
+
+def test_a_study_of_some_data_sets_says_which_are_missing() -> None:
+    study = make_study(only=["short"])
+    trials, reports = plant(study)
+    assert "1 of 3 data sets of the file; not run: long, vision" in " ".join(terminal(study, trials, reports).split())
+    assert (
+        said(study, trials, reports)["lists"][0]
+        .split(" Published")[0]
+        .endswith("; mean over 1 of 2 data sets (short)).")
+    )
+
+
+def test_equal_published_figures_are_said_to_be_equal() -> None:
+    study = make_study(FILE.replace("value: 0.705", "value: 0.698"))
+    assert said(study, *plant(study))["lists"][0].endswith("Published: the same figure for both.")
+
+
 def test_an_answer_about_a_loss_says_higher_or_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = {"baseline": "complete", "metrics": ["val_loss"]}
     (first, _) = parts_with(monkeypatch, {"without-mlp": [-0.01, -0.02, -0.03]}, compare=compare)
@@ -255,7 +297,7 @@ def test_an_answer_about_a_loss_says_higher_or_lower(monkeypatch: pytest.MonkeyP
 
 def test_an_answer_sets_the_published_difference_beside_ours() -> None:
     study = make_study()
-    by_column = dict(answers(study, cells(study, *plant(study))))
+    by_column = said(study, *plant(study))
     assert by_column["lists"][0].startswith("kv has 66.7% of the parameters of qkv and loses")
     assert by_column["lists"][0].endswith("Published: gains 0.70 points.")
     assert "Published" not in by_column["images"][0]
@@ -271,7 +313,7 @@ def test_an_answer_without_a_number_says_why(who: str, why: str) -> None:
         gone = (variant, dataset, seed) == (who, "short", 1) and set(others.values()) == {2}
         return math.nan if gone else 0.5
 
-    found = dict(answers(study, cells(study, *plant(study, value=value))))["lists"][0]
+    found = said(study, *plant(study, value=value))["lists"][0]
     assert found.startswith(f"kv has 66.7% of the parameters of qkv and has no difference to name: {why}")
 
 
@@ -279,9 +321,9 @@ def test_many_columns_name_the_cheapest_close_variant_and_the_smallest() -> None
     text = FILE.replace("columns: {lists: [short, long], images: [vision]}", "columns: {%s}")
     text = text % ", ".join(f"c{i}: [short, long]" for i in range(8))
     study = make_study(text.replace("      lists: {qkv: 0.698", "      c0: {qkv: 0.698").replace("lists: {", "c0: {"))
-    found = answers(study, cells(study, *plant(study)))
+    found = said(study, *plant(study))
     assert len(found) == 8
-    for _, (close, smallest) in found:
+    for close, smallest in found.values():
         assert close.startswith("Cheapest within 1 point: kv has 66.7%")
         assert smallest.startswith("Smallest: k has 33.3%")
 

@@ -11,6 +11,7 @@ import polars as pl
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,8 +23,9 @@ from ablate.sections import Compare
 from ablate.study import Study
 
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-EXACT = 1_000_000  # parameters from here on are rounded in a terminal
+EXACT = 100_000_000  # parameters from here on are rounded in a terminal
 WIDEST_VARIANT, WIDEST_BASELINE = 30, 15  # characters in a terminal
+FOLDED_VARIANTS = (26, 22, 19)  # where that keeps the parameters in the table
 
 
 @dataclass(kw_only=True)
@@ -67,7 +69,10 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The cells of one metric: rows by column, footnotes, and which parts occur at all."""
+    """The cells of one metric: rows by column, footnotes, and which parts occur at all.
+
+    `planned` holds the different numbers of configurations that cells are averaged over.
+    """
 
     metric: str
     rows: Mapping[str, list[Shown]]
@@ -75,6 +80,7 @@ class Block:
     published: bool
     incomplete: bool
     paired: bool
+    planned: tuple[int, ...]
     seeds: tuple[int, ...]
 
 
@@ -99,6 +105,7 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> Block:
         published=bool(there["published"].is_not_null().any()),
         incomplete=bool((there["configurations"] < there["planned"]).any()),
         paired=bool((there["variant"] != compared(study).baseline).any()) and metric not in CONSTANTS,
+        planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
         seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
     )
 
@@ -153,25 +160,40 @@ def scale_text(study: Study) -> str:
     if study.scale == 1:
         return ""
     return (
-        f"scaled {study.scale:g}: epochs, training data and the configurations averaged over are cut to "
+        f"scaled {study.scale:g}: epochs, data (validation too) and the configurations averaged over are cut to "
         f"{100 * study.scale:g}% (at least one of each); every number is marked *, none is one of the full study"
     )
 
 
-def metric_text(study: Study, found: Block) -> str:
-    """Return in one sentence what the numbers of a metric are."""
-    name = spoken(found.metric)
+def missing_text(study: Study) -> str:
+    """Return which data sets of the file are not part of this study, or nothing."""
+    missing = [printable(label) for label in study.datasets if label not in study.labels]
+    if not missing:
+        return ""
+    return f"{len(study.labels)} of {len(study.datasets)} data sets of the file; not run: {', '.join(missing)}"
+
+
+def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
+    """Return in one sentence what the numbers of a metric are; `sign` is how intervals are written."""
+    name, averaged = spoken(found.metric), _averaged(found)
     name = f"{name[:1].upper()}{name[1:]}"
     if found.metric in CONSTANTS:
-        return f"{name}, mean over configurations."
-    text = f"{name} after the last epoch, mean over configurations and seeds"
+        return f"{name}, mean over {averaged}." if averaged else f"{name}."
+    text = f"{name} after the last epoch, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
-        text += f"; intervals (±) are 95% Student t over {seeds} seeds"
+        text += f"; intervals{sign} are 95% Student t over {seeds} seeds"
         text += f", paired by seed against {printable(compared(study).baseline)}" if found.paired else ""
     elif found.seeds:
         text += "; one seed has no interval"
     return f"{text}."
+
+
+def _averaged(found: Block) -> str:
+    """Return `8 configurations`, without the number where cells differ, and nothing where each has just one."""
+    if len(found.planned) != 1 or found.incomplete:
+        return "configurations"
+    return f"{found.planned[0]} configurations" if found.planned[0] > 1 else ""
 
 
 def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
@@ -179,11 +201,11 @@ def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) 
     metric = compared(study).metrics[0]
     found = block(study, cells(study, trials, reports), metric)
     protocol = [protocol_text(study)] if study.protocol == "paper" else []
-    above = [*protocol, *filter(None, [scale_text(study)]), metric_text(study, found)]
+    above = [*protocol, *filter(None, [scale_text(study), missing_text(study)]), metric_text(study, found, sign=" (±)")]
     source = compared(study).source
     below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
     table = _Fitted(found=found, baseline=printable(compared(study).baseline))
-    return Group(*map(Text, above), Text(), table, *map(Text, ["", *below] if below else []))
+    return Group(*map(Text, above), Text(), table, *map(Text, ["", *below]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +217,13 @@ class _Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         dropped: list[str] = []
-        for dropped in ([], ["difference"], ["difference", "params"]):
-            table = self._table(dropped)
+        for dropped, widest in (
+            ([], WIDEST_VARIANT),
+            (["difference"], WIDEST_VARIANT),
+            *((["difference"], folded) for folded in FOLDED_VARIANTS),
+            (["difference", "params"], WIDEST_VARIANT),
+        ):
+            table = self._table(dropped, widest)
             if Measurement.get(console, options.update(max_width=1000), table).maximum <= options.max_width:
                 break
         yield table
@@ -204,7 +231,7 @@ class _Fitted:
             words = {"difference": "ours − published", "params": "parameters"}
             yield Text(f"\nLeft out at this width: {', '.join(words[name] for name in dropped)}.")
 
-    def _table(self, dropped: list[str]) -> Table:
+    def _table(self, dropped: list[str], widest: int) -> Table:
         found = self.found
         against = self.baseline if len(self.baseline) <= WIDEST_BASELINE else "baseline"
         there = {
@@ -217,7 +244,7 @@ class _Fitted:
         }
         headings = {name: text for name, (text, occurs) in there.items() if occurs and name not in dropped}
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        table.add_column("variant", overflow="fold", max_width=WIDEST_VARIANT, vertical="bottom")
+        table.add_column("variant", overflow="fold", max_width=widest, vertical="bottom")
         for text in headings.values():
             table.add_column(Text(text), justify="right", no_wrap=True, vertical="bottom")
         for index, (column, rows) in enumerate(found.rows.items()):
@@ -226,7 +253,7 @@ class _Fitted:
             table.add_row(Text(printable(column), style="bold"))
             for row in rows:
                 cells = _terminal_cells(row)
-                table.add_row(Text(f"  {row.variant}"), *(Text(cells[name]) for name in headings))
+                table.add_row(Padding(Text(row.variant), (0, 0, 0, 2)), *(Text(cells[name]) for name in headings))
         return table
 
 

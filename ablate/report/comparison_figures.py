@@ -71,7 +71,7 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], baseline:
 
     def x(name: str) -> alt.X:
         scale = alt.Scale(zero=False, nice=False, padding=14)
-        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False))
+        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False, labelFlush=12))
 
     ours = [point for point in points if point["ours"] is not None]
     spans = [point for point in ours if point["low"] is not None]

@@ -93,7 +93,7 @@ def _headings(study: Study, found: Block) -> dict[str, str]:
         "mean_against": (f"Against {against}", found.paired and measured),
         "against_interval": ("95% interval", found.paired and measured),
         "correlation": ("Correlation", any(row.correlation != "–" for row in rows)),
-        "complete": ("Complete", True),
+        "complete": ("Complete", found.incomplete or len(found.planned) > 1),
     }
     return {name: heading for name, (heading, occurs) in there.items() if occurs}
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from ablate.report.comparison import compared, scale_text
+from ablate.report.comparison import compared, missing_text, scale_text
 from ablate.report.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS, STATES
 from ablate.report.numbers import is_share, printable, spoken
 from ablate.report.wording import METHODS, protocol_text, seeds_text
 from ablate.study import COMPLETE, Study
 
+SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
+NO_WIDTH = 1e-9  # of an interval: seeds that agree to the last sample, as with few samples they may
 MOST_SENTENCES = 12  # with more, each column names two variants and the table has the rest
 Row = Mapping[str, Any]
 
@@ -23,6 +25,8 @@ def status_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> l
     """Return the page's first lines: protocol, scale, the design and how much of it is done, seeds, source."""
     scale, source = scale_text(study), printable(compared(study).source)
     lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
+    missing = missing_text(study)
+    lines += [("Data sets", missing)] if missing else []
     lines += [("Trials", trials_text(study, trials)), ("Seeds", seeds_text(study, reports))]
     return [*lines, *([("Published figures", source)] if source else [])]
 
@@ -37,8 +41,11 @@ def trials_text(study: Study, trials: pl.DataFrame) -> str:
     return f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
 
 
-def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[str]]]:
-    """Return for each column of the first metric what each variant, or the telling two, cost and save."""
+def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return for each column of the first metric what each variant, or the telling two, cost and save.
+
+    A sentence comes in two pieces, the second of which begins behind the variant's name.
+    """
     compare = compared(study)
     own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
     found = []
@@ -47,20 +54,23 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[str]]]:
         baseline = next((row for row in rows if row["variant"] == compare.baseline), None)
         others = [row for row in rows if row["variant"] != compare.baseline]
         few = own.height - own["column"].n_unique() <= MOST_SENTENCES
-        chosen = [("", row) for row in others] if few else telling(baseline, others)
-        sentences = [f"{role}{sentence(study, row, baseline, rows)}" for role, row in chosen]
-        found.append((printable(rows[0]["column"]), sentences or ["Nothing is compared here."]))
+        chosen = [("", row) for row in others] if few else telling(study, baseline, others)
+        sentences = [
+            (f"{role}{name}", rest) for role, row in chosen for name, rest in [sentence(study, row, baseline, rows)]
+        ]
+        found.append((printable(rows[0]["column"]), sentences or [("", "Nothing is compared here.")]))
     return found
 
 
-def telling(baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]]:
+def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]]:
     """Return the cheapest variant within a point of the baseline, and the smallest, each with its role."""
     sized = [row for row in others if row["params"] is not None and row["baseline_difference"] is not None]
     if not sized:
         return [("", row) for row in others[:1]]
     share = is_share(sized[0]["metric"])
     margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
-    lost = {row["variant"]: (-1 if share else 1) * row["baseline_difference"] for row in sized}
+    higher = share or any(o.metric == sized[0]["metric"] and o.direction == "maximize" for o in study.objectives)
+    lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
     close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
     allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"
     smallest = min(sized, key=lambda row: float(row["params"]))
@@ -72,17 +82,14 @@ def telling(baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]
     return [(f"Cheapest within {allowance}: ", cheapest), ("Smallest: ", smallest)]
 
 
-def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> str:
-    """Return what a variant saves and loses against the baseline, with interval, seeds and what is published."""
-    effect = _effect(row)
-    size = _size(row, baseline)
+def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> tuple[str, str]:
+    """Return who is meant, and what it saves and loses against the baseline, beside what is published."""
+    size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, compared(study).baseline)}"
     name = printable(compared(study).baseline)
     part = row["variant"].removeprefix("without-")
     if study.parts and part != row["variant"]:
-        begin = f"Without {printable(part)} the network {size.format(name='the complete one')}"
-    else:
-        begin = f"{printable(row['variant'])} {size.format(name='the complete network' if study.parts else name)}"
-    return f"{begin} and {effect}.{_published(row, rows, compared(study).baseline)}"
+        return f"Without {printable(part)}", f"the network {size.format(name='the complete one')} {end}"
+    return printable(row["variant"]), f"{size.format(name='the complete network' if study.parts else name)} {end}"
 
 
 def _size(row: Row, baseline: Row | None) -> str:
@@ -92,6 +99,8 @@ def _size(row: Row, baseline: Row | None) -> str:
         return "is of unknown size"
     if ours == theirs:
         return "has as many parameters as {name}"
+    if abs(ours / theirs - 1) < SAME_SIZE:
+        return f"has {abs(ours - theirs):,.0f}{star} parameters {'more' if ours > theirs else 'fewer'} than {{name}}"
     return f"has {100 * ours / theirs:.3g}%{star} of the parameters of {{name}}"
 
 
@@ -106,10 +115,14 @@ def _effect(row: Row) -> str:
     span = (
         "one seed, no interval" if low is None else f"95% interval {_span(metric, low, high, star)}, {row['n']} seeds"
     )
-    if low is not None and low <= 0 <= high:
+    if low is not None and high - low < NO_WIDTH:
+        span = f"the same in each of {row['n']} seeds, as can happen with few samples: the interval has no width"
+    elif low is not None and low <= 0 <= high:
         span += ": the sign is open"
-    more = f"; {row['compared']} of {row['planned']} configurations" if row["compared"] < row["planned"] else ""
-    return f"{_change(metric, difference, star)} ({span}{more})"
+    remark = row["remark"] or ""
+    if row["compared"] < row["planned"] and "compared over" not in remark:
+        span += f"; {row['compared']} of {row['planned']} configurations"
+    return f"{_change(metric, difference, star)} ({span}{'; ' * bool(remark)}{remark})"
 
 
 def _change(metric: str, difference: float, star: str) -> str:
@@ -126,7 +139,7 @@ def _span(metric: str, low: float, high: float, star: str) -> str:
         return f"{low:.3g}{star} to {high:.3g}{star}".replace("-", "−")
     ends = [100 * low, 100 * high]
     if low <= 0 <= high:
-        return f"from {-ends[0]:.2f}{star} lost to {ends[1]:.2f}{star} gained"
+        return f"from {abs(ends[0]):.2f}{star} lost to {ends[1]:.2f}{star} gained"
     near, far = sorted(map(abs, ends))
     return f"{near:.2f}{star} to {far:.2f}{star}"
 
@@ -137,6 +150,8 @@ def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
     own, other = row["published"], figures.get(baseline)
     if own is None or other is None:
         return ""
+    if own == other:
+        return " Published: the same figure for both."
     change = _change(row["metric"], own - other, "").removeprefix("its ")
     return f" Published: {change}."
 
