@@ -232,10 +232,12 @@ def sample(
 
     settings = Settings(runs_dir=runs_dir, storage=storage, data_dir=data_dir)
     asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     if split is not None:
         written = write_translations(asked, split, output)
         console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
-        command = f"sacrebleu {written.references} -i {written.hypotheses} -b -w 2"
+        files = shlex.quote(str(written.references)), shlex.quote(str(written.hypotheses))
+        command = f"sacrebleu {files[0]} -i {files[1]} -b -w 2"
         console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
     elif asked.shape.source_tokens:
         print("\n".join(translated(asked, [] if prompt is None else [prompt])))
@@ -261,7 +263,9 @@ def maps(
 
     settings = Settings(runs_dir=runs_dir, storage=storage, data_dir=data_dir)
     asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
-    folder = output or settings.home(study) / "maps" / asked.config.key.dataset / f"{asked.config.key.number:06d}"
+    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    key = asked.config.key
+    folder = output or settings.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
     for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
         console.print(str(path), soft_wrap=True, highlight=False)
 
@@ -318,7 +322,8 @@ def _drive(file: Path, settings: Settings, *, scale: float | None = None, only: 
 def _states_table(found: list[Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     columns = ("COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL")
-    table.add_column("study")
+    longest = max((len(study["study"]) for study in found), default=0)
+    table.add_column("study", no_wrap=True, min_width=longest)
     table.add_column("data set")
     for name in columns:
         table.add_column(name.lower(), justify="right")

@@ -11,7 +11,7 @@ from ablate.study import Study
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
     """Yield the faults of `compare`, `parts`, `settings` and `only`."""
-    yield from _unknown("only", study.only or (), study.datasets)
+    yield from _unknown("only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())])
     for index, row in enumerate(study.settings):
         yield from _unknown(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:
@@ -42,10 +42,14 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
         yield from _unknown(path, by_column, columns)
         for column, cells in by_column.items():
             yield from _unknown(f"{path}.{column}", cells, rows)
+            for variant, figure in cells.items():
+                if metric.endswith("accuracy") and not 0 <= figure.value <= 1:
+                    rule = f"an accuracy is a share, not percent: {figure.value / 100:g}?"
+                    yield Fault(path=f"{path}.{column}.{variant}", value=figure.value, rule=rule)
 
 
 def _unknown(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:
-    listed = list(known)
+    listed = list(dict.fromkeys(known))
     for name in names:
         if name not in listed:
             yield Fault(path=path, value=name, rule=f"this name is not known here. {did_you_mean(name, listed)}")

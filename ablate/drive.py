@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from ablate.config import InputShape
-from ablate.errors import RequestError, ResourceError, StudyFailedError, StudyMismatchError, did_you_mean
+from ablate.errors import DataError, RequestError, ResourceError, StudyFailedError, StudyMismatchError, did_you_mean
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Hold, Ledger
 from ablate.models import measure
@@ -87,13 +87,22 @@ def search(
 
 def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
     """Return the shape of every data set; raise DataError or RequestError where one is missing or does not fit."""
-    shapes = {}
+    shapes: dict[str, InputShape] = {}
+    missing: dict[str, str] = {}
     for label in study.labels:
         task = load_task(study.datasets[label])
-        task.check(data_dir)
+        try:
+            task.check(data_dir)
+        except DataError as error:
+            missing[label] = str(error)
+            continue
         shapes[label] = task.shape(data_dir)
         if isinstance(task, Classification | Decoded):
             _refuse_unknown_metrics(study, label, task, shapes[label])
+    if missing:
+        here = " ".join(f"--dataset {label}" for label in shapes) if study.compare is not None else ""
+        hint = [f"To compare on those that are here: {here}"] if here else []
+        raise DataError("\n".join([*dict.fromkeys(missing.values()), *hint]))
     return shapes
 
 
@@ -170,8 +179,9 @@ def _say_what_was_found(ledger: Ledger, study: Study, console: Console) -> None:
         return
     finished = sum(t.state.finished for t in trials)
     going_on = [t for t in trials if t.state is TrialState.RUNNING]
+    count = f"{len(trials)} trial{'s' * (len(trials) != 1)}"
     console.print(
-        f"Study {study.name!r} goes on: {len(trials)} trials in the ledger, {finished} finished, "
+        f"Study {study.name!r} goes on: {count} in the ledger, {finished} finished, "
         f"{len(going_on)} were running and continue from their last checkpoint."
     )
 

@@ -94,7 +94,7 @@ class Progress:
             table.add_column(name, justify="right")
         members = self._front(dataset)
         for member in members[:FRONT_ROWS]:
-            table.add_row(str(member.config.key.number), *(f"{value:,.6g}" for value in member.values))
+            table.add_row(str(member.config.key.number), *map(_number, member.values))
         if len(members) > FRONT_ROWS:
             table.add_row(f"and {len(members) - FRONT_ROWS} more")
         return table
@@ -106,7 +106,7 @@ class Progress:
             return "no finished trial yet"
         leader = members[0]
         named = zip(self._study.objectives, leader.values, strict=True)
-        values = ", ".join(f"{objective.metric} {value:,.6g}" for objective, value in named)
+        values = ", ".join(f"{objective.metric} {_number(value)}" for objective, value in named)
         return f"{values} (trial {leader.config.key.number})"
 
     def _total(self, dataset: str) -> int:
@@ -124,11 +124,15 @@ class Progress:
         if left <= 0:
             return "finishing"
         if finished < FINISHED_BEFORE_ESTIMATE:
-            return f"{left} trials to go"
+            return f"{left} trial{'s' * (left != 1)} to go"
         return f"about {_duration(left * (self._clock() - self._started) / finished)} to go"
 
     def _elapsed(self) -> str:
         return _duration(self._clock() - self._started)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:,.6g}"
 
 
 def _duration(seconds: float) -> str:

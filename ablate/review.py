@@ -108,7 +108,7 @@ def _covered(study: Study, trials: pl.DataFrame) -> Study:
     """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
     if study.only is None:
         return study
-    there = {*study.only, *trials["dataset"]}
+    there = {*study.labels, *trials["dataset"]}
     return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
 
 

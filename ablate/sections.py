@@ -176,7 +176,11 @@ class Figure(Section):
 
 
 def _figure(value: Any) -> Any:
-    return {"value": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return {"value": value}
+    if not isinstance(value, (dict, Figure)):
+        raise ValueError("a published figure is a number, or {value: number, note: text}")
+    return value
 
 
 Cell = Annotated[Figure, BeforeValidator(_figure, json_schema_input_type=float | Figure)]

@@ -101,8 +101,12 @@ class Study(Section):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the labels of the data sets that run, in the file's order."""
-        return tuple(label for label in self.datasets if self.only is None or label in self.only)
+        """Return the labels of the data sets that run, in the file's order; `only` may name columns too."""
+        if self.only is None:
+            return tuple(self.datasets)
+        columns = self.compare.columns if self.compare is not None else {}
+        asked = {label for name in self.only for label in columns.get(name, (name,))} | set(self.only)
+        return tuple(label for label in self.datasets if label in asked)
 
     @cached_property
     def rows(self) -> tuple[Variant, ...]:

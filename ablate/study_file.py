@@ -20,7 +20,9 @@ from ablate.sections import (
     Confirm,
     Constraint,
     DatasetSettings,
+    Figure,
     Objective,
+    Part,
     SamplerConfig,
     SchedulerConfig,
     Variant,
@@ -223,6 +225,8 @@ def _known_keys(path: _Path) -> list[str]:
         "constraints": Constraint,
         "variants": Variant,
         "settings": DatasetSettings,
+        "parts": Part,
+        "published": Figure,
         "compare": Compare,
         "datasets": TaskConfig,
     }

@@ -45,7 +45,9 @@ class Trained:
     def title(self) -> str:
         """Return in short what was trained."""
         variant = f", {self.config.variant}" if self.config.variant else ""
-        return f"{self.config.key}{variant}, replicate {self.replicate}"
+        seed = self.config.seeds[self.replicate]
+        judged = ", validated on the test split" if self.config.protocol == "paper" else ""
+        return f"{self.config.key}{variant}, replicate {self.replicate} (seed {seed}){judged}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +215,10 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
     if number is not None:
         rows = rows.filter(pl.col("trial") == number)
         if rows.height != 1:
-            rule = "no such trial" if not rows.height else f"several data sets have one: {', '.join(rows['dataset'])}"
-            raise RequestError(f"trial {number} of study {study.name!r}: {rule}. Type --dataset to say which.")
+            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
+            raise RequestError(
+                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
+            )
         return rows["dataset"][0], number
     objective = study.objectives[0]
     complete = rows.filter(pl.col("state") == TrialState.COMPLETE)

@@ -181,3 +181,14 @@ def test_the_search_walks_the_design_once_in_order_and_goes_on_where_it_stood(tm
         keyed = {c.key.number: dict(c.parameters) for c in (*walked, *rest) if c.key.dataset == label}
         assert [keyed[n] for n in sorted(keyed)] == list(study.design(label))
         assert all(c.seeds == (0, 1, 2) for c in walked)
+
+
+def test_a_column_stands_for_its_data_sets() -> None:
+    assert parse_study(FILE + "only: [reverse]\n").labels == ("short", "long")
+    assert parse_study(FILE + "only: [mnist, short]\n").labels == ("short", "mnist")
+
+
+def test_an_accuracy_in_percent_is_refused() -> None:
+    (fault,) = faults(FILE.replace("kv: {value: 0.705", "kv: {value: 70.5"))
+    assert "compare.published.val_accuracy.reverse.kv = 70.5: an accuracy is a share, not percent: 0.705?" in fault
+    assert "a number, or {value: number, note: text}" in faults(FILE.replace("qkv: 0.698", "qkv: high"))[0]

@@ -115,7 +115,7 @@ def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_
 
 
 def test_what_cannot_be_asked_is_refused_in_one_line(words: Settings) -> None:
-    with pytest.raises(RequestError, match=r"trial 9 of study 'words': no such trial"):
+    with pytest.raises(RequestError, match=r"trial 9 of study 'words': there is no such trial"):
         trained("words", words, number=9)
     with pytest.raises(RequestError, match=r"no data set 'word'\. Did you mean 'words'"):
         trained("words", words, dataset="word")
@@ -132,7 +132,7 @@ def test_the_commands_print_text_and_write_pictures(words: Settings, capfd: pyte
     place = ("--runs-dir", str(words.runs_dir))
     code, out, _ = run(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
     assert (code, len(trained("words", words).task.encode(out, None))) == (0, 13)
-    code, out, _ = run(capfd, "maps", "words", "--trial", "1", *place)
+    code, out, _ = run(capfd, "maps", "words", "--trial", "1", "--sample", "2", *place)
     files = [Path(line) for line in out.split()]
     assert code == 0
     assert [f.name for f in files] == ["block-1.png", "block-2.png", "maps.npz"]

@@ -85,7 +85,8 @@ def spoken(metric: str) -> str:
     if metric in words:
         return words[metric]
     prefix, _, rest = metric.partition("_")
-    return f"{ {'val': 'validation', 'train': 'training'}.get(prefix, prefix) } {rest.replace('_', ' ')}".strip()
+    first = {"val": "validation", "train": "training"}.get(prefix, prefix)
+    return f"{first} {rest.replace('_', ' ').replace('bleu', 'BLEU')}".strip()
 
 
 def short_name(parameter: str) -> str:
