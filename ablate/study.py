@@ -156,7 +156,11 @@ class Study(Section):
     def task(self, dataset: str) -> TaskConfig:
         """Return a data set as its trials see it, scaled with the study."""
         task = self.datasets[dataset]
-        return task if self.scale == 1 else task.model_copy(update={"share": task.share * self.scale})
+        if self.scale == 1:
+            return task
+        limit = task.train_limit
+        shrunk = None if limit is None else max(round(self.scale * limit), 1)
+        return task.model_copy(update={"share": task.share * self.scale, "train_limit": shrunk})
 
     def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the parameters of every trial of a finite space, all variants of one configuration together.

@@ -88,6 +88,8 @@ def test_scale_shrinks_epochs_data_and_grid_and_gives_the_study_another_name(sca
     assert len(study.design("short")) == 3 * configurations
     _, task, train = study.configs("short", study.design("short")[0])
     assert task.share == scale
+    limited = parse_study(FILE.replace("length: 16}", "length: 16, train_limit: 900}") + f"scale: {scale}\n")
+    assert limited.task("short").train_limit == round(900 * scale)
     assert train.epochs == max(round(20 * scale), 1)
     assert train.schedule.warmup_steps == round(100 * scale * train.epochs / 20)
     assert study.name == f"table-scale-{scale:g}"
