@@ -234,6 +234,8 @@ def sample(
     asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
     errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     if split is not None:
+        if asked.config.protocol == "paper" and split == "validation":
+            errors.print("protocol: paper: the study's own val_bleu is that of --split test", style="dim")
         written = write_translations(asked, split, output)
         console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
         files = shlex.quote(str(written.references)), shlex.quote(str(written.hypotheses))

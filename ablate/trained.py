@@ -46,8 +46,7 @@ class Trained:
         """Return in short what was trained."""
         variant = f", {self.config.variant}" if self.config.variant else ""
         seed = self.config.seeds[self.replicate]
-        judged = ", validated on the test split" if self.config.protocol == "paper" else ""
-        return f"{self.config.key}{variant}, replicate {self.replicate} (seed {seed}){judged}"
+        return f"{self.config.key}{variant}, replicate {self.replicate} (seed {seed})"
 
 
 @dataclass(frozen=True, kw_only=True)

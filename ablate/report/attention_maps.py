@@ -61,6 +61,7 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
 def _drawn(block: Maps, title: str) -> Figure:
     """Return one block's maps; similarities share a scale that is symmetric about zero, weights begin at zero."""
     from matplotlib.figure import Figure  # half a second to import, and only pictures need it
+    from matplotlib.ticker import MaxNLocator
 
     heads = block.weights.shape[0]
     figure = Figure(figsize=(INCHES * heads + 1.2, 2 * INCHES + 0.9), layout="constrained")
@@ -78,6 +79,8 @@ def _drawn(block: Maps, title: str) -> Figure:
             axis = axes[row, head]
             image = axis.imshow(values[head], interpolation="nearest", **style)
             axis.set_title(f"{name}, head {head + 1}", fontsize=8)
+            for scale in (axis.xaxis, axis.yaxis):
+                scale.set_major_locator(MaxNLocator(8, integer=True))
             axis.tick_params(labelsize=7)
             if head == 0:
                 axis.set_ylabel("token that looks", fontsize=8)
