@@ -104,9 +104,21 @@ def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShap
     return samples if steps is None else min(samples, steps * training.batch_size)
 
 
+_known: dict[str, float] = {}  # lists of one length are timed once, whatever is done to them
+
+
 def _seconds_per_sample(
     row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
 ) -> float:
+    """Return the training time of one sample, all replicates together; the same network on the same shape once."""
+    settings = row.train.model_dump_json(exclude={"epochs", "learning_rate"})
+    key = f"{row.model.model_dump_json()} {settings} {shape.model_dump_json()} {replicates}"
+    if key not in _known:
+        _known[key] = _measured(row, task, shape, data_dir, replicates)
+    return _known[key]
+
+
+def _measured(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
     """Return the training time of one sample, all replicates together."""
     affordable = FLOPS_PER_EPOCH / (3 * max(row.size.flops, 1) * replicates)
     batch = max(min(row.train.batch_size, BATCH, int(affordable / STEPS)), 1)

@@ -192,7 +192,7 @@ def test_a_network_of_ones_own_beside_the_study_file_is_searched(
     text = TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", own).replace("study: tiny", "study: own")
     (tmp_path / "own.yaml").write_text(text)
     command = [str(Path(sys.executable).parent / "ablate"), *local(Path("own.yaml"), Path("runs"))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(run(capfd, "status", "own", "--json", "--runs-dir", str(tmp_path / "runs"))[1])
     assert found["trials"]["digits"]["COMPLETE"] >= 4

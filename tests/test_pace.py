@@ -70,3 +70,15 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
     ]
     expected = samples * (3 * 15 + 1 * 11 + 2 * 12) / 3
     assert seconds(rows, TaskConfig(task="digits", **task), protocol=protocol) == pytest.approx(expected)
+
+
+def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+    monkeypatch.setattr(pace, "_known", {})
+    monkeypatch.setattr(pace, "_measured", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
+    row = pace.Paced(model=ModelConfig(), train=TrainConfig(), size=Size(params=1, params_body=1, flops=1))
+    for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
+        task = TaskConfig(task=name, length=length)
+        shape = load_task(task).shape(None)
+        pace.seconds_per_trial([row], task=task, shape=shape, data_dir=None, replicates=1, protocol="paper")
+    assert timed == [16, 64]
