@@ -190,11 +190,12 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
             if isinstance(piece, str):
                 raise DataError(piece)
             yield piece
-    except RuntimeError as error:
+    except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two where it dies while handing over
         if workers == 0:
             raise
+        cause = one_line(error) or type(error).__name__
         raise TrialError(
-            f"a process that reads images ended: {one_line(error)} (options: {{workers: 0}} does without)"
+            f"a process that reads images ended: {cause} (options: {{workers: 0}} does without)"
         ) from error
     finally:
         # Waiting for the garbage collector would keep processes alive for as long as a traceback holds this frame.
