@@ -18,23 +18,9 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from ablate import __version__
+from ablate import cli_options as options
 from ablate.cli_data import data_app
-from ablate.cli_options import (
-    RUNS,
-    AsJson,
-    DataDir,
-    Gpus,
-    OfDataset,
-    Only,
-    Replicate,
-    RunsDir,
-    Scale,
-    Storage,
-    StudyFile,
-    StudyName,
-    TrackingUri,
-    TrialNumber,
-)
+from ablate.cli_options import RUNS
 from ablate.errors import AblateError, RequestError
 from ablate.settings import Settings
 
@@ -53,11 +39,11 @@ errors = Console(stderr=True)
 
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
 def plan(
-    file: StudyFile,
+    file: options.StudyFile,
     output: Annotated[Literal["table", "csv", "json"], typer.Option("--format", help="How to print it.")] = "table",
-    scale: Scale = None,
-    only: Only = None,
-    data_dir: DataDir = None,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    data_dir: options.DataDir = None,
     measure_time: Annotated[bool, typer.Option("--time/--no-time", help="Time a few steps.")] = True,
 ) -> None:
     """Check a study file, count its trials, size every architecture and estimate the time; trains nothing."""
@@ -78,20 +64,20 @@ def plan(
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
 def search(
-    file: StudyFile,
-    runs_dir: RunsDir = RUNS,
-    data_dir: DataDir = None,
-    storage: Storage = None,
-    gpus: Gpus = None,
-    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
-    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
-    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
-    tracking_uri: TrackingUri = None,
+    file: options.StudyFile,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
     extend: Annotated[bool, typer.Option("--extend", help="Go on with a changed budget.")] = False,
-    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+    takeover: options.Takeover = False,
 ) -> None:
     """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
     _drive(
@@ -106,21 +92,21 @@ def search(
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
 def compare(
-    file: StudyFile,
-    scale: Scale = None,
-    only: Only = None,
-    runs_dir: RunsDir = RUNS,
-    data_dir: DataDir = None,
-    storage: Storage = None,
-    gpus: Gpus = None,
-    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
-    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
-    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
-    tracking_uri: TrackingUri = None,
-    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+    file: options.StudyFile,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    takeover: options.Takeover = False,
 ) -> None:
     """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
     from ablate.study_file import load_study
@@ -141,19 +127,19 @@ def compare(
 
 @app.command(epilog="Example: ablate resume digits")
 def resume(
-    study: StudyName,
-    runs_dir: RunsDir = RUNS,
-    data_dir: DataDir = None,
-    storage: Storage = None,
-    gpus: Gpus = None,
-    gpus_per_trial: Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")] = 1.0,
-    cpus_per_trial: Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")] = None,
-    executor: Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")] = "ray",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tracker: Annotated[str, typer.Option(help="mlflow, none, or an import path.")] = "mlflow",
-    tracking_uri: TrackingUri = None,
-    takeover: Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")] = False,
+    study: options.StudyName,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    takeover: options.Takeover = False,
 ) -> None:
     """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
     from ablate.review import opened
@@ -170,7 +156,12 @@ def resume(
 
 
 @app.command(epilog="Example: ablate status digits --json")
-def status(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJson = False) -> None:
+def status(
+    study: options.StudyName,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Say how a study stands: trials by state, failures, its front, and who drives it."""
     from ablate.review import front_of
     from ablate.review import status as status_of
@@ -189,7 +180,9 @@ def status(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None, 
 
 
 @app.command("list", epilog="Example: ablate list")
-def list_studies(runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJson = False) -> None:
+def list_studies(
+    runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
+) -> None:
     """List all studies with their trials by state."""
     from ablate.review import overview
 
@@ -203,7 +196,7 @@ def list_studies(runs_dir: RunsDir = RUNS, storage: Storage = None, as_json: AsJ
 
 
 @app.command(epilog="Example: ablate report digits")
-def report(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None) -> None:
+def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
     """Write a study's tables and report again, from its ledger alone."""
     from ablate.review import rebuild
 
@@ -213,19 +206,19 @@ def report(study: StudyName, runs_dir: RunsDir = RUNS, storage: Storage = None) 
 
 @app.command(epilog="Example: ablate sample characters --length 500")
 def sample(
-    study: StudyName,
-    trial: TrialNumber = None,
-    dataset: OfDataset = None,
-    replicate: Replicate = 0,
+    study: options.StudyName,
+    trial: options.TrialNumber = None,
+    dataset: options.OfDataset = None,
+    replicate: options.Replicate = 0,
     prompt: Annotated[str | None, typer.Option(help="Text to go on from, or a sentence to translate.")] = None,
     length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to draw.")] = 500,
     temperature: Annotated[float, typer.Option(min=0.0, help="Below 1 surer, 0 always the likeliest.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Keys the draws.")] = 0,
     split: Annotated[Literal["validation", "test"] | None, typer.Option(help="Translate this split instead.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for what --split writes.")] = Path("translations"),
-    runs_dir: RunsDir = RUNS,
-    data_dir: DataDir = None,
-    storage: Storage = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
 ) -> None:
     """Print what a trained network writes: text that goes on from a prompt, or a translation."""
     from ablate.trained import continued, trained, translated, write_translations
@@ -249,15 +242,15 @@ def sample(
 
 @app.command(epilog="Example: ablate maps characters --sample 3")
 def maps(
-    study: StudyName,
-    trial: TrialNumber = None,
-    dataset: OfDataset = None,
-    replicate: Replicate = 0,
+    study: options.StudyName,
+    trial: options.TrialNumber = None,
+    dataset: options.OfDataset = None,
+    replicate: options.Replicate = 0,
     number: Annotated[int, typer.Option("--sample", min=0, help="Number of a training sample.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Folder of the pictures. (default: the study's)")] = None,
-    runs_dir: RunsDir = RUNS,
-    data_dir: DataDir = None,
-    storage: Storage = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
 ) -> None:
     """Write the attention maps of a trained network as pictures: similarity and weights of every block and head."""
     from ablate.report import write_maps
@@ -274,8 +267,8 @@ def maps(
 
 @app.command(epilog="Example: ablate ui --port 5000")
 def ui(
-    runs_dir: RunsDir = RUNS,
-    tracking_uri: TrackingUri = None,
+    runs_dir: options.RunsDir = RUNS,
+    tracking_uri: options.TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
 ) -> None:
     """Open MLflow's page on all studies."""

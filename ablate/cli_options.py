@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,13 @@ TrackingUri = Annotated[
     str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
 ]
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
+GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")]
+CpusPerTrial = Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")]
+ExecutorName = Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+TrackerName = Annotated[str, typer.Option(help="mlflow, none, or an import path.")]
+Takeover = Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")]
 Scale = Annotated[
     float | None,
     typer.Option(min=1e-6, max=1.0, help="Shrink epochs, data and grid to this share, as a trial run. (default: 1)"),
