@@ -9,10 +9,13 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
 ├── StudyFailedError        the study itself failed: exit code 1
 ├── LedgerError             the ledger cannot be opened, read or written
-│   ├── LedgerHeldError     another driver holds the study (who, where and until when are said)
+│   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command goes on later
+│   ├── LedgerHeldError     another driver holds the study (who, where and until when are said): exit code 75
 │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
-└── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
+│   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
+├── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
+└── PausedError             a trial that was asked to pause has done so: its checkpoint is written
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on
 
 
 class AblateError(Exception):
@@ -84,8 +89,16 @@ class LedgerError(AblateError):
     """The ledger cannot be opened, read or written."""
 
 
+class LedgerDownError(LedgerError):
+    """The ledger's server does not answer or its disk is full; what was committed stands."""
+
+    exit_code = RESUMABLE
+
+
 class LedgerHeldError(LedgerError):
     """Another live driver holds the study."""
+
+    exit_code = RESUMABLE
 
 
 class StaleDriverError(LedgerError):
@@ -96,8 +109,18 @@ class CheckpointError(AblateError):
     """A checkpoint is missing, damaged or belongs to another model."""
 
 
+class CheckpointDownError(CheckpointError):
+    """Checkpoints cannot be written or read now: a full disk, a store that does not answer. No fault of the trial's."""
+
+    exit_code = RESUMABLE
+
+
 class TrialError(AblateError):
     """One trial cannot go on; it is recorded as FAIL and the study continues."""
+
+
+class PausedError(AblateError):
+    """A trial that was asked to pause has done so; its checkpoint is written and it goes on from there."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.folder import Place, below
 
 Stage = Literal["search", "confirm"]
 Protocol = Literal["held_out", "paper"]
@@ -122,6 +122,6 @@ class Report:
         return sum(m[metric] for m in self.metrics) / len(self.metrics)
 
 
-def checkpoint_folder(home: Path, key: TrialKey) -> Path:
-    """Return the folder of a trial's checkpoints below the study's home."""
-    return home / "checkpoints" / key.dataset / f"{key.number:06d}"
+def checkpoint_folder(root: Place, key: TrialKey) -> Place:
+    """Return the folder of a trial's checkpoints below `root`: the study's home, or its place in an object store."""
+    return below(root, "checkpoints", key.dataset, f"{key.number:06d}")

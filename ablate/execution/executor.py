@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ablate.errors import TrialError
 from ablate.execution.memory import keep_freed_memory
+from ablate.folder import Place
 from ablate.registry import Registry
 from ablate.trial import Report, TrialConfig, TrialKey, checkpoint_folder
 
@@ -41,11 +42,15 @@ class Executor(Protocol):
 class Assignment:
     """One trial and everything a process needs to train it.
 
-    `device` is a torch device, never `auto`; parts given by import path are also looked for on `search_path`.
+    `attempt` counts how often the trial was handed out, over all drivers: it names the checkpoints, so that a process
+    that was given up and comes back overwrites nothing. `store` is the place below which checkpoints lie. `device` is
+    a torch device, never `auto`; parts given by import path are also looked for on `search_path`.
     """
 
     config: TrialConfig
+    attempt: int
     home: Path
+    store: Place
     data_dir: Path | None
     device: str
     trainer: str
@@ -55,16 +60,25 @@ class Assignment:
     def __str__(self) -> str:
         return str(self.config.key)
 
-    def reports(self) -> Generator[Report]:
-        """Yield the trainer's reports with torch limited to `threads` threads; raise RegistryError."""
+    def reports(self, pause: Callable[[], bool]) -> Generator[Report]:
+        """Yield the trainer's reports with torch limited to `threads` threads; raise RegistryError.
+
+        Once `pause()` is true, the trainer writes a checkpoint as soon as it can and raises PausedError.
+        """
         keep_freed_memory()
         os.environ["OMP_NUM_THREADS"] = str(self.threads)  # read when torch is imported, which may be later
         sys.path.extend(place for place in self.search_path if place not in sys.path)
         train = TRAINERS.load(self.trainer)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(self.threads)
-        folder = checkpoint_folder(self.home, self.config.key)
-        yield from train(self.config, data_dir=self.data_dir, checkpoints=folder, device=self.device)
+        yield from train(
+            self.config,
+            data_dir=self.data_dir,
+            checkpoints=checkpoint_folder(self.store, self.config.key),
+            device=self.device,
+            attempt=self.attempt,
+            pause=pause,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

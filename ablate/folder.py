@@ -1,0 +1,138 @@
+"""A flat folder of whole files, on a disk or in an object store: written in one step, or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
+
+from ablate.errors import RequestError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+Place = Path | str
+"""A folder: a Path on a disk, or an object store's URL, such as `s3://bucket/prefix`."""
+
+
+def below(place: Place, *names: str) -> Place:
+    """Return the place of `names` below `place`."""
+    if isinstance(place, Path):
+        return place.joinpath(*names)
+    address, mark, query = place.partition("?")  # pyarrow takes options such as endpoint_override from the query
+    return "/".join([address.rstrip("/"), *names]) + mark + query
+
+
+class Folder(Protocol):
+    """Whole files by name; every method raises OSError where the place does not answer."""
+
+    def names(self) -> list[str]:
+        """Return the names of its files in order; none where the folder does not exist."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content; raise FileNotFoundError."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file in one step: it is durable when this returns, and a reader sees all of it or none."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+def open_folder(place: Place) -> Folder:
+    """Return the folder at `place`, which need not exist; raise RequestError for a URL that is not understood."""
+    if isinstance(place, Path):
+        return DiskFolder(place)
+    if place.startswith("file://"):
+        return DiskFolder(Path(unquote(place.removeprefix("file://"))))
+    return StoreFolder(*_file_system(place))
+
+
+class DiskFolder:
+    """A folder on a disk; what is being written is named `*.tmp` until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """Return the names of its whole files in order."""
+        if not self.path.is_dir():
+            return []
+        return sorted(p.name for p in self.path.iterdir() if p.suffix != ".tmp" and p.is_file())
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        return (self.path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write beside the file, force to the disk, and rename."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f"{name}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove the fragments that killed writers left."""
+        for fragment in self.path.glob("*.tmp"):
+            fragment.unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class StoreFolder:
+    """A prefix of an object store, where a file appears when its upload is complete."""
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self.files, self.path = files, path
+
+    def names(self) -> list[str]:
+        """Return the names of its files in order."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self.files.get_file_info(FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == FileType.File)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        with self.files.open_input_file(f"{self.path}/{name}") as file:
+            return bytes(file.read())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Upload a file."""
+        with self.files.open_output_stream(f"{self.path}/{name}") as file:
+            file.write(content)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        try:
+            self.files.delete_file(f"{self.path}/{name}")
+        except FileNotFoundError:
+            return
+
+
+def _file_system(url: str) -> tuple[FileSystem, str]:
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem
+
+    try:
+        files, path = FileSystem.from_uri(url)
+    except (ArrowInvalid, ValueError) as error:
+        raise RequestError(f"{url}: not the URL of an object store, such as s3://bucket/prefix ({error})") from None
+    return files, path.rstrip("/")
