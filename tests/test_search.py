@@ -69,6 +69,20 @@ def test_a_trial_is_committed_as_running_before_it_is_handed_out(tmp_path: Path)
     assert (config.seeds, config.stage, config.study_seed, config.protocol) == ((0, 1), "search", 3, "held_out")
 
 
+def test_each_hand_out_is_an_attempt_of_its_own(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 2})
+    with driving(study, url_in(tmp_path)) as search:
+        first, second = search.next_trial(), search.next_trial()
+        assert (search.attempt(first.key), search.attempt(second.key)) == (1, 1)
+        search.fail(first.key, "its worker died", retry=True)
+        assert search.next_trial() == first
+        assert (search.attempt(first.key), search.attempt(second.key)) == (2, 1)
+    with driving(study, url_in(tmp_path)) as search:
+        assert [search.next_trial(), search.next_trial()] == [first, second]
+        assert (search.attempt(first.key), search.attempt(second.key)) == (3, 2)
+    assert [t.attempt for t in stored(tmp_path)] == [3, 2]
+
+
 @pytest.mark.parametrize(
     ("scope", "trials", "expected"),
     [("per_dataset", 5, {"digits": 5, "mnist": 5}), ("total", 5, {"digits": 3, "mnist": 2})],
@@ -232,6 +246,18 @@ def test_an_overtaken_driver_is_refused(tmp_path: Path) -> None:
                 search.report(config.key, report_at(config, 1))
             with pytest.raises(StaleDriverError, match="another driver took over"):
                 search.next_trial()
+
+
+def test_a_driver_that_was_overtaken_is_told_so_without_writing(tmp_path: Path) -> None:
+    study = study_of()
+    with opened(study, tmp_path) as (search, hold, ledger):
+        search.check()
+        with hold_of(study, ledger):
+            search.check()  # nobody has told it yet: asking costs no look at the ledger
+            with pytest.raises(StaleDriverError, match="another driver took over"):
+                hold.renew()
+            with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(epoch 1\)"):
+                search.check()
 
 
 def test_stop_hands_out_nothing_more_and_the_next_driver_goes_on(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ class Hold:
         """Whether a write or the heartbeat has seen that another driver took the study over."""
         return self._lost
 
+    def check(self) -> None:
+        """Raise StaleDriverError where the hold is known to be lost; ask no database."""
+        if self._lost:
+            raise self._stale()
+
     def add_trials(self, records: Sequence[NewTrial]) -> None:
         """Commit suggestions as WAITING, all or none; raise LedgerError where a number is not its data set's next."""
         if records:

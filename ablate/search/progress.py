@@ -23,12 +23,16 @@ STATIC_METRICS = ("params", "params_body", "flops")
 
 @dataclass(kw_only=True)
 class Progress:
-    """A trial's standing; `means` are over the replicates of its last report, `decisions` by epoch."""
+    """A trial's standing; `means` are over the replicates of its last report, `decisions` by epoch.
+
+    `attempt` counts how often it was handed out, over all drivers.
+    """
 
     config: TrialConfig
     size: Size | None
     sampler_state: Mapping[str, Any]
     state: TrialState = TrialState.WAITING
+    attempt: int = 0
     epoch: int = 0
     wall_seconds: float = 0.0
     means: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +42,13 @@ class Progress:
     @staticmethod
     def of(record: TrialRecord) -> Progress:
         """Return the standing of a stored trial before its reports are taken in."""
-        return Progress(config=record.config, size=record.size, sampler_state=record.sampler_state, state=record.state)
+        return Progress(
+            config=record.config,
+            size=record.size,
+            sampler_state=record.sampler_state,
+            state=record.state,
+            attempt=record.attempt,
+        )
 
     @property
     def key(self) -> TrialKey:

@@ -110,6 +110,15 @@ class Search:
             self._hold.finish(key, TrialState.FAIL, message)
             self._end(lane, trial, TrialState.FAIL)
 
+    def attempt(self, key: TrialKey) -> int:
+        """Return how often a trial was handed out, over all drivers: it names this attempt's checkpoints."""
+        with self._lock:
+            return self._lanes[key.dataset].trials[key.number].attempt
+
+    def check(self) -> None:
+        """Raise StaleDriverError where another driver is known to have taken the study over; ask no database."""
+        self._hold.check()
+
     def stop(self) -> None:
         """Hand out nothing more."""
         with self._lock:
@@ -189,7 +198,7 @@ class Search:
             self._note(lane, EXHAUSTED, search_trials=len(lane.search_trials()))
 
     def _hand_out(self, trial: Progress) -> TrialConfig:
-        self._hold.start(trial.key)
+        trial.attempt = self._hold.start(trial.key)
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
         return trial.config
