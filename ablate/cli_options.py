@@ -15,6 +15,10 @@ Storage = Annotated[
     str | None,
     typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… (default: SQLite in the home)"),
 ]
+Store = Annotated[
+    str | None,
+    typer.Option(envvar="ABLATE_STORE", help="Where checkpoints lie: s3://BUCKET/PREFIX. (default: the study's home)"),
+]
 TrackingUri = Annotated[
     str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
 ]
@@ -25,6 +29,10 @@ Address = Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:637
 ExecutorName = Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 TrackerName = Annotated[str, typer.Option(help="mlflow, none, or an import path.")]
+Extend = Annotated[
+    bool, typer.Option("--extend", help="Go on with a larger budget or more replicates, as the file now says.")
+]
+Grace = Annotated[float, typer.Option(min=0.0, help="Seconds that running trials have to pause after a signal.")]
 Takeover = Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")]
 Scale = Annotated[
     float | None,

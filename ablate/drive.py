@@ -14,8 +14,17 @@ import torch
 from rich.console import Console
 
 from ablate.config import InputShape
-from ablate.errors import DataError, RequestError, ResourceError, StudyFailedError, StudyMismatchError, did_you_mean
+from ablate.errors import (
+    CheckpointDownError,
+    DataError,
+    RequestError,
+    ResourceError,
+    StudyFailedError,
+    StudyMismatchError,
+    did_you_mean,
+)
 from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.folder import Place, copy_into
 from ablate.ledger import Hold, Ledger
 from ablate.models import measure
 from ablate.pace import made_up_scores
@@ -65,7 +74,7 @@ def search(
     home = settings.make_home(study.name)
     with Ledger.open(settings.storage_url(study.name)) as ledger:
         refuse_other_study(ledger, study, text, extend=settings.extend)
-        executor = make_executor(settings, home)
+        executor = make_executor(settings, home, settings.checkpoint_root(study.name))
         with _held(ledger, study, text, settings) as hold:
             (home / "study.yaml").write_text(text, encoding="utf-8")
             _say_what_was_found(ledger, study, console)
@@ -136,7 +145,7 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
         )
 
 
-def make_executor(settings: Settings, home: Path) -> Executor:
+def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
     """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used.
 
     Raises ResourceError for a cluster elsewhere without `gpus`: how many it may use is the user's to say.
@@ -145,13 +154,21 @@ def make_executor(settings: Settings, home: Path) -> Executor:
         device = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return LocalExecutor(home=home, data_dir=settings.data_dir, device=device, trainer=settings.trainer)
+        return LocalExecutor(
+            home=home,
+            store=store,
+            data_dir=settings.data_dir,
+            device=device,
+            trainer=settings.trainer,
+            grace_seconds=settings.grace_seconds,
+        )
     if settings.address is not None and settings.gpus is None:
         rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
         raise ResourceError(f"--address {settings.address}: {rule}")
     here = torch.cuda.device_count() if settings.device != "cpu" else 0
     return RayExecutor(
         home=home,
+        store=store,
         data_dir=settings.data_dir,
         device=settings.device,
         gpus=here if settings.gpus is None else settings.gpus,
@@ -159,6 +176,7 @@ def make_executor(settings: Settings, home: Path) -> Executor:
         cpus_per_trial=settings.cpus_per_trial,
         address=settings.address,
         trainer=settings.trainer,
+        grace_seconds=settings.grace_seconds,
     )
 
 
@@ -208,7 +226,15 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
         trials = ledger.trials(study.name)
         chosen = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
     tracker.log_models(chosen, data_dir=settings.data_dir)
-    tracker.log_artifacts([home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"])
+    written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
+    tracker.log_artifacts(written)
+    if settings.store:
+        try:
+            copy_into(settings.checkpoint_root(study.name), written)
+        except OSError as error:
+            raise CheckpointDownError(
+                f"--store {settings.store}: the report cannot be written there: {error}"
+            ) from error
 
 
 def _refuse_empty(ledger: Ledger, study: Study) -> None:

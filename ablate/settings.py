@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ablate.errors import RequestError
+from ablate.folder import Place, below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class Settings:
 
     runs_dir: Path
     storage: str | None = None
+    store: str | None = None
     data_dir: Path | None = None
     tracker: str = "mlflow"
     tracking_uri: str | None = None
@@ -26,12 +28,17 @@ class Settings:
     address: str | None = None
     device: str = "auto"
     trainer: str = "train"
+    grace_seconds: float = 25.0
     extend: bool = False
     takeover: bool = False
 
     def home(self, study: str) -> Path:
         """Return the folder of `study`: ledger, checkpoints, tables, report."""
         return self.runs_dir / study
+
+    def checkpoint_root(self, study: str) -> Place:
+        """Return the place below which checkpoints of `study` lie: in `store`, or in the study's home."""
+        return below(self.store, study) if self.store else self.home(study).absolute()
 
     def storage_url(self, study: str) -> str:
         """Return the URL of the study's ledger: `storage`, or SQLite in the study's home."""

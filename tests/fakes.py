@@ -11,11 +11,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import TrialError
+from ablate.errors import PausedError, TrialError
 from ablate.trial import Report, TrialConfig, TrialKey
 
 
@@ -25,14 +25,17 @@ def loss(number: int, epoch: int) -> float:
 
 
 def train(
-    config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str = "cpu", data: Any = None
-) -> Iterator[Report]:
+    config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str, attempt: int,
+    pause: Callable[[], bool],
+) -> Iterator[Report]:  # fmt: skip
     """Yield one report per epoch, acting up in the epoch and the way that the script names."""
     home = checkpoints.parents[2]
     done = _continued(checkpoints)
     if done:
         yield _report(config, done)
     for epoch in range(done + 1, config.train.epochs + 1):
+        if pause():
+            raise PausedError(f"paused before epoch {epoch}")
         facts = {"pid": os.getpid(), "device": device, "threads": os.environ.get("OMP_NUM_THREADS")}
         note(home, "begin", config.key, epoch=epoch, **facts)
         _act(config, epoch, home)
@@ -42,8 +45,9 @@ def train(
 
 
 def noop(
-    config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str = "cpu", data: Any = None
-) -> Iterator[Report]:
+    config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str, attempt: int,
+    pause: Callable[[], bool],
+) -> Iterator[Report]:  # fmt: skip
     """Yield the reports and do nothing else."""
     for epoch in range(1, config.train.epochs + 1):
         yield _report(config, epoch)

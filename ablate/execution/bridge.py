@@ -13,10 +13,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from ablate.execution.executor import Assignment, Failure, log_failure
+from ablate.execution.executor import Assignment, Failure, Outcome, commit, log_failure
 from ablate.execution.interruption import Interruption
-from ablate.execution.worker import ASSIGNMENT, OUTCOME
-from ablate.trial import Decision, Report, TrialConfig
+from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
+from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -48,6 +48,23 @@ class Conductor:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     running: dict[str, Assignment] = field(default_factory=dict)
     controller: Any = None
+    pausing: bool = False
+
+    def turn(self, controller: Any) -> None:
+        """Look up between two events: leave a study that was lost, pause its trials after a signal, then leave.
+
+        Raises StaleDriverError, or KeyboardInterrupt once every trial has paused or the time of grace is over.
+        """
+        self.controller = controller
+        self.search.check()
+        if not self.interruption.arrived:
+            return
+        if not self.pausing:
+            self.pausing = True
+            request_pause(self.token)
+        training = any(t.status == Trial.RUNNING and t.trial_id in self.running for t in controller.get_trials())
+        if not training or self.interruption.overdue:
+            self.interruption.check()
 
     def suggest(self, trial_id: str) -> Assignment | None:
         """Return an assignment, or None while running trials must end first.
@@ -55,7 +72,7 @@ class Conductor:
         Nothing to hand out while nothing runs means that nothing ever will come, the search is over or stopped:
         raise Halt.
         """
-        if len(self.running) >= self.slots:
+        if self.pausing or len(self.running) >= self.slots:
             return None
         config = self.search.next_trial()
         if config is None:
@@ -66,18 +83,11 @@ class Conductor:
         self.on_event()
         return self.running[trial_id]
 
-    def outcome(self, trial_id: str, outcome: Report | Failure) -> bool:
-        """Commit an outcome and return whether the trial goes on."""
-        assignment = self.running[trial_id]
-        key = assignment.config.key
-        if isinstance(outcome, Failure):
-            log_failure(assignment.home, key, outcome)
-            self.search.fail(key, outcome.message)
-            going = False
-        else:
-            going = self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+    def outcome(self, trial_id: str, outcome: Outcome) -> bool:
+        """Commit an outcome and return whether the trial goes on; none does while trials pause."""
+        going = commit(self.search, self.running[trial_id], outcome)
         self.on_event()
-        return going
+        return going and not self.pausing
 
     def died(self, trial_id: str, reason: str) -> None:
         """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""
@@ -129,7 +139,7 @@ class LedgerSearcher(Searcher):
         """Return the next trial's Tune configuration, or None for now."""
         with _halting(self.token) as conductor:
             assignment = conductor.suggest(trial_id)
-        return None if assignment is None else {ASSIGNMENT: assignment}
+        return None if assignment is None else {ASSIGNMENT: assignment, PAUSE: self.token}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the trial's slot."""
@@ -149,9 +159,8 @@ class LedgerScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
         """Choose nothing, Tune starts pending trials by itself; called at each turn, so signals are seen here."""
-        conductor = _CONDUCTORS[self.token]
-        conductor.controller = tune_controller
-        conductor.interruption.check()
+        with _halting(self.token) as conductor:
+            conductor.turn(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Commit the outcome and return CONTINUE or STOP."""

@@ -9,13 +9,13 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from ablate.errors import TrialError
+from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
 from ablate.folder import Place
 from ablate.registry import Registry
-from ablate.trial import Report, TrialConfig, TrialKey, checkpoint_folder
+from ablate.trial import Decision, Report, TrialConfig, TrialKey, checkpoint_folder
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -33,8 +33,10 @@ class Executor(Protocol):
 
         Every report is committed by `search.report` before the trial goes on or ends. `on_event` is called after
         each committed change. An exception inside a trial becomes a recorded FAIL. Raises ResourceError before
-        anything starts, LedgerError (StaleDriverError) when a commit is refused, and KeyboardInterrupt with the
-        signal as its argument on SIGINT and SIGTERM; running trials then stay RUNNING in the ledger.
+        anything starts, LedgerError when a commit is refused (StaleDriverError also between commits),
+        CheckpointDownError where checkpoints cannot be written, and KeyboardInterrupt with the signal as its argument
+        on SIGINT and SIGTERM: running trials are paused first, within the time of grace, and stay RUNNING in the
+        ledger.
         """
 
 
@@ -83,10 +85,15 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a trial cannot go on: one line for the ledger, the traceback for the log."""
+    """Why a trial cannot go on: one line for the ledger, the traceback for the log.
+
+    `kind` says whose fault it is: the trial's own; `memory`, which another attempt may find; or the `store`'s, where
+    checkpoints cannot be written, which is no fault of any trial and ends the driver.
+    """
 
     message: str
     traceback: str = ""
+    kind: Literal["trial", "memory", "store"] = "trial"
 
     @staticmethod
     def of(error: BaseException) -> Failure:
@@ -94,19 +101,47 @@ class Failure:
         lines = str(error).strip().splitlines()
         text = lines[0] if lines else ""
         name = type(error).__name__
-        message = text if isinstance(error, TrialError) and text else f"{name}: {text}" if text else name
-        return Failure(message=message, traceback="".join(traceback.format_exception(error)))
+        own = isinstance(error, TrialError | CheckpointDownError)
+        message = text if own and text else f"{name}: {text}" if text else name
+        kind: Literal["trial", "memory", "store"] = "trial"
+        if isinstance(error, CheckpointDownError):
+            kind = "store"
+        elif isinstance(error, MemoryError) or name == "OutOfMemoryError":  # torch's, which is not imported here
+            kind = "memory"
+        return Failure(message=message, traceback="".join(traceback.format_exception(error)), kind=kind)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """The trial was asked to pause and has written its checkpoint; it stays RUNNING in the ledger."""
+
+
+Outcome = Report | Failure | Paused
 ENDED_EARLY = Failure(message="training ended before its final report")
 
 
-def advance(reports: Iterator[Report]) -> Report | Failure:
-    """Return the next report, or the Failure that took its place."""
+def advance(reports: Iterator[Report]) -> Outcome:
+    """Return the next report, or what took its place."""
     try:
         return next(reports, ENDED_EARLY)
+    except PausedError:
+        return Paused()
     except Exception as error:
         return Failure.of(error)
+
+
+def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
+    """Commit an outcome and return whether the trial goes on; raise CheckpointDownError for a fault of the store."""
+    key = assignment.config.key
+    if isinstance(outcome, Paused):
+        return False
+    if isinstance(outcome, Report):
+        return search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+    if outcome.kind == "store":
+        raise CheckpointDownError(f"trial {key}: {outcome.message}")
+    log_failure(assignment.home, key, outcome)
+    search.fail(key, outcome.message, retry=outcome.kind == "memory")
+    return False
 
 
 def log_failure(home: Path, key: TrialKey, failure: Failure) -> None:

@@ -1,9 +1,10 @@
-"""SIGINT and SIGTERM as one KeyboardInterrupt that never lands in the middle of a commit."""
+"""SIGINT and SIGTERM: running trials get a time of grace, and no signal ever lands in the middle of a commit."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,14 +14,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Remembers a signal until `check()`; inside `at_once()` it is raised where it arrives.
+    """Remembers a signal until `check()`; the time of grace ends `grace_seconds` later, or with a second signal.
 
-    Outside the main thread, where Python allows no signal handlers, it never fires. A signal that the process
-    was told to ignore (nohup) stays ignored. After the block the former handlers are back.
+    Inside `breakable()` the end of the grace is raised where it arrives. Outside the main thread, where Python allows
+    no signal handlers, nothing ever fires. A signal that the process was told to ignore (nohup) stays ignored. After
+    the block the former handlers are back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace_seconds: float = 0.0) -> None:
+        self._grace_seconds = grace_seconds
         self._signal: signal.Signals | None = None
+        self._deadline = float("inf")
         self._raise = False
         self._former: dict[signal.Signals, Any] = {}
 
@@ -28,10 +32,13 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             kept = {number: signal.getsignal(number) for number in SIGNALS}
             self._former = {number: former for number, former in kept.items() if former is not signal.SIG_IGN}
+            self._former[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
         self.listen()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._former:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, former in self._former.items():
             signal.signal(number, former if former is not None else signal.SIG_DFL)
 
@@ -40,14 +47,24 @@ class Interruption:
         for number in self._former:
             signal.signal(number, self._arrived)
 
+    @property
+    def arrived(self) -> bool:
+        """Whether a signal has arrived: trials should pause."""
+        return self._signal is not None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the time of grace is over."""
+        return time.monotonic() >= self._deadline
+
     def check(self) -> None:
         """Raise KeyboardInterrupt(signal) if one has arrived."""
         if self._signal is not None:
             raise KeyboardInterrupt(self._signal)
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Let a signal break into this block: for training, whose checkpoints are atomic."""
+    def breakable(self) -> Iterator[None]:
+        """Let the end of the grace break into this block: for training, whose checkpoints are atomic."""
         self.check()
         self._raise = True
         try:
@@ -56,7 +73,14 @@ class Interruption:
             self._raise = False
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
-        self._signal = signal.Signals(number)
-        if self._raise:
+        now = time.monotonic()
+        if number == signal.SIGALRM or self._signal is not None:
+            self._deadline = now
+        else:
+            self._signal = signal.Signals(number)
+            self._deadline = now + self._grace_seconds
+            if self._grace_seconds > 0:
+                signal.setitimer(signal.ITIMER_REAL, self._grace_seconds)
+        if self._raise and self.overdue:
             self._raise = False
             self.check()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablate.execution.executor import Assignment, Failure, advance, log_failure
+from ablate.execution.executor import Assignment, advance, commit
 from ablate.execution.interruption import Interruption
-from ablate.trial import Decision
+from ablate.folder import Place
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -23,44 +23,44 @@ class LocalExecutor:
     """Trains in this process, on one thread as a Ray worker does, so that both give the same numbers on a CPU."""
 
     home: Path
+    store: Place | None = None
     data_dir: Path | None = None
     device: str = "auto"
     trainer: str = "train"
     threads: int = 1
+    grace_seconds: float = 25.0
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` to its end, as `Executor.run` says."""
         device = _own_device() if self.device == "auto" else self.device
-        with Interruption() as interruption, _threads_restored():
+        with Interruption(self.grace_seconds) as interruption, _threads_restored():
             while (config := search.next_trial()) is not None:
                 on_event()
                 assignment = Assignment(
                     config=config,
+                    attempt=search.attempt(config.key),
                     home=self.home,
+                    store=self.home if self.store is None else self.store,
                     data_dir=self.data_dir,
                     device=device,
                     trainer=self.trainer,
                     threads=self.threads,
                 )
-                self._run_trial(search, assignment, interruption, on_event)
+                _run_trial(search, assignment, interruption, on_event)
 
-    def _run_trial(
-        self, search: Search, assignment: Assignment, interruption: Interruption, on_event: Callable[[], None]
-    ) -> None:
-        key = assignment.config.key
-        with closing(assignment.reports()) as reports:
-            going = True
-            while going:
-                with interruption.at_once():
-                    outcome = advance(reports)
-                if isinstance(outcome, Failure):
-                    log_failure(self.home, key, outcome)
-                    search.fail(key, outcome.message)
-                    going = False
-                else:
-                    going = search.report(key, outcome) is Decision.CONTINUE and not outcome.final
-                on_event()
-                interruption.check()
+
+def _run_trial(
+    search: Search, assignment: Assignment, interruption: Interruption, on_event: Callable[[], None]
+) -> None:
+    with closing(assignment.reports(lambda: interruption.arrived)) as reports:
+        going = True
+        while going:
+            with interruption.breakable():
+                outcome = advance(reports)
+            search.check()
+            going = commit(search, assignment, outcome)
+            on_event()
+            interruption.check()
 
 
 def _own_device() -> str:

@@ -20,6 +20,7 @@ from ablate.execution.cluster import Plan, connected, environment, hushed, node_
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import TrialActor
+from ablate.folder import Place
 from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class RayExecutor:
     """
 
     home: Path
+    store: Place | None = None
     data_dir: Path | None = None
     device: str = "auto"
     gpus: int = 0
@@ -43,12 +45,13 @@ class RayExecutor:
     cpus_per_trial: float | None = None
     address: str | None = None
     trainer: str = "train"
+    grace_seconds: float = 25.0
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` to its end, as `Executor.run` says."""
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
-        with Interruption() as interruption, connected(self.address):
+        with Interruption(self.grace_seconds) as interruption, connected(self.address):
             interruption.listen()
             interruption.check()
             held = plan(
@@ -59,18 +62,21 @@ class RayExecutor:
             )
             conductor = Conductor(
                 search=search,
-                assign=lambda config: self._assignment(config, held),
+                assign=lambda config: self._assignment(config, search.attempt(config.key), held),
                 on_event=on_event,
                 interruption=interruption,
                 slots=held.slots,
             )
             _tune(conductor, held)
+            interruption.check()
 
-    def _assignment(self, config: TrialConfig, held: Plan) -> Assignment:
+    def _assignment(self, config: TrialConfig, attempt: int, held: Plan) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
         return Assignment(
             config=config,
+            attempt=attempt,
             home=self.home.absolute(),
+            store=self.home.absolute() if self.store is None else self.store,
             data_dir=self.data_dir.absolute() if self.data_dir else None,
             device=device,
             trainer=self.trainer,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from ablate.config import TaskConfig
+from ablate.folder import Place
 from ablate.tasks import Data, load_task
 from ablate.training import train as train_trial
 from ablate.trial import Report, TrialConfig
@@ -14,10 +15,20 @@ from ablate.trial import Report, TrialConfig
 DATA_SETS = 2  # a worker meets those of one study in turn
 
 
-def train(config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str) -> Iterator[Report]:
+def train(
+    config: TrialConfig,
+    *,
+    data_dir: Path | None,
+    checkpoints: Place,
+    device: str,
+    attempt: int,
+    pause: Callable[[], bool],
+) -> Iterator[Report]:
     """Return `ablate.training.train` on data that this process loads once per data set."""
     data = _load(config.task.model_dump_json(), data_dir)
-    return train_trial(config, data_dir=data_dir, checkpoints=checkpoints, device=device, data=data)
+    return train_trial(
+        config, data_dir=data_dir, checkpoints=checkpoints, device=device, attempt=attempt, pause=pause, data=data
+    )
 
 
 @lru_cache(maxsize=DATA_SETS)

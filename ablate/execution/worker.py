@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from typing import Any
 
+from ray.exceptions import RayError
+from ray.experimental import internal_kv
 from ray.tune import Trainable
 
 from ablate.execution.executor import Assignment, advance
@@ -12,6 +15,8 @@ from ablate.trial import Report
 
 ASSIGNMENT = "assignment"
 OUTCOME = "outcome"
+PAUSE = "pause"
+PAUSE_POLL_SECONDS = 0.5
 
 
 class TrialActor(Trainable):
@@ -22,7 +27,9 @@ class TrialActor(Trainable):
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take on the assignment in `config`."""
+        """Take on the assignment in `config`, and watch for the word to pause."""
+        self._pause = threading.Event()
+        threading.Thread(target=_watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._reports: Generator[Report] | None = None
         self._take(config)
 
@@ -32,7 +39,7 @@ class TrialActor(Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Return the next outcome: a Report or a Failure."""
+        """Return the next outcome: a Report, a Failure or Paused."""
         assert self._reports is not None
         return {OUTCOME: advance(self._reports)}
 
@@ -44,5 +51,24 @@ class TrialActor(Trainable):
     def _take(self, config: dict[str, Any]) -> None:
         self.cleanup()
         assignment: Assignment = config[ASSIGNMENT]
-        self._reports = assignment.reports()
+        self._reports = assignment.reports(self._pause.is_set)
         self.config: dict[str, Any] = {}  # Tune would send it back with every result
+
+
+def request_pause(token: str) -> None:
+    """Ask every worker of the run `token` to pause, through the cluster's own key-value store."""
+    internal_kv._internal_kv_put(_key(token), b"1")
+
+
+def _watch(token: str, pause: threading.Event) -> None:
+    """Set `pause` once it is asked for: in a thread, because a cluster that does not answer must not stop training."""
+    while not pause.wait(PAUSE_POLL_SECONDS):
+        try:
+            if internal_kv._internal_kv_exists(_key(token)):
+                pause.set()
+        except (RayError, RuntimeError, ValueError, OSError):
+            continue  # asked again at the next turn; what cannot be reached is noticed by Ray itself
+
+
+def _key(token: str) -> bytes:
+    return f"ablate-pause-{token}".encode()

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ablate.errors import LedgerError
+from ablate.errors import LedgerDownError, LedgerError
 from ablate.ledger import schema
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ LAST_DELAY_SECONDS = 1.0
 SECRET_KEYS = ("password", "sslpassword")
 # SQLSTATE classes and codes that a later attempt may mend: connection, rollback, lock, shutdown, too many clients.
 TRANSIENT_SQLSTATES = ("08", "40", "55P03", "57P", "25P03", "53300")
+PASSING_REFUSALS = ("starting up", "shutting down", "recovery mode", "too many", "remaining connection slots")
 POSTGRES_CONNECT = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -95,7 +96,8 @@ class Database:
         said = " ".join(str(cause).split()) or type(cause).__name__
         for secret in _secrets(self.url):
             said = said.replace(secret, "***")
-        return LedgerError(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
+        kind = LedgerDownError if _passing(error) else LedgerError
+        return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
     def _transact(self, engine: Engine, body: Callable[[Connection], T], seconds: float) -> T:
         deadline = time.monotonic() + seconds
@@ -249,6 +251,18 @@ def _configure_postgres(connection: Any, _record: object) -> None:
         cursor.execute("SET idle_in_transaction_session_timeout = '20s'")
         cursor.execute("SET lock_timeout = '30s'")
     connection.commit()
+
+
+def _passing(error: SQLAlchemyError) -> bool:
+    """Whether the fault may be gone later without a change of the request: the server is down, the disk is full."""
+    if isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
+        name = str(getattr(error.orig, "sqlite_errorname", ""))
+        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR"))
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    state = getattr(cause, "sqlstate", None)
+    if state is None and "FATAL:" in str(cause):  # a server that answers, but lets nobody in, has no SQLSTATE to give
+        return any(reason in str(cause) for reason in PASSING_REFUSALS)
+    return _transient(error) or str(state).startswith("53")  # out of disk, memory or connections
 
 
 def _transient(error: SQLAlchemyError) -> bool:
