@@ -202,7 +202,55 @@ def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:
         search.fail(config.key, "again")
         assert len(run_all(search)) == 1
     failed = stored(tmp_path)[0]
-    assert (failed.state, failed.error) == (TrialState.FAIL, "worker 3 died")
+    assert (failed.state, failed.error) == (TrialState.FAIL, "worker 3 died (attempt 3 at epoch 0)")
+
+
+def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        config = search.next_trial()
+        for epoch in range(4):
+            for _ in range(2):
+                search.fail(config.key, "its node died", retry=True)
+                assert search.next_trial() == config
+            search.report(config.key, report_at(config, epoch + 1))
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        for _ in range(2):
+            assert search.next_trial() == config
+            search.fail(config.key, "its node died", retry=True)
+        assert search.next_trial() == config
+        search.fail(config.key, "its node died", retry=True)
+        assert search.finished
+    assert str(stored(tmp_path)[0].error) == "its node died (attempt 3 at epoch 4)"
+    assert [p["epoch"] for _, p in notes(tmp_path, "retried")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
+    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, hold, _):
+        config = search.next_trial()
+        search.report(config.key, report_at(config, 1))
+        hold.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
+        hold.requeue(config.key)
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        assert search.next_trial() == config
+        search.fail(config.key, "died", retry=True)
+        assert search.next_trial() == config
+        search.fail(config.key, "died", retry=True)
+        assert search.finished
+
+
+def test_a_paused_trial_goes_on_and_is_never_given_up(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 1})
+    for _ in range(15):
+        with driving(study, url_in(tmp_path)) as search:
+            config = search.next_trial()
+            search.pause(config.key)
+            assert stored(tmp_path)[0].state is TrialState.WAITING
+    with driving(study, url_in(tmp_path)) as search:
+        run_trial(search, search.next_trial())
+        search.pause(config.key)
+        assert search.finished
+    assert [(t.state, t.attempt, t.error) for t in stored(tmp_path)] == [(TrialState.COMPLETE, 16, None)]
+    assert notes(tmp_path, "resumed") == notes(tmp_path, "retried") == []
 
 
 def test_a_trial_that_ends_its_driver_again_and_again_is_given_up(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Lane:
     exhausted: bool = False
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
-    setbacks: dict[int, list[int | None]] = field(default_factory=dict)
+    setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
 
     @staticmethod
     def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> Lane:
@@ -81,16 +81,21 @@ class Lane:
         elif kind == TEST_OPENED:
             self.test_opened = True
         elif kind in (RETRIED, RESUMED):
-            epoch = int(str(payload["epoch"])) if kind == RESUMED else None
-            self.setbacks.setdefault(int(str(payload["trial"])), []).append(epoch)
+            epoch = payload.get("epoch")  # notes of before had none: they count at every epoch
+            setback = (kind, None if epoch is None else int(str(epoch)))
+            self.setbacks.setdefault(int(str(payload["trial"])), []).append(setback)
 
     def retries(self, number: int) -> int:
-        """Return how often a trial was put back after a failed attempt."""
-        return self.setbacks.get(number, []).count(None)
+        """Return how often a trial was put back after a failed attempt at the epoch where it stands."""
+        return self._setbacks(RETRIED, number)
 
     def resumptions(self, number: int) -> int:
         """Return how many drivers in a row found the trial at the epoch where it stands."""
-        return self.setbacks.get(number, []).count(self.trials[number].epoch)
+        return self._setbacks(RESUMED, number)
+
+    def _setbacks(self, kind: str, number: int) -> int:
+        counted = ((kind, self.trials[number].epoch), (kind, None))
+        return sum(setback in counted for setback in self.setbacks.get(number, ()))
 
     def search_trials(self) -> list[Progress]:
         """Return the search's trials by number."""

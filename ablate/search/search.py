@@ -94,21 +94,34 @@ class Search:
             return stands
 
     def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
-        """Record that a trial's attempt failed; with `retry` it is handed out again, up to three attempts in all."""
+        """Record that a trial's attempt failed; with `retry` it is handed out again.
+
+        The third attempt that fails so without a new report, over all drivers, ends the trial as FAIL.
+        """
         with self._lock, self._in_step():
             lane = self._lanes[key.dataset]
             trial = lane.trials[key.number]
             if trial.state.finished:
                 return
-            if retry and lane.retries(key.number) + 1 < ATTEMPTS:
-                self._note(lane, RETRIED, trial=key.number, message=message)
-                self._hold.requeue(key, message)
-                trial.state = TrialState.WAITING
-                self._out.discard(key)
-                self._queue.append(trial)
-                return
+            if retry:
+                attempts = lane.retries(key.number) + 1
+                if attempts < ATTEMPTS:
+                    self._note(lane, RETRIED, trial=key.number, epoch=trial.epoch, message=message)
+                    self._put_back(trial, message)
+                    return
+                message = f"{message} (attempt {attempts} at epoch {trial.epoch})"
             self._hold.finish(key, TrialState.FAIL, message)
             self._end(lane, trial, TrialState.FAIL)
+
+    def pause(self, key: TrialKey) -> None:
+        """Put a trial back that was asked to pause and has done so: it goes on from its checkpoint.
+
+        Unlike one whose driver was killed, it is not suspected of having ended its driver.
+        """
+        with self._lock, self._in_step():
+            trial = self._lanes[key.dataset].trials[key.number]
+            if trial.state is TrialState.RUNNING:
+                self._put_back(trial, None)
 
     def attempt(self, key: TrialKey) -> int:
         """Return how often a trial was handed out, over all drivers: it names this attempt's checkpoints."""
@@ -165,6 +178,12 @@ class Search:
         read = trial.config.stage == "confirm" and any(name.startswith("test_") for name in report.metrics[0])
         if read and not lane.test_opened:
             self._note(lane, TEST_OPENED, trial=trial.number)
+
+    def _put_back(self, trial: Progress, message: str | None) -> None:
+        self._hold.requeue(trial.key, message)
+        trial.state = TrialState.WAITING
+        self._out.discard(trial.key)
+        self._queue.append(trial)
 
     def _end(self, lane: Lane, trial: Progress, state: TrialState) -> None:
         trial.state = state
