@@ -1,8 +1,23 @@
-"""Fixtures that several test modules share."""
+"""Fixtures that several test modules share, and the option that asks for the fault tests' long form."""
 
 from __future__ import annotations
 
+import pytest
 from ledgers import storage
 from postgres import postgres_server
 
 __all__ = ["postgres_server", "storage"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --faults."""
+    parser.addoption("--faults", action="store_true", help="run the fault tests in their long form (make faults)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `faults` unless --faults is given."""
+    if not config.getoption("--faults"):
+        skip = pytest.mark.skip(reason="long form: make faults")
+        for item in items:
+            if item.get_closest_marker("faults"):
+                item.add_marker(skip)
