@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,80 @@ def test_the_wall_clock_counts_every_driver_but_not_the_time_between(tmp_path: P
     assert trials_until(9) == 1
     clock.now += 10_000
     assert trials_until(9) == 0
+
+
+def test_time_that_is_up_stays_up(tmp_path: Path) -> None:
+    """The last commit may lie before the end, and the question behind it: the next driver must not train one more."""
+    study = study_of(budget={"trials": 100, "wall_clock": "100s"})
+    clock = Clock()
+    with driving(study, url_in(tmp_path), clock=clock) as search:
+        config = search.next_trial()
+        clock.now += 99
+        run_trial(search, config)
+        clock.now += 2
+        assert search.next_trial() is None
+        assert search.finished
+    assert notes(tmp_path, "time_up") == [("digits", {"wall_clock": 100.0, "search_trials": 1})]
+    for _ in range(2):
+        clock.now += 10_000
+        with driving(study, url_in(tmp_path), clock=clock) as search:
+            assert search.next_trial() is None
+            assert search.finished
+    longer = study_of(budget={"trials": 100, "wall_clock": "120s"})
+    with driving(longer, url_in(tmp_path), clock=clock) as search:
+        assert search.next_trial() is not None
+        clock.now += 20
+        assert search.next_trial() is None
+
+
+def dump(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Return every row of every table but the lease."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables if "lease" not in name}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"confirm": {"replicates": 2}, "scheduler": {"name": "asha"}},
+        {"budget": {"trials": 50, "scope": "total"}, "model": {}, "training": {"epochs": 2}, "variants": []},
+        {"budget": {"trials": 50, "wall_clock": "100s"}, "confirm": {"replicates": 1}},
+    ],
+    ids=["plain", "confirmed", "exhausted", "timed"],
+)
+def test_resuming_a_finished_study_adds_no_row(tmp_path: Path, changes: dict[str, Any]) -> None:
+    study = study_of(**({"datasets": BOTH, "budget": {"trials": 3}} | changes))
+    clock = Clock()
+    with driving(study, url_in(tmp_path), clock=clock) as search:
+        while (config := search.next_trial()) is not None:
+            clock.now += 30
+            run_trial(search, config)
+        assert search.finished
+    before = dump(tmp_path)
+    assert {"ablate_study", "ablate_trial", "ablate_report", "ablate_note"} <= before.keys()
+    for _ in range(3):
+        clock.now += 1000
+        with driving(study, url_in(tmp_path), clock=clock) as search:
+            assert search.next_trial() is None
+            assert search.finished
+            search.check()
+    assert dump(tmp_path) == before
+
+
+def test_a_driver_is_noted_with_its_holder_at_its_first_act(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 2})
+    clock = Clock()
+    with driving(study, url_in(tmp_path), clock=clock) as search:
+        clock.now += 50
+        assert notes(tmp_path, "driver_started") == []
+        config = search.next_trial()
+        run_trial(search, config)
+        assert search.next_trial() is not None
+    with Ledger.open(url_in(tmp_path)) as ledger:
+        found = [(n.payload, n.created_at - Clock().now) for n in ledger.notes("s") if n.kind == "driver_started"]
+    assert found == [({"holder": "ada"}, 50.0)]
 
 
 def test_after_a_crash_unfinished_trials_come_first_with_what_they_reported(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Hold:
 
     def __init__(self, database: Database, wanted: Claim, grant: Grant, *, clock: Callable[[], float]) -> None:
         self.study = wanted.study
+        self.holder = wanted.holder
         self.epoch = grant.epoch
         self.lease_seconds = wanted.lease_seconds
         self._database = database

@@ -19,7 +19,8 @@ from ablate.trial import Decision, TrialConfig, TrialKey
 if TYPE_CHECKING:
     from ablate.study import Study
 
-EXHAUSTED, FROZEN, TEST_OPENED, RETRIED, RESUMED = "exhausted", "frozen", "test_opened", "retried", "resumed"
+EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
+RETRIED, RESUMED = "retried", "resumed"
 
 
 class _Sight(TypedDict):
@@ -39,6 +40,7 @@ class Lane:
     scheduler: Scheduler
     trials: dict[int, Progress] = field(default_factory=dict)
     exhausted: bool = False
+    time_up: float = 0.0  # the budget of seconds that was found to be spent
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
@@ -76,6 +78,8 @@ class Lane:
         """Take in one note."""
         if kind == EXHAUSTED:
             self.exhausted = True
+        elif kind == TIME_UP:
+            self.time_up = float(str(payload["wall_clock"]))
         elif kind == FROZEN:
             self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
         elif kind == TEST_OPENED:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
-from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
+from ablate.ledger import Hold, Ledger
 from ablate.search.confirmation import FrontMember
-from ablate.search.lane import EXHAUSTED, FROZEN, RESUMED, RETRIED, TEST_OPENED, Lane
+from ablate.search.lane import EXHAUSTED, FROZEN, RESUMED, RETRIED, TEST_OPENED, TIME_UP, Lane
 from ablate.search.progress import Progress, Step, steps
+from ablate.search.spent import DRIVER_STARTED, Spent
 from ablate.search.suggester import Measure
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 RESUMPTIONS = 10
-DRIVER_STARTED = "driver_started"
 
 
 class Search:
@@ -52,9 +52,6 @@ class Search:
         self._lock = threading.RLock()
         self._out: set[TrialKey] = set()
         self._stopped = False
-        self._started = clock()
-        self._lanes = self._empty_lanes()
-        hold.note(DRIVER_STARTED)
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
@@ -205,6 +202,7 @@ class Search:
 
     def _suggest(self) -> Progress | None:
         """Ask for the data set that has the fewest search trials, the first in the file among equals."""
+        self._note_time_up()
         while True:
             open_lanes = [lane for lane in self._lanes.values() if self._room(lane)]
             if not open_lanes:
@@ -212,22 +210,38 @@ class Search:
             lane = min(open_lanes, key=lambda candidate: len(candidate.search_trials()))
             new = lane.suggest()
             if new is not None:
+                self._begin()
                 self._hold.add_trials([new])
                 return lane.add(new)
             self._note(lane, EXHAUSTED, search_trials=len(lane.search_trials()))
 
     def _hand_out(self, trial: Progress) -> TrialConfig:
+        self._begin()
         trial.attempt = self._hold.start(trial.key)
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
         return trial.config
 
     def _room(self, lane: Lane) -> bool:
+        return self._trials_left(lane) and not self._time_is_up(lane)
+
+    def _trials_left(self, lane: Lane) -> bool:
         budget = self.study.budget
-        if lane.exhausted or (budget.wall_clock is not None and self._elapsed() >= budget.wall_clock):
-            return False
         lanes = [lane] if budget.scope == "per_dataset" else list(self._lanes.values())
-        return sum(len(each.search_trials()) for each in lanes) < budget.trials
+        return not lane.exhausted and sum(len(each.search_trials()) for each in lanes) < budget.trials
+
+    def _time_is_up(self, lane: Lane) -> bool:
+        limit = self.study.budget.wall_clock
+        return limit is not None and (lane.time_up >= limit or self._spent.seconds(self._clock()) >= limit)
+
+    def _note_time_up(self) -> None:
+        """Commit that time is up: a later driver adds up commits, the last of which lies before this moment."""
+        limit = self.study.budget.wall_clock
+        if limit is None or self._spent.since is None:
+            return
+        for lane in self._lanes.values():
+            if self._trials_left(lane) and lane.time_up < limit and self._time_is_up(lane):
+                self._note(lane, TIME_UP, wall_clock=limit, search_trials=len(lane.search_trials()))
 
     def _over(self, lane: Lane) -> bool:
         return not self._room(lane) and all(trial.state.finished for trial in lane.search_trials())
@@ -240,6 +254,7 @@ class Search:
         ready = [lane for lane in self._lanes.values() if self._over(lane) and not self._settled(lane)]
         for lane in ready:
             new = lane.to_confirm()
+            self._begin()
             self._hold.add_trials(new)
             self._queue.extend(lane.add(record) for record in new)
             chosen = [record.config.source for record in new]
@@ -247,11 +262,16 @@ class Search:
         return bool(ready)
 
     def _note(self, lane: Lane, kind: str, **payload: object) -> None:
+        self._begin()
         self._hold.note(kind, lane.dataset, payload)
         lane.mark(kind, payload)
 
-    def _elapsed(self) -> float:
-        return self._spent_before + self._clock() - self._started
+    def _begin(self) -> None:
+        """Note the driver at its first act: one that finds nothing to do leaves no trace."""
+        if self._spent.since is None:
+            now = self._clock()
+            self._hold.note(DRIVER_STARTED, None, {"holder": self._hold.holder})
+            self._spent.since = now
 
     def _empty_lanes(self) -> dict[str, Lane]:
         datasets = self.study.labels
@@ -276,7 +296,7 @@ class Search:
         order = list(self._lanes)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue = deque(t for t in waiting if t.key not in self._out)
-        self._spent_before = _time_of_drivers(notes, trials, reports, except_epoch=self._hold.epoch)
+        self._spent = Spent.of(trials, reports, notes, epoch=self._hold.epoch)
         self._behind = False
 
 
@@ -293,18 +313,3 @@ class _InStep:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._search._behind = True
-
-
-def _time_of_drivers(
-    notes: list[NoteRecord], trials: list[TrialRecord], reports: list[ReportRecord], *, except_epoch: int
-) -> float:
-    """Return the seconds from each earlier driver's start to the last thing it committed, summed."""
-    began = {n.driver_epoch: n.created_at for n in notes if n.kind == DRIVER_STARTED}
-    seen: dict[int, float] = dict(began)
-    for epoch, moment in [
-        *((n.driver_epoch, n.created_at) for n in notes),
-        *((r.driver_epoch, r.created_at) for r in reports),
-        *((t.driver_epoch, t.finished_at) for t in trials if t.finished_at is not None),
-    ]:
-        seen[epoch] = max(seen.get(epoch, moment), moment)
-    return sum(seen[epoch] - start for epoch, start in began.items() if epoch != except_epoch)
