@@ -14,6 +14,7 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
 │   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
+├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
 ├── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
 └── PausedError             a trial that was asked to pause has done so: its checkpoint is written
 """
@@ -111,6 +112,12 @@ class CheckpointError(AblateError):
 
 class CheckpointDownError(CheckpointError):
     """Checkpoints cannot be written or read now: a full disk, a store that does not answer. No fault of the trial's."""
+
+    exit_code = RESUMABLE
+
+
+class ResultsDownError(AblateError):
+    """Tables or report cannot be written now; the ledger has all that they would say."""
 
     exit_code = RESUMABLE
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 
-from ablate.errors import LedgerError
+from ablate.errors import ResultsDownError
+from ablate.folder import DiskFolder
 from ablate.ledger import Ledger, ReportRecord, TrialRecord
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
@@ -74,7 +74,7 @@ def reports_table(ledger: Ledger, study: str) -> pl.DataFrame:
 
 
 def write_tables(ledger: Ledger, study: str, home: Path) -> tuple[Path, Path]:
-    """Write trials.parquet and reports.parquet below `home`, each replaced at once; raise LedgerError if that fails."""
+    """Write trials.parquet and reports.parquet below `home`, each in one step; raise ResultsDownError."""
     trials, reports = ledger.snapshot(study)
     paths = (home / TRIALS_FILE, home / REPORTS_FILE)
     _write(_trials(trials, reports), paths[0])
@@ -162,15 +162,12 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
 
 
 def _write(table: pl.DataFrame, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    content = BytesIO()
+    table.write_parquet(content)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            table.write_parquet(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise LedgerError(f"table {path} cannot be written: {' '.join(str(error).split())}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        DiskFolder(path.parent).write(path.name, content.getvalue())
+    except OSError as error:
+        raise ResultsDownError(
+            f"table {path} cannot be written: {error.strerror or error}. Mend that and run the same command again:"
+            " the ledger has all that it would say"
+        ) from error

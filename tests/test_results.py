@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, report_of, take
 
-from ablate import results
-from ablate.errors import LedgerError
+from ablate import folder, results
+from ablate.errors import ResultsDownError
 from ablate.ledger import Hold, Ledger, NewTrial
 from ablate.results import reports_table, trials_table, write_tables
 from ablate.trial import Decision, Report, TrialState
@@ -126,11 +126,11 @@ def test_a_table_that_cannot_be_written_is_one_line_and_the_old_one_stays(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(results.os, "fsync", full)
-        with pytest.raises(LedgerError, match=r"^table .*trials\.parquet cannot be written: .*No space left[^\n]*$"):
+        patch.setattr(folder.os, "fsync", full)
+        with pytest.raises(ResultsDownError, match=r"^table .*trials\.parquet cannot be written: No space left[^\n]*$"):
             write_tables(filled, STUDY, tmp_path)
     assert [(tmp_path / name).read_bytes() for name in ("trials.parquet", "reports.parquet")] == before
-    assert not list(tmp_path.glob(".*.tmp"))
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_an_empty_study_has_empty_tables_with_every_fixed_column(ledger: Ledger, tmp_path: Path) -> None:

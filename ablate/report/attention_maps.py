@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import AblateError
+from ablate.folder import DiskFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,11 +50,13 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
     numbers = folder / "maps.npz"
     arrays = {f"{b.name}/similarity": b.similarity for b in blocks} | {f"{b.name}/weights": b.weights for b in blocks}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for block, path in zip(blocks, paths, strict=True):
-            _drawn(block, title).savefig(path, dpi=110)
-        with numbers.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            picture = BytesIO()
+            _drawn(block, title).savefig(picture, dpi=110, format="png")
+            DiskFolder(folder).write(path.name, picture.getvalue())
+        packed = BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        DiskFolder(folder).write(numbers.name, packed.getvalue())
     except OSError as error:
         raise AblateError(f"{folder}: the maps cannot be written: {error.strerror or error}") from error
     return [*paths, numbers]

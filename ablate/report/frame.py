@@ -15,7 +15,8 @@ import vl_convert
 from markupsafe import Markup
 
 from ablate.analysis import smallest_effect
-from ablate.errors import AblateError
+from ablate.errors import ResultsDownError
+from ablate.folder import DiskFolder
 from ablate.report.drawing import PALETTES, Figure, write_png
 from ablate.report.tables import write_csv
 from ablate.study import Study
@@ -45,21 +46,22 @@ def rendered(template: str, study: Study, drawn: Sequence[Figure], **parts: Any)
 
 
 def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], drawn: Sequence[Figure]) -> Path:
-    """Write index.html, tables by file name and every figure as PNG; return the page's path.
+    """Write index.html, tables by file name and every figure as PNG, each in one step; return the page's path.
 
-    Raises AblateError, in one line, where the folder cannot be written.
+    The page comes last, so that it never names a file that is not there. Raises ResultsDownError.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             write_csv(table, folder / name)
         for figure in drawn:
             write_png(figure, folder)
-        temporary = folder / ".index.html.tmp"
-        temporary.write_text(page, encoding="utf-8")
-        return temporary.replace(folder / "index.html")
+        DiskFolder(folder).write("index.html", page.encode())
     except OSError as error:
-        raise AblateError(f"the report cannot be written below {folder}: {error.strerror or error}") from error
+        raise ResultsDownError(
+            f"the report cannot be written below {folder}: {error.strerror or error}. Mend that and run the same"
+            " command again: the ledger has all that it would say"
+        ) from error
+    return folder / "index.html"
 
 
 def versions() -> list[str]:

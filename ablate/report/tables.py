@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ablate.analysis import CurveFit, Interval, front, metric_at, natural_bounds, quality_objective, t_interval
 from ablate.analysis.fits import FORMS
+from ablate.folder import DiskFolder
 from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, reach, settings_text
 from ablate.study import Study
 
@@ -184,8 +185,6 @@ def _null(value: float | None) -> float | None:
 
 
 def write_csv(table: pl.DataFrame, path: Path) -> Path:
-    """Write a table as CSV, replaced at once; empty cells are missing values."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    table.write_csv(temporary)
-    temporary.replace(path)
+    """Write a table as CSV, in one step; empty cells are missing values."""
+    DiskFolder(path.parent).write(path.name, table.write_csv().encode())
     return path
