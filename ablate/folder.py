@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
@@ -24,6 +25,15 @@ def below(place: Place, *names: str) -> Place:
     return "/".join([address.rstrip("/"), *names]) + mark + query
 
 
+def shown(place: Place) -> str:
+    """Return `place` as a message may show it: without credentials and options."""
+    if isinstance(place, Path):
+        return str(place)
+    scheme, mark, rest = place.partition("?")[0].rpartition("://")
+    user, at, address = rest.partition("@")
+    return f"{scheme}{mark}{address if at and '/' not in user else rest}".rstrip("/")
+
+
 class Folder(Protocol):
     """Whole files by name; every method raises OSError where the place does not answer."""
 
@@ -39,6 +49,9 @@ class Folder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
+    def sweep(self) -> None:
+        """Remove the fragments that killed writers left."""
+
 
 def open_folder(place: Place) -> Folder:
     """Return the folder at `place`, which need not exist; raise RequestError for a URL that is not understood."""
@@ -47,6 +60,15 @@ def open_folder(place: Place) -> Folder:
     if place.startswith("file://"):
         return DiskFolder(Path(unquote(place.removeprefix("file://"))))
     return StoreFolder(*_file_system(place))
+
+
+def copy_into(place: Place, paths: Iterable[Path]) -> None:
+    """Write files, and folders with all that is in them, into `place`; raise OSError where it does not answer."""
+    for path in paths:
+        if path.is_dir():
+            copy_into(below(place, path.name), sorted(path.iterdir()))
+        else:
+            open_folder(place).write(path.name, path.read_bytes())
 
 
 class DiskFolder:
@@ -125,6 +147,9 @@ class StoreFolder:
             self.files.delete_file(f"{self.path}/{name}")
         except FileNotFoundError:
             return
+
+    def sweep(self) -> None:
+        """Do nothing: a store holds no halves of files."""
 
 
 def _file_system(url: str) -> tuple[FileSystem, str]:

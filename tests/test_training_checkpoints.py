@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from test_training_loop import numbers, trial
 from ablate.config import ModelConfig
 from ablate.errors import CheckpointError, RequestError
 from ablate.training import checkpoint, predictor, train
+from ablate.training.checkpoint import Mark
 from ablate.trial import TrialConfig
 
 
@@ -59,18 +61,18 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 ) -> None:
     whole = list(train(trial()))
     list(islice(train(trial(), checkpoints=tmp_path), 3))
-    damage(tmp_path / "epoch-000003.safetensors")
+    damage(tmp_path / "epoch-000003-attempt-001.safetensors")
     with caplog.at_level(logging.WARNING, logger="ablate.training"):
         resumed = list(train(trial(), checkpoints=tmp_path))
     assert [(r.epoch, r.metrics) for r in resumed] == [(r.epoch, r.metrics) for r in whole[1:]]
     assert len(caplog.records) == 1
-    assert "epoch-000003.safetensors" in caplog.text
+    assert "epoch-000003-attempt-001.safetensors" in caplog.text
     assert "falling back" in caplog.text
 
 
 def test_a_missing_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     reports = list(islice(train(trial(), checkpoints=tmp_path), 3))
-    (tmp_path / "epoch-000003.safetensors").unlink()
+    (tmp_path / "epoch-000003-attempt-001.safetensors").unlink()
     assert numbers(list(islice(train(trial(), checkpoints=tmp_path), 2))) == numbers(reports[1:])
 
 
@@ -80,15 +82,15 @@ def test_two_damaged_checkpoints_mean_a_fresh_start_that_keeps_its_own(tmp_path:
         truncate(path)
     resumed = train(trial(), checkpoints=tmp_path)
     assert numbers([next(resumed)]) == numbers(whole[:1])
-    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000001-attempt-001.safetensors"]
     assert numbers(list(resumed)) == numbers(whole[1:])
 
 
 def test_two_checkpoints_are_kept_each_on_disk_before_its_report(tmp_path: Path) -> None:
     for report in train(trial(), checkpoints=tmp_path):
-        assert checkpoint.read(tmp_path / str(report.checkpoint)).report == report
+        assert checkpoint.read(tmp_path, str(report.checkpoint)).report == report
         kept = sorted(path.name for path in tmp_path.iterdir())
-        assert kept == [checkpoint.file_name(e) for e in (report.epoch - 1, report.epoch) if e]
+        assert kept == [Mark(attempt=1, epoch=e).name for e in (report.epoch - 1, report.epoch) if e]
 
 
 def test_a_finished_trial_repeats_its_last_report_and_ends(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_a_write_that_fails_leaves_the_last_checkpoint_and_no_fragment(
 
 def test_a_fragment_of_a_killed_process_is_ignored_and_removed(tmp_path: Path) -> None:
     whole = list(train(trial(), checkpoints=tmp_path))
-    (tmp_path / "epoch-000009.safetensors.4711.tmp").write_bytes(b"half")
+    (tmp_path / "epoch-000009-attempt-001.safetensors.4711.tmp").write_bytes(b"half")
     assert numbers(list(train(trial(), checkpoints=tmp_path))) == numbers(whole[-1:])
     assert not list(tmp_path.glob("*.tmp"))
 
@@ -122,13 +124,13 @@ def test_reading_a_predictor_leaves_a_folder_that_is_written_to_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     list(train(trial(), checkpoints=tmp_path))
-    truncate(tmp_path / "epoch-000004.safetensors")
-    (tmp_path / "epoch-000005.safetensors.4711.tmp").write_bytes(b"half")
+    truncate(tmp_path / "epoch-000004-attempt-001.safetensors")
+    (tmp_path / "epoch-000005-attempt-001.safetensors.4711.tmp").write_bytes(b"half")
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
     module = predictor(trial(), tmp_path, 1)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
-    assert "epoch-000004.safetensors" in caplog.text
-    expected = checkpoint.read(tmp_path / "epoch-000003.safetensors").tensors["weights.head.weight"][1]
+    assert "epoch-000004-attempt-001.safetensors" in caplog.text
+    expected = checkpoint.read(tmp_path, "epoch-000003-attempt-001.safetensors").tensors["weights.head.weight"][1]
     assert torch.equal(module.state_dict()["head.weight"], expected)
 
 
@@ -151,7 +153,7 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path, other: TrialCo
     next(train(trial(), checkpoints=tmp_path))
     with pytest.raises(CheckpointError, match=f"belongs to another trial: its {field} differ"):
         next(train(other, checkpoints=tmp_path))
-    assert (tmp_path / "epoch-000001.safetensors").exists()
+    assert (tmp_path / "epoch-000001-attempt-001.safetensors").exists()
 
 
 YOUNGER = {
@@ -164,7 +166,7 @@ YOUNGER = {
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Write the checkpoint in `path` again, with another content and a checksum that is right for it."""
-    found = checkpoint.read(path)
+    found = checkpoint.read(path.parent, path.name)
     with safe_open(path, framework="pt") as file:
         content = json.loads(file.metadata()["content"])
     change(content)
@@ -183,28 +185,31 @@ def test_a_checkpoint_from_before_texts_is_gone_on_from(tmp_path: Path) -> None:
                 del fields[name]
         del content["trial"]["train"]["schedule"]["warmup_steps"]
 
-    rewritten(tmp_path / "epoch-000003.safetensors", older)
+    rewritten(tmp_path / "epoch-000003-attempt-001.safetensors", older)
     predictor(trial(), tmp_path, 0)
     assert [r.metrics for r in train(trial(), checkpoints=tmp_path)] == [r.metrics for r in whole[2:]]
 
 
 def test_a_checkpoint_of_a_later_version_is_of_another_trial(tmp_path: Path) -> None:
     list(islice(train(trial(), checkpoints=tmp_path), 3))
-    rewritten(tmp_path / "epoch-000003.safetensors", lambda content: content["trial"]["model"].update(unheard_of=1))
+    rewritten(
+        tmp_path / "epoch-000003-attempt-001.safetensors",
+        lambda content: content["trial"]["model"].update(unheard_of=1),
+    )
     with pytest.raises(CheckpointError, match="belongs to another trial: its model differ"):
         next(train(trial(), checkpoints=tmp_path))
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     report = next(train(trial(), checkpoints=tmp_path))
-    found = checkpoint.read(tmp_path / str(report.checkpoint))
+    found = checkpoint.read(tmp_path, str(report.checkpoint))
     name = "weights.head.weight"
     for changed, message in (
         ({**found.tensors, name: torch.zeros(2, 9, 3)}, r"weights.head.weight is float32 \[2, 9, 3\], the trial's"),
         ({k: v for k, v in found.tensors.items() if k != name}, r"weights.head.weight is only in the trial's model"),
         ({**found.tensors, "weights.extra": torch.zeros(2)}, r"weights.extra is only in the checkpoint"),
     ):
-        checkpoint.write(tmp_path, trial(), found.shape, report, changed)
+        checkpoint.write(tmp_path, replace(found, tensors=changed))
         with pytest.raises(CheckpointError, match=message):
             next(train(trial(), checkpoints=tmp_path))
 

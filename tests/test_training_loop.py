@@ -121,7 +121,7 @@ def test_a_trial_stopped_after_any_epoch_goes_on_bit_for_bit(
         assert numbers(resumed) == numbers(whole[done - 1 :])
         assert resumed[0] == started[-1]
         assert resumed[-1].wall_seconds >= started[-1].wall_seconds
-        last = [load_file(path / "epoch-000004.safetensors") for path in (folder, tmp_path / "whole")]
+        last = [load_file(path / "epoch-000004-attempt-001.safetensors") for path in (folder, tmp_path / "whole")]
         assert last[0].keys() == last[1].keys()
         assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
 
@@ -264,7 +264,7 @@ def test_bfloat16_stays_near_float32_and_keeps_wide_weights(tmp_path: Path) -> N
     narrow = list(train(trial(train=trial().train.model_copy(update={"precision": "bfloat16"})), checkpoints=tmp_path))
     assert narrow[-1].mean("val_loss") == pytest.approx(wide.mean("val_loss"), rel=0.05)
     assert narrow[-1].mean("val_loss") != wide.mean("val_loss")
-    tensors = load_file(tmp_path / "epoch-000004.safetensors")
+    tensors = load_file(tmp_path / "epoch-000004-attempt-001.safetensors")
     assert {t.dtype for name, t in tensors.items() if "." in name} == {torch.float32}
 
 

@@ -1,138 +1,242 @@
-"""Checkpoints that are whole or not there: safetensors with a checksum, the Report and the trial in their metadata."""
+"""Checkpoints that are whole or not there: safetensors with a checksum, the Report and the trial in their metadata.
+
+Their names say which attempt of the trial wrote them, so that a process that was given up and comes back can neither
+overwrite nor remove what a later attempt has written, nor pass for it.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from pydantic import BaseModel
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ablate.config import InputShape
-from ablate.errors import CheckpointError
+from ablate.errors import CheckpointDownError, CheckpointError
+from ablate.folder import Folder, Place, open_folder, shown
 from ablate.trial import Report, TrialConfig
 
-FORMAT = "ablate-checkpoint-1"
+FORMATS = ("ablate-checkpoint-1", "ablate-checkpoint-2")  # the first knew neither attempts nor half epochs
 KEPT = 2
+LISTINGS = 5  # how often a folder is listed again in which files vanish between being listed and read
 IDENTITY = ("stage", "model", "task", "train", "seeds", "study_seed", "protocol")  # the fields that change the numbers
+
+_NAME = re.compile(r"epoch-([0-9]{6,18})(?:-step-([0-9]{6,18}))?(?:-attempt-([0-9]{3,18}))?\.safetensors")
+_FAULTS = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 logger = logging.getLogger("ablate.training")
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class Mark:
+    """Where a trial stood when a checkpoint was written; of two files of a trial, the one of the greater mark counts.
+
+    `epoch` epochs were done, and `step` steps of the next one. Names without an attempt are of attempt 0.
+    """
+
+    attempt: int
+    epoch: int
+    step: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        step = f"-step-{self.step:06d}" if self.step else ""
+        return f"epoch-{self.epoch:06d}{step}-attempt-{self.attempt:03d}.safetensors"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What was written before `report` was yielded; `tensors` as RowGroup.tensors gives them."""
+    """A trial as it stood: its last `report`, its training time, and `tensors` as RowGroup.tensors gives them.
 
-    report: Report
+    `midway` is what the epoch that `mark.step` steps belong to needs beside (docs/training.md); `metrics` names the
+    means in it.
+    """
+
+    mark: Mark
+    report: Report | None
+    wall_seconds: float
     tensors: Mapping[str, Tensor]
     trial: Mapping[str, Any]
     shape: InputShape
+    midway: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
 
 
-def file_name(epoch: int) -> str:
-    """Return a checkpoint's file name; names sort by epoch."""
-    return f"epoch-{epoch:06d}.safetensors"
+class _Content(BaseModel):
+    """What the metadata hold, as JSON."""
+
+    format: str
+    report: Report | None
+    trial: dict[str, Any]
+    shape: InputShape
+    epoch: int = 0
+    step: int = 0
+    wall_seconds: float = 0.0
+    metrics: tuple[str, ...] = ()
 
 
-def write(folder: Path, config: TrialConfig, shape: InputShape, report: Report, tensors: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint under `report.checkpoint` in one step, on disk before this returns, and keep the last two.
+class _DamagedError(CheckpointError):
+    """The bytes are not those of a whole checkpoint."""
 
-    Raises CheckpointError where the folder cannot be written.
+
+def write(place: Place, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint in one step; it is durable when this returns.
+
+    Of what this attempt and earlier ones wrote the newest two files are kept; those of later attempts are not touched.
+    Raises CheckpointDownError where `place` cannot be written.
     """
+    mark = checkpoint.mark
     content = json.dumps(
         {
-            "format": FORMAT,
-            "report": asdict(report) | {"metrics": [dict(m) for m in report.metrics]},
-            "trial": config.to_json(),
-            "shape": shape.model_dump(),
+            "format": FORMATS[-1],
+            "report": None if checkpoint.report is None else _plain(checkpoint.report),
+            "trial": checkpoint.trial,
+            "shape": checkpoint.shape.model_dump(),
+            "epoch": mark.epoch,
+            "step": mark.step,
+            "wall_seconds": checkpoint.wall_seconds,
+            "metrics": checkpoint.metrics,
         }
     )
-    packed = save(dict(tensors), metadata={"content": content, "sha256": _checksum(content, tensors)})
-    path = folder / str(report.checkpoint)
-    temporary = folder / f"{path.name}.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(packed)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(folder)
-        for old in _newest_first(folder)[KEPT:]:
-            old.unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"cannot write checkpoint {path}: {error.strerror or error}") from error
+    tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
+    packed = save(tensors, metadata={"content": content, "sha256": _checksum(content, tensors)})
+    with _answering(f"write checkpoint {shown(place)}/{mark.name}", place):
+        folder = open_folder(place)
+        folder.write(mark.name, packed)
+        own = [name for found, name in _newest_first(folder) if found.attempt <= mark.attempt]
+        for name in own[KEPT:]:
+            folder.remove(name)
 
 
-def newest(folder: Path, config: TrialConfig, *, repair: bool = False) -> Checkpoint | None:
-    """Return the newest whole checkpoint of `config` in `folder`, or None; damaged ones are logged and passed over.
+def newest(place: Place, config: TrialConfig, *, repair: bool = False) -> Checkpoint | None:
+    """Return the newest whole checkpoint of `config` in `place`, or None; damaged ones are logged and passed over.
 
-    `repair` also removes damaged files and fragments: for the one process that writes here. Raises CheckpointError
-    where a whole checkpoint is of another trial, or where a file cannot be read or removed.
+    `repair` also removes damaged files and fragments: for a process that writes here. Raises CheckpointError where a
+    whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
     """
+    with _answering(f"read checkpoints in {shown(place)}", place):
+        folder = open_folder(place)
+        if repair:
+            folder.sweep()
+        for _ in range(LISTINGS):
+            names = [name for _, name in _newest_first(folder)]
+            found, vanished = _newest_whole(folder, place, names, repair=repair)
+            if found is not None or not vanished:
+                break
+    if found is not None:
+        _check_identity(f"{shown(place)}/{found.mark.name}", found, config)
+    return found
+
+
+def read(place: Place, name: str) -> Checkpoint:
+    """Return the checkpoint `name` in `place`.
+
+    Raises CheckpointError where it is not whole or not there, CheckpointDownError where `place` cannot be read.
+    """
+    path = f"{shown(place)}/{name}"
+    with _answering(f"read checkpoint {path}", place):
+        try:
+            packed = open_folder(place).read(name)
+        except FileNotFoundError:
+            raise CheckpointError(f"no checkpoint {path}") from None
+    return _unpacked(packed, name, path)
+
+
+def _newest_whole(
+    folder: Folder, place: Place, names: Sequence[str], *, repair: bool
+) -> tuple[Checkpoint | None, bool]:
+    """Return the first whole one of `names`, and whether a file went while this looked: its writer has newer ones."""
+    vanished = False
+    for name, before in zip(names, [*names[1:], None], strict=False):
+        try:
+            return _unpacked(folder.read(name), name, f"{shown(place)}/{name}"), vanished
+        except FileNotFoundError:
+            vanished = True
+        except _DamagedError as error:
+            logger.warning("%s; falling back to %s", error, before or "the beginning: there is none before it")
+            if repair:
+                folder.remove(name)
+    return None, vanished
+
+
+def _newest_first(folder: Folder) -> list[tuple[Mark, str]]:
+    found = [(match, name) for name in folder.names() if (match := _NAME.fullmatch(name))]
+    return sorted(((_mark(match), name) for match, name in found), reverse=True)
+
+
+def _mark(match: re.Match[str]) -> Mark:
+    epoch, step, attempt = (int(number or 0) for number in match.groups())
+    return Mark(attempt=attempt, epoch=epoch, step=step)
+
+
+def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
+    """Return the checkpoint in `packed`; raise CheckpointError, whatever the bytes are."""
     try:
-        for fragment in folder.glob("*.tmp") if repair else ():
-            fragment.unlink(missing_ok=True)
-        for path in _newest_first(folder):
-            try:
-                found = read(path)
-            except CheckpointError as error:
-                logger.warning("%s; falling back to the one before", error)
-                if repair:
-                    path.unlink(missing_ok=True)
-                continue
-            _check_identity(path, found, config)
-            return found
-        return None
-    except OSError as error:
-        raise CheckpointError(f"cannot read checkpoints in {folder}: {error.strerror or error}") from error
+        metadata, mark = _metadata(packed), _NAME.fullmatch(name)
+        tensors = load(packed)
+        if _checksum(metadata["content"], tensors) != metadata["sha256"]:
+            raise _DamagedError(f"damaged checkpoint {path}: its checksum does not match")
+        content = _Content.model_validate(json.loads(metadata["content"]))
+    except _FAULTS as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise _DamagedError(f"damaged checkpoint {path}: {reason}") from error
+    report = content.report
+    if content.format == FORMATS[0] and report is not None:
+        content = content.model_copy(update={"epoch": report.epoch, "wall_seconds": report.wall_seconds})
+    if content.format not in FORMATS:
+        raise CheckpointError(f"checkpoint {path} is of a later version: format {content.format!r}")
+    found = None if mark is None else _mark(mark)
+    if found is None or (found.epoch, found.step) != (content.epoch, content.step):
+        raise _DamagedError(f"damaged checkpoint {path}: it holds epoch {content.epoch}, step {content.step}")
+    return Checkpoint(
+        mark=found,
+        report=report,
+        wall_seconds=content.wall_seconds,
+        tensors={name: value for name, value in tensors.items() if not name.startswith("midway.")},
+        trial=content.trial,
+        shape=content.shape,
+        midway={n.removeprefix("midway."): value for n, value in tensors.items() if n.startswith("midway.")},
+        metrics=content.metrics,
+    )
 
 
-def read(path: Path) -> Checkpoint:
-    """Return the checkpoint in `path`; raise CheckpointError where it is not whole, OSError where there is none."""
-    path.stat()
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        content = metadata["content"]
-        if _checksum(content, tensors) != metadata["sha256"]:
-            raise CheckpointError(f"damaged checkpoint {path}: its checksum does not match")
-        fields = json.loads(content)
-        if fields["format"] != FORMAT:
-            raise CheckpointError(f"damaged checkpoint {path}: format {fields['format']!r}, not {FORMAT!r}")
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"damaged checkpoint {path}: {error}") from error
-    saved = fields["report"]
-    report = Report(**saved | {"metrics": tuple(saved["metrics"]), "diverged": tuple(saved["diverged"])})
-    shape = InputShape.model_validate(fields["shape"])
-    return Checkpoint(report=report, tensors=tensors, trial=fields["trial"], shape=shape)
+def _metadata(packed: bytes) -> dict[str, str]:
+    """Return the metadata in a safetensors header; raise one of _FAULTS."""
+    length = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + length])
+    for name, entry in header.items():
+        if name != "__metadata__" and math.prod(size for size in entry["shape"] if size) >= 2**63:
+            raise ValueError(f"{name} has the shape {entry['shape']}")  # empty, but torch cannot count it
+    metadata: dict[str, str] = header["__metadata__"]
+    return metadata
 
 
-def _check_identity(path: Path, found: Checkpoint, config: TrialConfig) -> None:
+def _plain(report: Report) -> dict[str, Any]:
+    return asdict(report) | {"metrics": [dict(metrics) for metrics in report.metrics]}
+
+
+def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
     mine = json.loads(json.dumps(config.to_json()))
     try:  # fields that are younger than the file have their defaults
         saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
-    except (ValueError, KeyError):  # written by a later version, with fields that are unknown here
+    except (ValueError, KeyError, TypeError):  # written by a later version, with fields that are unknown here
         saved = dict(found.trial)
     different = [name for name in IDENTITY if saved.get(name) != mine[name]]
     if different:
         raise CheckpointError(f"checkpoint {path} belongs to another trial: its {' and '.join(different)} differ")
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("epoch-*.safetensors"), reverse=True)
 
 
 def _checksum(content: str, tensors: Mapping[str, Tensor]) -> str:
@@ -144,9 +248,22 @@ def _checksum(content: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextmanager
+def _answering(doing: str, place: Place) -> Iterator[None]:
+    """Turn what a disk or a store refuses into a CheckpointDownError that says in one line what to do."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        reason = " ".join((error.strerror or str(error) or type(error).__name__).split())
+        raise CheckpointDownError(
+            f"cannot {doing}: {reason}; {_remedy(error, place)} and run the same command again:"
+            " nothing that was committed is lost"
+        ) from error
+
+
+def _remedy(error: OSError, place: Place) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space there"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "let it be read and written"
+    return "mend that" if not isinstance(place, str) else "see that the store answers, has the bucket and lets you in"

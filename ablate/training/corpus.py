@@ -38,11 +38,20 @@ def check_decoding(task: Task, data: Data, group: RowGroup, config: TrialConfig)
 
 
 def corpus_metrics(
-    group: RowGroup, task: Decoded, data: Data, samples: Samples, *, part: str, shape: InputShape, batch: int
+    group: RowGroup,
+    task: Decoded,
+    data: Data,
+    samples: Samples,
+    *,
+    part: str,
+    shape: InputShape,
+    batch: int,
+    between: Callable[[], None],
 ) -> dict[str, Tensor]:
     """Return the task's corpus metrics of `samples`, which are `part` of `data` and the same for every replicate.
 
-    Float64 [R] each. Raises TrialError where the task does not give one value per replicate.
+    Float64 [R] each. `between` is called before every batch that is decoded and may raise. Raises TrialError where the
+    task does not give one value per replicate.
     """
     chosen = samples.index[0].sort().values.to(samples.targets.device)
     assert isinstance(samples.inputs, Tensor)
@@ -50,7 +59,7 @@ def corpus_metrics(
         f"{part}_inputs": samples.inputs.index_select(0, chosen).cpu(),
         f"{part}_targets": samples.targets.index_select(0, chosen).cpu(),
     }
-    decode = _decoder(group, data, steps=shape.tokens, batch=batch)
+    decode = _decoder(group, data, steps=shape.tokens, batch=batch, between=between)
     found = task.corpus_metrics(decode, replace(data, **judged), part)
     for name, values in found.items():
         if len(values) != group.rows:
@@ -58,7 +67,9 @@ def corpus_metrics(
     return {name: torch.tensor(v, dtype=torch.float64, device=group.device) for name, v in found.items()}
 
 
-def _decoder(group: RowGroup, data: Data, *, steps: int, batch: int) -> Callable[[Tensor], Tensor]:
+def _decoder(
+    group: RowGroup, data: Data, *, steps: int, batch: int, between: Callable[[], None]
+) -> Callable[[Tensor], Tensor]:
     """Return what maps source ids [n, S] to what each replicate writes, int64 [R, n, T'] on the CPU.
 
     Sources are taken by length, `batch` at a time, so that a batch is encoded without much padding and over early.
@@ -73,6 +84,7 @@ def _decoder(group: RowGroup, data: Data, *, steps: int, batch: int) -> Callable
         order = torch.cat([order, order[-1:].expand(-len(order) % WHOLE)])  # as in evaluation: rounded alike
         written = []
         for chosen in torch.split(order, batch):
+            between()
             rows = source_ns[chosen, : int(length[chosen].max())].to(group.device).long()
             source = rows.expand(group.rows, *rows.shape).contiguous()
             written.append(group.greedy(source, start=start, end=end, steps=steps).cpu())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -37,8 +38,12 @@ class Means:
 
 
 @torch.no_grad()
-def evaluate(group: RowGroup, task: Task, samples: Samples, *, batch: int = BATCH) -> dict[str, Tensor]:
+def evaluate(
+    group: RowGroup, task: Task, samples: Samples, *, batch: int = BATCH, between: Callable[[], None] | None = None
+) -> dict[str, Tensor]:
     """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each.
+
+    `between` is called before every batch and may raise.
 
     `batch` is rounded to a multiple of WHOLE, and the last batch is filled up to one with a sample whose results are
     dropped: CPU kernels round the end of a tensor by other instructions, and where that lies must not depend on R.
@@ -47,9 +52,12 @@ def evaluate(group: RowGroup, task: Task, samples: Samples, *, batch: int = BATC
     means = Means(group.pad)
     left = samples.index.shape[1]
     filled = torch.cat([samples.index, samples.index[:, -1:].expand(-1, -left % WHOLE)], dim=1)
-    for x, targets in samples.batches(filled, max(batch // WHOLE, 1) * WHOLE):
-        scores = group.forward(x)
-        values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
-        means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
-        left -= targets.shape[1]
+    with closing(samples.batches(filled, max(batch // WHOLE, 1) * WHOLE)) as batches:
+        for x, targets in batches:
+            if between is not None:
+                between()
+            scores = group.forward(x)
+            values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
+            means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
+            left -= targets.shape[1]
     return means.values()

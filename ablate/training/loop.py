@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ablate.config import InputShape
+from ablate.folder import Place
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
-from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
+from ablate.training.course import Course, never
 from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.modules import initial_weights, plain_module
 from ablate.training.order import epoch_index, keys, steps_per_epoch
@@ -47,51 +48,44 @@ def train(
     config: TrialConfig,
     *,
     data_dir: Path | None = None,
-    checkpoints: Path | None = None,
+    checkpoints: Place | None = None,
     device: str = "cpu",
+    attempt: int = 1,
+    pause: Callable[[], bool] = never,
     data: Data | None = None,
     judged: bool = True,
 ) -> Iterator[Report]:
     """Train one trial, all its replicates at once, and yield a Report every `report_every` epochs and after the last.
 
-    `checkpoints` is the trial's own folder: a checkpoint is on disk before its Report is yielded, and a trial that
-    finds one there first yields that Report again, then goes on, on the CPU bit for bit as if it had not stopped.
-    `data` replaces what the task would load; with `judged` False, what a model writes is not looked at. A replicate
-    whose loss or gradient is not finite is frozen, its metrics become NaN; when none is left, the Report that says so
-    is the last. Torch's thread count and global random state are left alone. Raises CheckpointError, DataError and
-    RegistryError.
+    `checkpoints` is the trial's own folder: a checkpoint is durable before its Report is yielded, and a trial that
+    finds one there first yields the last Report again, then goes on, on the CPU bit for bit as if it had not stopped.
+    `attempt` counts how often the trial was begun. Once `pause()` is true, which is asked between steps, a checkpoint
+    is written and PausedError raised; another is written every CHECKPOINT_SECONDS of training. `data` replaces what
+    the task would load; with `judged` False, what a model writes is not looked at. A replicate whose loss or gradient
+    is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. Torch's
+    thread count and global random state are left alone. Raises CheckpointError (CheckpointDownError where
+    `checkpoints` cannot be read or written now), DataError, RegistryError and PausedError.
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data, judged=judged)
-    last, wall_seconds = 0, 0.0
-    saved = checkpoint.newest(checkpoints, config, repair=True) if checkpoints is not None else None
-    if saved is not None:
-        trial.group.restore(saved.tensors)
-        last, wall_seconds = saved.report.epoch, saved.report.wall_seconds
-        yield saved.report
-    for epoch in range(last + 1, config.train.epochs + 1):
-        started = time.perf_counter()
-        final = epoch == config.train.epochs
+    course = Course(config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause)
+    course.go_on()
+    if course.report is not None:
+        yield course.report
+    while course.epoch < config.train.epochs:
+        course.clock.start()
         try:
-            running = _train_epoch(trial, epoch)
-            if not final and epoch % config.train.report_every:
-                wall_seconds += time.perf_counter() - started
-                continue
-            metrics = _metrics(trial, running, final=final)
+            metrics = _epoch(trial, course)
         except _AllDiverged:
-            yield _diverged(config, epoch, wall_seconds + time.perf_counter() - started)
+            yield _diverged(config, course.epoch + 1, course.clock.stop())
             return
-        wall_seconds += time.perf_counter() - started
-        report = Report(
-            epoch=epoch,
-            metrics=metrics,
-            wall_seconds=wall_seconds,
-            checkpoint=None if checkpoints is None else checkpoint.file_name(epoch),
-            diverged=tuple(not alive for alive in trial.group.alive.tolist()),
-            final=final,
-        )
-        if checkpoints is not None:
-            checkpoint.write(checkpoints, config, trial.shape, report, trial.group.tensors())
-        yield report
+        wall_seconds = course.clock.stop()
+        course.end_epoch()
+        if metrics is not None:
+            diverged = tuple(not alive for alive in trial.group.alive.tolist())
+            final = course.epoch == config.train.epochs
+            yield course.keep(
+                Report(epoch=course.epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
+            )
 
 
 def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: Data | None, judged: bool) -> _Trial:
@@ -115,23 +109,38 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group, judged=judged)
 
 
-def _train_epoch(trial: _Trial, epoch: int) -> dict[str, Tensor]:
-    """Train one epoch; return the running means over it of loss and metrics, float64 [R] each."""
-    group, config = trial.group, trial.config
+def _epoch(trial: _Trial, course: Course) -> tuple[dict[str, float], ...] | None:
+    """Train the next epoch, or what is left of it; return each replicate's metrics if a report is due."""
+    means = _train_epoch(trial, course)
+    epoch, settings = course.epoch + 1, trial.config.train
+    final = epoch == settings.epochs
+    if not final and epoch % settings.report_every:
+        return None
+    return _metrics(trial, means.values(), final=final, between=partial(course.ask, means))
+
+
+def _train_epoch(trial: _Trial, course: Course) -> Means:
+    """Train the next epoch, or what is left of it; return the running means over all of it of loss and metrics."""
+    group, config, epoch = trial.group, trial.config, course.epoch + 1
     index = epoch_index(config, trial.parts.train, epoch=epoch)
     augmentation = keys(config, "augmentation", epoch)
     means = Means(group.pad)
     group.module.train()
     group.key_dropout(keys(config, "dropout", epoch))
-    batches = trial.parts.train.batches(index, config.train.batch_size, keys=augmentation)
+    left = index[:, course.step * config.train.batch_size :]  # of the index, so that what was seen is not read again
+    batches = trial.parts.train.batches(left, config.train.batch_size, keys=augmentation)
     with _keyed_global_generator(config, epoch, group.device), closing(batches):
-        for step, (x, targets) in enumerate(batches):
+        course.take_up(means)
+        course.ask(means)
+        for x, targets in batches if left.numel() else ():
             scores, losses = group.step(x, targets)
             means.add(trial.task.metrics(scores, targets), targets, losses=losses)
-            if step % STEPS_BETWEEN_CHECKS == 0:
+            if course.step % STEPS_BETWEEN_CHECKS == 0:
                 _require_alive(group)
+            course.step += 1
+            course.ask(means)
     _require_alive(group)
-    return means.values()
+    return means
 
 
 @contextmanager
@@ -144,36 +153,51 @@ def _keyed_global_generator(config: TrialConfig, epoch: int, device: torch.devic
         yield
 
 
-def _metrics(trial: _Trial, running: dict[str, Tensor], *, final: bool) -> tuple[dict[str, float], ...]:
-    """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
+def _metrics(
+    trial: _Trial, running: dict[str, Tensor], *, final: bool, between: Callable[[], None]
+) -> tuple[dict[str, float], ...]:
+    """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged.
+
+    `between` is called between batches and may raise: nothing but `alive` has changed then, and would so again.
+    """
     group = trial.group
     values = {f"train_{name}": value for name, value in running.items()}
-    validation = _evaluated(trial, trial.parts.validation)
+    validation = _evaluated(trial, trial.parts.validation, between)
     group.freeze(~torch.isfinite(validation["loss"]))
     _require_alive(group)
     values |= {f"val_{name}": value for name, value in validation.items()}
-    values |= {f"val_{name}": value for name, value in _written(trial, trial.parts.validation, "validation").items()}
+    written = _written(trial, trial.parts.validation, "validation", between)
+    values |= {f"val_{name}": value for name, value in written.items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
         test = test_part(trial.data, trial.config, device=group.device, dtype=group.dtype)
-        values |= {f"test_{name}": value for name, value in _evaluated(trial, test).items()}
-        values |= {f"test_{name}": value for name, value in _written(trial, test, "test").items()}
+        values |= {f"test_{name}": value for name, value in _evaluated(trial, test, between).items()}
+        values |= {f"test_{name}": value for name, value in _written(trial, test, "test", between).items()}
     rows = torch.stack([torch.where(group.alive, value, torch.nan) for value in values.values()]).T.tolist()
     return tuple(dict(zip(values, row, strict=True)) for row in rows)
 
 
-def _evaluated(trial: _Trial, samples: Samples) -> dict[str, Tensor]:
+def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:
     """Return loss and metrics of `samples`; scores per token and images from disk come in batches as in training."""
     large = trial.shape.output == "token" or not isinstance(samples.inputs, Tensor)
     batch = min(BATCH, trial.config.train.batch_size) if large else BATCH
-    return evaluate(trial.group, trial.task, samples, batch=batch)
+    return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
 
 
-def _written(trial: _Trial, samples: Samples, part: str) -> dict[str, Tensor]:
+def _written(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
     """Return the task's metrics of what the replicates write, none for a task without."""
     if not trial.judged or not isinstance(trial.task, Decoded):
         return {}
-    return corpus_metrics(trial.group, trial.task, trial.data, samples, part=part, shape=trial.shape, batch=BATCH)
+    return corpus_metrics(
+        trial.group,
+        trial.task,
+        trial.data,
+        samples,
+        part=part,
+        shape=trial.shape,
+        batch=BATCH,
+        between=between,
+    )
 
 
 def _require_alive(group: RowGroup) -> None:

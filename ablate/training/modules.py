@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointError, RequestError
+from ablate.folder import Place, shown
 from ablate.models import build, initial_parameters
 from ablate.randomness import stream
 from ablate.training import checkpoint
@@ -29,20 +28,20 @@ def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -
     return initial_parameters(config.model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
 
 
-def predictor(config: TrialConfig, checkpoints: Path, replicate: int = 0) -> nn.Module:
+def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:
     """Return the plain module with the weights of `replicate` from the newest whole checkpoint, in evaluation mode.
 
     It maps what the task gives, on the CPU, to scores, and needs no data: tokens x [B, T, F] or ids [B, T]
     (`Data.tokens` makes both), or the pair (source ids [B, S], target ids shifted right behind `Data.start` [B, T]), to
     scores [B, M], [B, T, M] or [B, T], as the task's shape says.
-    Raises CheckpointError where there is no whole checkpoint or it is of another trial, RequestError where the trial
-    has no such replicate.
+    Raises CheckpointError where there is no whole checkpoint or it is of another trial, CheckpointDownError where
+    `checkpoints` cannot be read, RequestError where the trial has no such replicate.
     """
     if not 0 <= replicate < len(config.seeds):
         raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
     found = checkpoint.newest(checkpoints, config)
     if found is None:
-        raise CheckpointError(f"no whole checkpoint of {config.key} in {checkpoints}")
+        raise CheckpointError(f"no whole checkpoint of {config.key} in {shown(checkpoints)}")
     weights = {
         name.removeprefix("weights."): value[replicate]
         for name, value in found.tensors.items()

@@ -72,6 +72,7 @@ class RowGroup:
         self.optimizer, self.precision = configs[0].optimizer, configs[0].precision
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
         self.pad = pad
+        self.generators: list[torch.Generator] = []
         self.module = module.to(device=self.device, dtype=self.dtype)
         self.settings = RowSettings.of(configs, schedules).to(self.device)
         self.clips = any(config.clip_norm is not None for config in configs)
@@ -143,10 +144,20 @@ class RowGroup:
 
         Dropout is any module with an attribute `generators` (`ablate.models.layers.Dropout`).
         """
-        generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
+        self.generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
         for part in self.module.modules() if self.row_native else ():
             if hasattr(part, "generators"):
-                part.generators = generators  # type: ignore[assignment]
+                part.generators = self.generators  # type: ignore[assignment]
+
+    def dropout_states(self) -> Tensor:
+        """Return the states of the generators that `key_dropout` has made, uint8 [R, S]."""
+        return torch.stack([generator.get_state() for generator in self.generators])
+
+    def restore_dropout(self, states: Tensor) -> None:
+        """Let the generators go on from `states`; those of another kind of device stay as they were begun."""
+        for generator, state in zip(self.generators, states.unbind(), strict=True):
+            if generator.get_state().shape == state.shape:
+                generator.set_state(state)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":

@@ -1,0 +1,189 @@
+"""How far a trial has come: what it goes on from, when it is asked to pause, and the checkpoints it writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from ablate.config import InputShape
+from ablate.errors import CheckpointError, PausedError
+from ablate.folder import Place
+from ablate.training import checkpoint
+from ablate.training.checkpoint import Checkpoint, Mark
+from ablate.training.evaluate import Means
+from ablate.training.rows import RowGroup
+from ablate.trial import Report, TrialConfig
+
+PAUSE_SECONDS = 0.25  # between two questions whether to pause, which may cost the asked a look at a clock or a file
+CHECKPOINT_SECONDS = 300.0  # of training: what a kill costs at most
+
+
+def never() -> bool:
+    """Return False: a trial that is never asked to pause."""
+    return False
+
+
+class Clock:
+    """Seconds of training, over all attempts, without those of writing checkpoints or waiting for the caller."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._since: float | None = None
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return self._total if self._since is None else self._total + time.perf_counter() - self._since
+
+    def start(self) -> None:
+        """Let it run."""
+        self._since = time.perf_counter()
+
+    def stop(self) -> float:
+        """Let it stand and return what it shows."""
+        self._total, self._since = self.seconds(), None
+        return self._total
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it stand inside the block, and run afterwards if it ran before."""
+        runs = self._since is not None
+        self.stop()
+        yield
+        if runs:
+            self.start()
+
+    def set(self, seconds: float) -> None:
+        """Let it stand at `seconds`."""
+        self._total, self._since = seconds, None
+
+
+class Course:
+    """A trial's way through its epochs, from the newest checkpoint in `place` on.
+
+    `epoch` epochs are done and `step` steps of the next one; `report` is the last one. Without a `place` nothing is
+    written or found.
+    """
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        shape: InputShape,
+        group: RowGroup,
+        *,
+        place: Place | None,
+        attempt: int,
+        pause: Callable[[], bool],
+    ) -> None:
+        self.config, self.shape, self.group = config, shape, group
+        self.place, self.attempt, self.pause = place, attempt, pause
+        self.epoch = self.step = 0
+        self.report: Report | None = None
+        self.clock = Clock()
+        self._midway: Checkpoint | None = None
+        self._saved = (0, 0)
+        self._saved_at = self._next_question = 0.0
+
+    def go_on(self) -> None:
+        """Take over the newest whole checkpoint, if there is one.
+
+        What an earlier attempt has written becomes this attempt's own file before anything is built on it: should the
+        earlier one still be at work somewhere, nothing that it does from here on counts. Raises CheckpointError.
+        """
+        if self.place is None:
+            return
+        found = checkpoint.newest(self.place, self.config, repair=True)
+        if found is not None:
+            self.group.restore(found.tensors)
+            self.epoch, self.step = found.mark.epoch, found.mark.step
+            self.clock.set(found.wall_seconds)
+            self._saved, self._saved_at = (self.epoch, self.step), found.wall_seconds
+            self._midway = found if self.step else None
+            if found.mark.attempt < self.attempt:
+                report = replace(found.report, checkpoint=self.mark.name) if found.report is not None else None
+                found = replace(found, mark=self.mark, report=report)
+                checkpoint.write(self.place, found)
+            self.report = found.report
+        elif self.attempt > 1:
+            self._write(Means(None))
+
+    @property
+    def mark(self) -> Mark:
+        """Where it stands now."""
+        return Mark(attempt=self.attempt, epoch=self.epoch, step=self.step)
+
+    def take_up(self, means: Means) -> None:
+        """Give the epoch that a checkpoint broke off its means so far and the states of its generators."""
+        if self._midway is None:
+            return
+        found, device = self._midway.midway, self.group.device
+        try:
+            means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
+            means.count = found["count"].to(device)
+            self.group.restore_dropout(found["dropout"])
+            torch.set_rng_state(found["generator"])
+            if "device_generator" in found and device.type != "cpu":
+                torch.get_device_module(device).set_rng_state(found["device_generator"], device)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            name = self._midway.mark.name
+            raise CheckpointError(f"checkpoint {name} does not say how its epoch goes on: {error}") from error
+        self._midway = None
+
+    def ask(self, means: Means) -> None:
+        """Between two steps: pause if that is asked for, and write a checkpoint if the last one is long ago.
+
+        Raises PausedError once the checkpoint is written, CheckpointDownError where it cannot be.
+        """
+        seconds = self.clock.seconds()
+        if seconds >= self._next_question:
+            self._next_question = seconds + PAUSE_SECONDS
+            if self.pause():
+                self._save(means)
+                raise PausedError(f"trial {self.config.key} has paused after {self.epoch} epochs and {self.step} steps")
+        if seconds - self._saved_at >= CHECKPOINT_SECONDS:
+            self._save(means)
+
+    def end_epoch(self) -> None:
+        """Count the epoch as done."""
+        self.epoch, self.step = self.epoch + 1, 0
+
+    def keep(self, report: Report) -> Report:
+        """Write the checkpoint that belongs to `report` and return the report with its name."""
+        named = replace(report, checkpoint=self.mark.name) if self.place is not None else report
+        self.report = named
+        self._save(Means(None))
+        return named
+
+    def _save(self, means: Means) -> None:
+        if self.place is not None and self._saved != (self.epoch, self.step):
+            with self.clock.stopped():
+                self._write(means)
+        self._saved_at = self.clock.seconds()
+
+    def _write(self, means: Means) -> None:
+        assert self.place is not None
+        midway = {}
+        if self.step:
+            midway = {
+                "sums": torch.stack(list(means.sums.values())).cpu(),
+                "count": torch.as_tensor(means.count).cpu(),
+                "dropout": self.group.dropout_states(),
+                "generator": torch.get_rng_state(),
+            }
+            if self.group.device.type != "cpu":
+                midway["device_generator"] = torch.get_device_module(self.group.device).get_rng_state(self.group.device)
+        found = Checkpoint(
+            mark=self.mark,
+            report=self.report,
+            wall_seconds=self.clock.seconds(),
+            tensors=self.group.tensors(),
+            trial=self.config.to_json(),
+            shape=self.shape,
+            midway=midway,
+            metrics=tuple(means.sums) if self.step else (),
+        )
+        checkpoint.write(self.place, found)
+        self._saved = (self.epoch, self.step)
