@@ -70,7 +70,7 @@ def trained(
         place = _place(asked, trials_table(ledger, study), number, dataset)
         config = next(t.config for t in ledger.trials(study) if (t.key.dataset, t.key.number) == place)
     task = load_task(config.task)
-    module = predictor(config, checkpoint_folder(settings.home(study), config.key), replicate)
+    module = predictor(config, checkpoint_folder(settings.checkpoint_root(study), config.key), replicate)
     return Trained(
         config=config,
         replicate=replicate,

@@ -16,8 +16,10 @@ from tracked import World, mlflow, runs, world
 
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import RequestError
+from ablate.folder import DiskFolder
 from ablate.models import build
 from ablate.tasks import load_task
+from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
 from ablate.tracking.publish import code_folders, save
 from ablate.tracking.served_model import Description, ServedModel
 from ablate.training import predictor, train
@@ -192,6 +194,27 @@ def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, caplog
     accuracy = (predicted.argmax(-1) == data.test_targets.numpy()).mean()
     reported = world.ledger.reports(world.name, "one", 0)[-1].metrics["test_accuracy"]
     assert math.isclose(accuracy, reported, abs_tol=1.5 / len(predicted))
+
+
+def test_a_network_is_logged_from_where_its_checkpoints_lie_once_they_can_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = trained(world)
+    (world.runs / world.name / "checkpoints").rename(world.runs / "checkpoints")
+    tracker = world.tracker(store=world.runs)
+    with monkeypatch.context() as down:
+        down.setattr(DiskFolder, "read", no_answer)
+        tracker.log_models([config])
+    experiment = world.client().get_experiment_by_name(world.name).experiment_id
+    assert world.client().search_logged_models([experiment]) == []
+    world.clock.now += LAST_DELAY_SECONDS
+    tracker.sync()
+    run_id = world.trial_runs()["one", 0].info.run_id
+    assert [model.source_run_id for model in world.client().search_logged_models([experiment])] == [run_id]
+
+
+def no_answer(folder: DiskFolder, name: str) -> bytes:
+    raise OSError(5, "Input/output error")
 
 
 def trained(world: World) -> TrialConfig:

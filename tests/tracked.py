@@ -63,11 +63,11 @@ class World:
         values: dict[str, Any] = {"file_text": "x", "fingerprint": "f", "seed": 3, "holder": "ada"}
         return self.ledger.hold(self.name, **(values | changes))
 
-    def tracker(self, hold: Hold | None = None, uri: str | None = None) -> MlflowTracker:
+    def tracker(self, hold: Hold | None = None, uri: str | None = None, store: Path | None = None) -> MlflowTracker:
         """Return a tracker as a new process would make it."""
         return MlflowTracker(
             uri=uri or default_uri(self.runs), study=self.study, ledger=self.ledger, hold=hold or self.hold,
-            home=self.runs / self.name, clock=self.clock,
+            home=self.runs / self.name, store=store, clock=self.clock,
         )  # fmt: skip
 
     def key(self, number: int, dataset: str = "one") -> TrialKey:

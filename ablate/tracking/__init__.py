@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablate.folder import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.tracker import Tracker, kept_up
@@ -17,11 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "kept_up", "ui_command"]
 
 
-def build(name: str, *, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path) -> Tracker:
+def build(
+    name: str,
+    *,
+    uri: str | None,
+    study: Study,
+    ledger: Ledger,
+    hold: Hold | None,
+    home: Path,
+    store: Place | None = None,
+) -> Tracker:
     """Return the tracker called `name` (mlflow, none, or an import path); raise RegistryError where there is none.
 
     `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`), None the default: one SQLite file and one
-    folder of artifacts beside the study's home.
+    folder of artifacts beside the study's home. Checkpoints are found below `store`, by default the study's home.
     """
-    tracker: Tracker = TRACKERS.load(name)(name, uri=uri, study=study, ledger=ledger, hold=hold, home=home)
+    tracker: Tracker = TRACKERS.load(name)(
+        name, uri=uri, study=study, ledger=ledger, hold=hold, home=home, store=home if store is None else store
+    )
     return tracker

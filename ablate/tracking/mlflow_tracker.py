@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ablate.errors import CheckpointError, RequestError, StaleDriverError
+from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
+from ablate.folder import Place
 from ablate.ledger import Hold, Ledger
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect, redacted, scrubbed
@@ -38,6 +39,7 @@ class MlflowTracker:
         ledger: Ledger,
         hold: Hold | None,
         home: Path,
+        store: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.uri = uri
@@ -46,6 +48,7 @@ class MlflowTracker:
         self._ledger = ledger
         self._hold = hold
         self._home = home
+        self._checkpoints = home if store is None else store
         self._clock = clock
         self._lock = threading.Lock()
         self._store: Store | None = None
@@ -123,7 +126,9 @@ class MlflowTracker:
                 log.warning("MLflow: trial %s has no run, so its model is not logged", key)
             else:
                 try:
-                    publish(store, run_id, config, home=self._home, data_dir=data_dir)
+                    publish(store, run_id, config, checkpoints=self._checkpoints, data_dir=data_dir)
+                except CheckpointDownError:
+                    raise
                 except (CheckpointError, RequestError) as error:  # trying again would not mend it
                     log.warning("MLflow: the model of trial %s is not logged: %s", key, error)
             del self._models[key]
@@ -160,7 +165,14 @@ class MlflowTracker:
 
 
 def build(
-    _name: str = "mlflow", *, uri: str | None, study: Study, ledger: Ledger, hold: Hold | None, home: Path
+    _name: str = "mlflow",
+    *,
+    uri: str | None,
+    study: Study,
+    ledger: Ledger,
+    hold: Hold | None,
+    home: Path,
+    store: Place | None = None,
 ) -> MlflowTracker:
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
@@ -173,4 +185,6 @@ def build(
             f"MLflow's store of files {redacted(uri)} cannot be written safely after an interruption: name a database"
             f" (sqlite:///{home.parent.absolute()}/mlflow.db) or a server (http://…)"
         )
-    return MlflowTracker(uri=uri or default_uri(home.parent), study=study, ledger=ledger, hold=hold, home=home)
+    return MlflowTracker(
+        uri=uri or default_uri(home.parent), study=study, ledger=ledger, hold=hold, home=home, store=store
+    )

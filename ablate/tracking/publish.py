@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import ablate
 from ablate.errors import RequestError
+from ablate.folder import Place
 from ablate.tasks import Data, data_folder, load_task
 from ablate.tasks.base import Stream
 from ablate.tracking import contents, served_model
@@ -28,10 +29,11 @@ EXAMPLES = 2
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "pyyaml", "safetensors", "torch")
 
 
-def publish(store: Store, run_id: str, config: TrialConfig, *, home: Path, data_dir: Path | None) -> str:
+def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> str:
     """Log replicate 0 of a trained trial as the model of `run_id`, once, and return the model's id.
 
-    Replicate 0 because it is fixed beforehand: choosing the best one by its test result would flatter it.
+    Replicate 0 because it is fixed beforehand: choosing the best one by its test result would flatter it. Checkpoints
+    of the study's trials lie below `checkpoints`.
     Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
     RequestError where the network maps text to text and has no `greedy` to write with.
     """
@@ -43,7 +45,7 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, home: Path, data_
     task = load_task(config.task)
     folder = data_folder(data_dir)
     data = task.load(folder)
-    module = predictor(config, checkpoint_folder(home, config.key), 0)
+    module = predictor(config, checkpoint_folder(checkpoints, config.key), 0)
     shape = task.shape(folder)
     if shape.source_tokens and not callable(getattr(module, "greedy", None)):
         raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")

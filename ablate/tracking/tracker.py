@@ -24,7 +24,7 @@ class Tracker(Protocol):
         """Bring the other place up to what the ledger says now; cheap when nothing changed."""
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        """Offer the trained networks of `configs`, checkpoints below the study's home, for loading elsewhere."""
+        """Offer the trained networks of `configs`, from their checkpoints, for loading elsewhere."""
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         """Attach files and folders (report, tables) to the study; a repeated path replaces the earlier one."""
