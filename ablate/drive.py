@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from ablate import resumption
 from ablate.config import InputShape
 from ablate.errors import (
     CheckpointDownError,
@@ -20,7 +22,6 @@ from ablate.errors import (
     RequestError,
     ResourceError,
     StudyFailedError,
-    StudyMismatchError,
     did_you_mean,
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
@@ -34,7 +35,7 @@ from ablate.review import results_of, write_results
 from ablate.search import Search
 from ablate.settings import Settings
 from ablate.study import Study
-from ablate.study_file import difference, parse_study, study_text
+from ablate.study_file import parse_study, study_text
 from ablate.tasks import Task, load_task
 from ablate.tasks.base import Classification, Decoded
 from ablate.tracking import Tracker, kept_up
@@ -73,11 +74,13 @@ def search(
     shapes = check_data(study, settings.data_dir)
     home = settings.make_home(study.name)
     with Ledger.open(settings.storage_url(study.name)) as ledger:
-        refuse_other_study(ledger, study, text, extend=settings.extend)
+        resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
         executor = make_executor(settings, home, settings.checkpoint_root(study.name))
         with _held(ledger, study, text, settings) as hold:
             (home / "study.yaml").write_text(text, encoding="utf-8")
-            _say_what_was_found(ledger, study, console)
+            found = resumption.find(ledger, study)
+            if found is not None:
+                _say(console, resumption.start_text(found, now=time.time()))
             tracker = build_tracker(
                 settings.tracker, uri=settings.tracking_uri, study=study, ledger=ledger, hold=hold, home=home
             )
@@ -89,6 +92,8 @@ def search(
                 _publish(tracker, ledger, engine, home, settings)
             finally:
                 tracker.close()
+            if found is not None:
+                _say(console, resumption.end_text(found, ledger, engine.returns()))
         console.print(results_of(ledger, study))
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
@@ -124,25 +129,6 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
         if metric not in known:
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
-
-
-def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
-    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study."""
-    record = ledger.study(study.name)
-    if record is None or not ledger.trials(study.name):
-        return  # a first attempt that was refused leaves nothing to compare with
-    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
-    if record.fingerprint != study.fingerprint():
-        raise StudyMismatchError(
-            f"study {study.name!r} exists, and this file would make its trials incomparable:\n{changed}\n"
-            "Give the new study another name (study: …), or put these settings back."
-        )
-    before = parse_study(record.file_text, "ledger", known_good=True)
-    if (before.budget, before.confirm) != (study.budget, study.confirm) and not extend:
-        raise StudyMismatchError(
-            f"study {study.name!r} exists with another budget:\n{changed}\n"
-            "Type --extend to go on with the new one, or put these settings back."
-        )
 
 
 def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
@@ -191,17 +177,8 @@ def _held(ledger: Ledger, study: Study, text: str, settings: Settings) -> Hold:
     )
 
 
-def _say_what_was_found(ledger: Ledger, study: Study, console: Console) -> None:
-    trials = ledger.trials(study.name)
-    if not trials:
-        return
-    finished = sum(t.state.finished for t in trials)
-    going_on = [t for t in trials if t.state is TrialState.RUNNING]
-    count = f"{len(trials)} trial{'s' * (len(trials) != 1)}"
-    console.print(
-        f"Study {study.name!r} goes on: {count} in the ledger, {finished} finished, "
-        f"{len(going_on)} were running and continue from their last checkpoint."
-    )
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager

@@ -5,7 +5,17 @@ from __future__ import annotations
 from ablate.registry import SAMPLERS, SCHEDULERS
 from ablate.search.confirmation import FrontMember
 from ablate.search.request import SamplerRequest
+from ablate.search.returns import Return
 from ablate.search.schedulers import Scheduler, SchedulerRequest
 from ablate.search.search import Search
 
-__all__ = ["SAMPLERS", "SCHEDULERS", "FrontMember", "SamplerRequest", "Scheduler", "SchedulerRequest", "Search"]
+__all__ = [
+    "SAMPLERS",
+    "SCHEDULERS",
+    "FrontMember",
+    "Return",
+    "SamplerRequest",
+    "Scheduler",
+    "SchedulerRequest",
+    "Search",
+]

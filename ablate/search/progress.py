@@ -23,7 +23,7 @@ STATIC_METRICS = ("params", "params_body", "flops")
 
 @dataclass(kw_only=True)
 class Progress:
-    """A trial's standing; `means` are over the replicates of its last report, `decisions` by epoch.
+    """A trial's standing; `means` are over the replicates of its last report, `decisions` and `seconds` by epoch.
 
     `attempt` counts how often it was handed out, over all drivers.
     """
@@ -38,6 +38,7 @@ class Progress:
     means: Mapping[str, float] = field(default_factory=dict)
     diverged: bool = False
     decisions: dict[int, Decision] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
     def of(record: TrialRecord) -> Progress:
@@ -65,6 +66,7 @@ class Progress:
         self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
+        self.seconds[step.epoch] = step.wall_seconds
 
     def metric(self, name: str) -> float:
         """Return a metric as of the last report, NaN where there is none."""

@@ -13,6 +13,7 @@ from ablate.ledger import Hold, Ledger
 from ablate.search.confirmation import FrontMember
 from ablate.search.lane import EXHAUSTED, FROZEN, RESUMED, RETRIED, TEST_OPENED, TIME_UP, Lane
 from ablate.search.progress import Progress, Step, steps
+from ablate.search.returns import Return, Returns
 from ablate.search.spent import DRIVER_STARTED, Spent
 from ablate.search.suggester import Measure
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
@@ -52,6 +53,7 @@ class Search:
         self._lock = threading.RLock()
         self._out: set[TrialKey] = set()
         self._stopped = False
+        self._returns = Returns()
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
@@ -78,6 +80,7 @@ class Search:
         with self._lock, self._in_step():
             lane = self._lanes[key.dataset]
             trial = lane.trials[key.number]
+            self._returns.reported(trial, report)
             if report.epoch in trial.decisions:
                 return trial.decisions[report.epoch]
             if trial.state.finished:
@@ -145,6 +148,11 @@ class Search:
         with self._lock:
             over = all(self._over(lane) and self._settled(lane) for lane in self._lanes.values())
             return over and all(t.state.finished for lane in self._lanes.values() for t in lane.trials.values())
+
+    def returns(self) -> tuple[Return, ...]:
+        """Return each time that a trial which had been started before was handed out, and what it had to repeat."""
+        with self._lock:
+            return tuple(self._returns.found)
 
     def counts(self) -> dict[str, dict[TrialState, int]]:
         """Return for each data set how many of its trials are in each state that occurs."""
@@ -220,6 +228,7 @@ class Search:
         trial.attempt = self._hold.start(trial.key)
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
+        self._returns.handed_out(trial)
         return trial.config
 
     def _room(self, lane: Lane) -> bool:

@@ -1,0 +1,163 @@
+"""Going on with a study: which file may, what the ledger holds of it, and what the interruption cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ablate.errors import StudyMismatchError
+from ablate.ledger import Ledger, NoteRecord, ReportRecord, TrialRecord
+from ablate.search import Return
+from ablate.search.spent import DRIVER_STARTED
+from ablate.study import Study
+from ablate.study_file import difference, parse_study
+from ablate.trial import TrialKey, TrialState
+
+LISTED = 5  # trials named one by one
+ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a driver finds in the ledger when it takes a study over.
+
+    `begun` are the unfinished trials that were handed out before, with the epoch that each goes on from; `waiting`
+    counts those that never were. `last_at` is when the last driver committed last (UTC epoch seconds).
+    """
+
+    study: str
+    trials: frozenset[TrialKey]
+    reports: frozenset[ReportKey]
+    finished: int
+    waiting: int
+    begun: tuple[tuple[TrialKey, int], ...]
+    last_at: float
+    last_holder: str | None
+
+
+def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
+    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study."""
+    record = ledger.study(study.name)
+    if record is None or not ledger.trials(study.name):
+        return  # a first attempt that was refused leaves nothing to compare with
+    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
+    if record.fingerprint != study.fingerprint():
+        raise StudyMismatchError(
+            f"study {study.name!r} exists, and this file would make its trials incomparable:\n{changed}\n"
+            "Give the new study another name (study: …), or put these settings back."
+        )
+    before = parse_study(record.file_text, "ledger", known_good=True)
+    if (before.budget, before.confirm) != (study.budget, study.confirm) and not extend:
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with another budget:\n{changed}\n"
+            "Type --extend to go on with the new one, or put these settings back."
+        )
+
+
+def find(ledger: Ledger, study: Study) -> Found | None:
+    """Return what the ledger holds of a study before this driver adds to it, or None where it has no trial."""
+    trials, reports = ledger.snapshot(study.name)
+    if not trials:
+        return None
+    notes = ledger.notes(study.name)
+    open_trials = [t for t in trials if not t.state.finished and t.key.dataset in study.labels]
+    begun = sorted((t for t in open_trials if t.attempt > 0), key=lambda t: (t.key.number, t.key.dataset))
+    last_at, last_holder = _last_commit(trials, reports, notes)
+    return Found(
+        study=study.name,
+        trials=frozenset(t.key for t in trials),
+        reports=frozenset((r.key, r.epoch, r.replicate) for r in reports),
+        finished=sum(t.state.finished for t in trials),
+        waiting=sum(t.attempt == 0 for t in open_trials),
+        begun=tuple((t.key, t.epochs_done) for t in begun),
+        last_at=last_at,
+        last_holder=last_holder,
+    )
+
+
+def start_text(found: Found, *, now: float) -> str:
+    """Return in plain words what was found and what goes on from where; `now` in UTC epoch seconds."""
+    counts = [f"{_trials(len(found.trials))} in the ledger"]
+    counts.append("all finished" if found.finished == len(found.trials) else f"{found.finished} finished")
+    if found.waiting:
+        counts.append(f"{found.waiting} waiting for a first start")
+    lines = [f"Study {found.study!r} goes on: {', '.join(counts)}."]
+    if found.begun:
+        named = [f"{key.dataset} {key.number} from epoch {epoch}" for key, epoch in found.begun]
+        one = len(named) == 1
+        lines.append(f"{_trials(len(named))} {'was' if one else 'were'} in training: {_listed(named)}.")
+    when = datetime.fromtimestamp(found.last_at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    who = found.last_holder or "an earlier driver"
+    lines.append(f"The last commit was {_ago(now - found.last_at)} ago ({when}), by {who}.")
+    return "\n".join(lines)
+
+
+def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
+    """Return in plain words how the trials that were in training went on, and what was lost."""
+    trials, reports = ledger.snapshot(found.study)
+    by_key: dict[TrialKey, list[Return]] = {}
+    for one in returns:
+        by_key.setdefault(one.key, []).append(one)
+    back = [one for own in by_key.values() for one in own if one.repeated]
+    set_back = {one.key for one in back}
+    straight = len(by_key) - len(set_back)
+    parts = [f"{_trials(straight)} went on from {'its' if straight == 1 else 'their'} last committed epoch"]
+    if back:
+        parts.append(_back_text(back, several=len(set_back) > 1))
+    gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()
+    if gone:
+        named = [f"{key.dataset} {key.number}" for key in sorted(gone)]
+        parts.append(f"{len(gone)} given up ({_listed(named)})")
+    if not by_key and not gone:
+        parts = ["nothing was in training"]
+    lost_trials = len(found.trials - {t.key for t in trials})
+    lost_reports = len(found.reports - {(r.key, r.epoch, r.replicate) for r in reports})
+    repeated = sum(one.repeated for one in back)
+    lost = f"{_count(lost_trials, 'trial')}, {_count(lost_reports, 'report')}"
+    training = f"{_count(repeated, 'epoch')} of training" + " to repeat" * bool(repeated)
+    return f"Resumed: {', '.join(parts)}; lost: {lost}, {training}."
+
+
+def _back_text(back: Sequence[Return], *, several: bool) -> str:
+    steps = [f"{one.key.dataset} {one.key.number} from epoch {one.committed} to {one.continued}" for one in back]
+    if several:
+        reason = "their newest checkpoints were damaged or missing"
+        return f"{len({one.key for one in back})} went back ({_listed(steps)}: {reason})"
+    steps = [f"from epoch {one.committed} to {one.continued}" for one in back]
+    who = f"{back[0].key.dataset} {back[0].key.number}"
+    return f"1 went back {_listed(steps)} ({who}: its newest checkpoint was damaged or missing)"
+
+
+def _last_commit(
+    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[NoteRecord]
+) -> tuple[float, str | None]:
+    """Return when anything was committed last, and by whom as far as the ledger says."""
+    acts = [(r.driver_epoch, r.created_at) for r in reports] + [(n.driver_epoch, n.created_at) for n in notes]
+    for trial in trials:
+        acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_epoch, trial.finished_at or 0.0)]
+    last = max(driver for driver, _ in acts)
+    holders = [n.payload.get("holder") for n in notes if n.kind == DRIVER_STARTED and n.driver_epoch == last]
+    return max(moment for _, moment in acts), next((str(holder) for holder in holders if holder), None)
+
+
+def _listed(named: Sequence[str]) -> str:
+    left = len(named) - LISTED
+    return ", ".join(named[:LISTED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _trials(count: int) -> str:
+    return f"{count} trial{'s' * (count != 1)}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'s' * (count > 1)}"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' * (count != 1)}"
+    count = max(int(seconds), 0)
+    return f"{count} second{'s' * (count != 1)}"
