@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +24,7 @@ from ablate.ledger import Ledger, NoteRecord, TrialRecord
 HERE = Path(__file__).parent
 MARK = "ABLATE_TEST_RUN"  # in the environment of a command and of everything that it starts
 SECONDS = 120.0  # a command that takes longer hangs; the machine may be shared by many
+Inject = Callable[[], object]
 LOCAL = ("--executor", "local", "--device", "cpu", "--tracker", "none")
 
 # Processes that are forked from one that has imported everything: seconds less per command, the same code.
@@ -108,8 +109,8 @@ class StudyRun:
     text: str
     options: Sequence[str] = LOCAL
     storage: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
     pace: float = 0.0  # seconds that every optimiser step lasts longer
+    cpus: int | None = None  # of the Ray that a forked command starts for itself; None: as many as the machine has
 
     def __post_init__(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)
@@ -147,26 +148,34 @@ class StudyRun:
         """The ledger's URL."""
         return self.storage or f"sqlite:///{self.home / 'ledger.sqlite'}"
 
-    def search(self, *more: str, fresh: bool = False, trainer: str = "counting:train") -> Command:
-        """Start `ablate search`; `fresh` starts Python anew, otherwise a process that has all imports is forked."""
+    def search(self, *more: str, fresh: bool = False, inject: Inject | None = None) -> Command:
+        """Start `ablate search`; `fresh` starts Python anew, otherwise a process that has all imports is forked.
+
+        `inject` is called in a forked process before the command, to put a fault into it.
+        """
         storage = ("--storage", self.storage) if self.storage else ()
         options = ("--runs-dir", str(self.runs), "--data-dir", str(self.data), *storage, *self.options, *more)
-        return self.start("search", str(self.file), *options, fresh=fresh, trainer=trainer)
+        return self.start("search", str(self.file), *options, fresh=fresh, inject=inject)
 
-    def start(self, *arguments: str, fresh: bool = False, trainer: str = "counting:train") -> Command:
+    def start(self, *arguments: str, fresh: bool = False, inject: Inject | None = None) -> Command:
         """Start any command of `ablate`."""
+        assert not (fresh and inject), "faults are put into forked processes only"
         mark, output = uuid4().hex, self.folder / f"output-{time.time_ns()}.txt"
-        own = {MARK: mark, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **self.environment}
+        own = {MARK: mark, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
         if not fresh:
-            process = _FORKS.Process(target=forked, args=(arguments, own, str(output), trainer))
+            process = _FORKS.Process(target=forked, args=(arguments, own, str(output), self.cpus, inject))
             process.start()
             return Command(process, output=output, mark=mark)
         with output.open("wb") as file:
             started = subprocess.Popen(
                 [sys.executable, "-m", "counting", *arguments],
-                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                cwd=self.folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 env=os.environ | {"PYTHONPATH": python_path()} | own,
-            )  # fmt: skip
+            )
         return Command(started, output=output, mark=mark)
 
     def finish(self, *more: str, seconds: float = SECONDS, fresh: bool = False) -> str:
@@ -218,7 +227,9 @@ class StudyRun:
         return Counter((line["dataset"], line["trial"]) for line in self.steps())
 
 
-def forked(arguments: Sequence[str], environment: Mapping[str, str], output: str, trainer: str) -> None:
+def forked(
+    arguments: Sequence[str], environment: Mapping[str, str], output: str, cpus: int | None, inject: Inject | None
+) -> None:
     """Become the command `ablate *arguments` in a session of its own."""
     os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -228,7 +239,14 @@ def forked(arguments: Sequence[str], environment: Mapping[str, str], output: str
     os.environ["PYTHONPATH"] = python_path()
     sys.argv = ["ablate", *arguments]
     sys.path[:0] = [place for place in python_path().split(os.pathsep) if place not in sys.path]
-    counting.count(trainer)
+    counting.count()
+    if inject is not None:
+        inject()
+    if cpus is not None:
+        import ray
+
+        settings = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 80 * 2**20}
+        ray.init(address="local", num_cpus=cpus, **settings)
     from ablate.cli import main
 
     main()

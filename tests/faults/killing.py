@@ -1,0 +1,41 @@
+"""Faults that are put into a forked command before it starts: it kills or stops itself at an exact point."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Literal
+
+When = Literal["before", "after"]
+
+
+def at_report(when: When, number: int, signal_number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process die at its `number`th report: its checkpoint is written, the commit is not, or it is."""
+    from ablate.ledger import Hold
+
+    real, calls = Hold.report, 0
+
+    def report(self: Hold, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number and when == "before":
+            os.kill(os.getpid(), signal_number)
+        answer = real(self, *arguments, **options)
+        if calls == number and when == "after":
+            os.kill(os.getpid(), signal_number)
+        return answer
+
+    Hold.report = report  # type: ignore[method-assign]
+
+
+def at_results(signal_number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process die when it is about to write tables and report."""
+    from ablate import drive
+
+    real = drive.write_results
+
+    def write_results(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal_number)
+        return real(*arguments)
+
+    drive.write_results = write_results

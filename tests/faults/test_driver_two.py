@@ -1,0 +1,86 @@
+"""Two drivers on one study: the second is refused; after a takeover the first one writes nothing more and says so."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+from functools import partial
+from pathlib import Path
+
+import killing
+import pytest
+from reference import STEPS, STUDY, Reference
+from study_runs import LOCAL, StudyRun
+
+HELD = re.compile(r"is held by .+ \(process \d+\) .*since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+
+
+def contents(run: StudyRun) -> dict[str, tuple[str, int]]:
+    """Return digest and time of change (ns) of every file of the study and of MLflow, but SQLite's shared memory."""
+    return {
+        str(file.relative_to(run.runs)): (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns)
+        for file in run.runs.rglob("*")
+        if file.is_file() and not file.name.endswith(("-shm", "-wal"))
+    }
+
+
+def test_the_second_is_refused_and_after_a_takeover_the_first_leaves(tmp_path: Path, reference: Reference) -> None:
+    run = StudyRun(folder=tmp_path, text=STUDY, pace=0.02)
+    first = run.search()
+    first.until(lambda: run.committed() >= 2)
+    second = run.search()
+    assert second.wait() == 75
+    assert HELD.search(" ".join(second.output.split())), second.output
+    assert f"pid {first.pid}" in " ".join(second.output.split())
+    assert "--takeover" in second.output
+
+    first.signal(signal.SIGSTOP)  # it could not see the takeover; what it does next, it does after it
+    third = run.search("--takeover")
+    assert third.wait() == 0, third.output
+    before = contents(run)
+    first.signal(signal.SIGCONT)
+    assert first.wait() == 1, first.output
+    assert "another driver took over" in " ".join(first.output.split())
+    after = contents(run)
+    assert before.items() <= after.items(), "nothing is changed or removed"
+    assert all("-attempt-001" in name for name in after.keys() - before.keys()), "at most a checkpoint of its own"
+    reference.compare(run, repeated=2 * STEPS)
+    with run.ledger() as ledger:
+        epochs = [report.driver_epoch for report in ledger.reports(run.name)]
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {1, 2}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("options", [LOCAL, (*LOCAL[:-1], "mlflow")], ids=["plain", "mlflow"])
+def test_a_driver_that_was_overtaken_before_its_report_writes_none(
+    options: tuple[str, ...], tmp_path: Path, reference: Reference
+) -> None:
+    run = StudyRun(folder=tmp_path, text=STUDY, options=options)
+    first = run.search(inject=partial(killing.at_results, signal.SIGSTOP))
+    first.until(lambda: stopped(first.pid))
+    third = run.search("--takeover")
+    assert third.wait() == 0, third.output
+    before = contents(run)
+    first.signal(signal.SIGCONT)
+    assert first.wait() == 1, first.output
+    assert contents(run) == before
+    reference.compare(run, repeated=0)
+
+
+@pytest.mark.faults
+def test_a_running_driver_leaves_within_its_heartbeat_after_a_takeover(tmp_path: Path, reference: Reference) -> None:
+    run = StudyRun(folder=tmp_path, text=STUDY, pace=0.05)
+    first = run.search()
+    first.until(lambda: run.committed() >= 2)
+    third = run.search("--takeover")
+    third.until(lambda: len({note.driver_epoch for note in run.notes()}) == 2)
+    assert first.wait(30) == 1, first.output
+    assert not (run.home / "report").exists()
+    assert third.wait() == 0, third.output
+    reference.compare(run, repeated=3 * STEPS)
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
