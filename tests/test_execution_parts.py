@@ -126,11 +126,33 @@ def test_a_signal_waits_for_the_end_of_a_commit() -> None:
     assert committed
 
 
-def test_a_signal_breaks_into_training() -> None:
-    reached = []
+def test_the_end_of_the_grace_and_a_second_signal_break_into_training() -> None:
+    reached: list[str] = []
+
+    def train(interruption: Interruption, *, again: bool) -> None:
+        with interruption.breakable():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert interruption.arrived
+            assert not interruption.overdue
+            reached.append("a step that may pause")
+            if again:
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                signal.pause()  # until the alarm
+            reached.append("too far")
+
+    for grace, again in ((0.05, False), (60.0, True)):
+        with Interruption(grace) as interruption, pytest.raises(KeyboardInterrupt, match=r"SIGTERM|15"):
+            train(interruption, again=again)
+    assert reached == ["a step that may pause"] * 2
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_without_grace_a_signal_breaks_into_training_at_once() -> None:
+    reached: list[str] = []
 
     def train(interruption: Interruption) -> None:
-        with interruption.at_once():
+        with interruption.breakable():
             os.kill(os.getpid(), signal.SIGTERM)
             reached.append("the next line")
 

@@ -72,9 +72,9 @@ class Conductor:
         Nothing to hand out while nothing runs means that nothing ever will come, the search is over or stopped:
         raise Halt.
         """
-        if self.pausing or len(self.running) >= self.slots:
+        if len(self.running) >= self.slots:
             return None
-        config = self.search.next_trial()
+        config = None if self.pausing else self.search.next_trial()
         if config is None:
             if not self.running:
                 raise Halt
