@@ -12,15 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 STORE_BYTES = 80 * 2**20  # Ray's least object store
 START_SECONDS = 60.0
 STARTED = "Ray runtime started."
-TRIAL = "ray::TrialActor"
+WORKER, AGENTS = "ray::", ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 # Ray's own take 65 s to notice a frozen node (10 s + 3 s, five times over).
 QUICK_DETECTION = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -95,9 +97,10 @@ class Node:
         self.seen |= {process.pid for process in found}
         return found
 
-    def trials(self) -> list[int]:
-        """Return its processes that hold a trial, or held one a moment ago."""
-        return [process.pid for process in self.family() if process.title.startswith(TRIAL)]
+    def workers(self) -> list[int]:
+        """Return its processes that hold a trial or wait for one."""
+        named = [process for process in self.family() if process.title.startswith(WORKER)]
+        return [process.pid for process in named if not process.title.startswith(AGENTS)]
 
     def freeze(self) -> None:
         """Stop every process of the node as they stand (SIGSTOP); what is begun meanwhile is stopped as well."""
@@ -105,8 +108,8 @@ class Node:
             send(running, signal.SIGSTOP)
 
     def thaw(self, *, ahead_seconds: float = 0.0) -> None:
-        """Let all of them go on; the trials so much ahead of a raylet that may have been told that its node is dead."""
-        send(self.trials(), signal.SIGCONT)
+        """Let all of them go on; the workers so much ahead of a raylet that is told at once that its node is dead."""
+        send(self.workers(), signal.SIGCONT)
         time.sleep(ahead_seconds)
         send([process.pid for process in self.family()], signal.SIGCONT)
 
@@ -124,7 +127,6 @@ class Cluster:
     """A head without CPUs and the nodes that joined it."""
 
     folder: Path
-    environment: dict[str, str]
     address: str = ""
     head: Node | None = None
     nodes: list[Node] = field(default_factory=list)
@@ -182,7 +184,6 @@ class Cluster:
         with log.open("wb") as output:
             starter = subprocess.Popen(
                 [*command, *own, *shared],
-                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -195,19 +196,18 @@ class Cluster:
 def cluster(**environment: str) -> Iterator[Cluster]:
     """Yield a cluster of which nothing runs yet; whatever was started is killed in the end.
 
-    `environment` is added to that of every process. Drivers must be given `cluster.environment`: it holds the token.
+    Inside the block `os.environ` holds its token, which all that join must have, and `environment`.
     """
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short: Unix sockets below it allow 107 bytes in all
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    own = without_ray(os.environ) | token | environment
-    made = Cluster(folder=folder, environment=own)
+    made = Cluster(folder=folder)
     try:
-        yield made
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith("RAY_")]:
+                patch.delenv(name)
+            for name, value in (token | environment).items():
+                patch.setenv(name, value)
+            yield made
     finally:
         made.kill()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that lead to another Ray."""
-    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}

@@ -1,0 +1,59 @@
+"""A node is frozen whole, and thawed after its trial has moved: nothing of what it still does may count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lossless import attempts_begun, check_whole, repeated_steps, study
+from raylets import QUICK_DETECTION, Node, cluster
+from study_runs import StudyRun
+
+MOVED_SECONDS = 90.0
+AHEAD_SECONDS = 2.0  # the workers are thawed so much before their raylet, which is told at once that it is dead
+EPOCHS = 12
+
+
+@pytest.mark.timeout(600)
+def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_the_thaw_counts(
+    tmp_path: Path, long: bool, measured: Callable[[str], None]
+) -> None:
+    trials, pace = (16, 0.5) if long else (4, 0.3)
+    with cluster(**({} if long else QUICK_DETECTION)) as ray:
+        ray.start(*([1, 1] if long else [1]), head_cpus=0 if long else 1)
+        run = StudyRun(
+            folder=tmp_path,
+            text=study("frozen", trials=trials, epochs=EPOCHS),
+            options=("--address", ray.address, "--gpus", "0", "--device", "cpu", "--tracker", "none"),
+            pace=pace,
+        )
+        command = run.search(fresh=True)
+        command.until(lambda: trial_on(ray.nodes[0], run) is not None)
+        ray.nodes[0].freeze()
+        frozen_at = time.time()
+        victim = trial_on(ray.nodes[0], run)
+        assert victim is not None
+        command.until(lambda: max(attempts_begun(run)[victim]) > 1, 2 * MOVED_SECONDS)
+        moved_seconds = attempts_begun(run)[victim][2] - frozen_at
+        thawed_at = time.time()
+        ray.nodes[0].thaw(ahead_seconds=AHEAD_SECONDS)
+        assert command.wait(300) == 0, command.output
+    assert moved_seconds < MOVED_SECONDS
+    check_whole(run, trials=trials, epochs=EPOCHS)
+    assert repeated_steps(run) in ({victim: 1}, {})
+    late = [line for line in run.steps() if line["at"] > thawed_at]
+    assert {line["attempt"] for line in late if line["trial"] == victim} <= {1, 2}
+    files = sorted(file.name for file in (run.home / "checkpoints" / "digits" / f"{victim:06d}").iterdir())
+    assert files == [f"epoch-{epoch:06d}-attempt-002.safetensors" for epoch in (EPOCHS - 1, EPOCHS)]
+    measured(
+        f"a node frozen: its trial moved after {moved_seconds:.0f} s, {sum(repeated_steps(run).values())} step repeated"
+    )
+
+
+def trial_on(node: Node, run: StudyRun) -> int | None:
+    """Return the trial that is in its middle on `node`, or None."""
+    pids = set(node.workers())
+    here = [line["trial"] for line in run.steps() if line["pid"] in pids]
+    return here[-1] if here and 2 < here.count(here[-1]) < EPOCHS - 2 else None
