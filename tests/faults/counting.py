@@ -1,13 +1,15 @@
 """`ablate` itself, with one line on disk for every optimiser step that is really taken: `python -m counting search …`.
 
 The lines lie in `DATA_DIR/steps.jsonl`, for `--data-dir` is the one option that reaches every worker untouched (the
-data sets of these tests need no folder). A number in `DATA_DIR/pace` makes every step last so many seconds longer.
+data sets of these tests need no folder). A number in `DATA_DIR/pace` makes every step last so many seconds longer; a
+file `DATA_DIR/mortal-NUMBER` lets the process die by SIGKILL at each step of that trial.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 from ablate.settings import Settings
 from ablate.trial import Report, TrialConfig
 
-STEPS, PACE = "steps.jsonl", "pace"
+STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
 
 
 def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **rest: Any) -> Iterator[Report]:
@@ -25,12 +27,14 @@ def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
     from ablate.training.rows import RowGroup
 
     assert data_dir is not None
-    taken, pace = RowGroup.step, _pace(data_dir)
+    taken, pace, mortal = RowGroup.step, _pace(data_dir), data_dir / (MORTAL % config.key.number)
     who = {"dataset": config.key.dataset, "trial": config.key.number, "attempt": attempt, "pid": os.getpid()}
 
     def step(*arguments: Any, **options: Any) -> Any:
         result = taken(*arguments, **options)
         append(data_dir / STEPS, who | {"at": time.time()})
+        if mortal.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pace)
         return result
 
