@@ -106,8 +106,8 @@ class Failure:
         kind: Literal["trial", "memory", "store"] = "trial"
         if isinstance(error, CheckpointDownError):
             kind = "store"
-        elif isinstance(error, MemoryError) or name == "OutOfMemoryError":  # torch's, which is not imported here
-            kind = "memory"
+        elif isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text:
+            kind = "memory"  # by name: torch is not imported here
         return Failure(message=message, traceback="".join(traceback.format_exception(error)), kind=kind)
 
 
@@ -117,6 +117,7 @@ class Paused:
 
 
 Outcome = Report | Failure | Paused
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # what torch says in a RuntimeError on a CPU
 ENDED_EARLY = Failure(message="training ended before its final report")
 
 
