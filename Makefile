@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_ENV := OMP_NUM_THREADS=1
 
-.PHONY: help install demo test lint types imports unit schema bench clean
+.PHONY: help install demo test lint types imports unit faults schema bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,9 @@ imports: $(STAMP) ## the architecture's layers
 
 unit: $(STAMP) ## pytest
 	$(RUN_ENV) $(BIN)/pytest
+
+faults: $(STAMP) ## every fault in its long form: kills, frozen nodes, cut links, full disks (root for some of them)
+	$(RUN_ENV) $(BIN)/pytest tests/faults --faults -rs
 
 schema: $(STAMP) ## write search_spaces/schema.json from the model
 	$(BIN)/ablate schema > search_spaces/schema.json
