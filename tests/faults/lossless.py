@@ -18,17 +18,20 @@ datasets: {digits: {patch: 4}}
 model: {width: {choices: [8, 16]}, depth: 1, mlp: none}
 training: {epochs: %(epochs)d, steps_per_epoch: 1, batch_size: 32, learning_rate: {float: [1.0e-3, 1.0e-1], log: true}}
 objectives: [{metric: val_loss, direction: minimize}]
-sampler: {name: random}
+sampler: {name: %(sampler)s}
 scheduler: {name: %(scheduler)s}
-replicates: 2
+replicates: %(replicates)d
 budget: {trials: %(trials)d}
 confirm: null
 """
 
 
-def study(name: str, *, trials: int, epochs: int, scheduler: str = "none") -> str:
+def study(
+    name: str, *, trials: int, epochs: int, sampler: str = "random", scheduler: str = "none", replicates: int = 2
+) -> str:
     """Return the text of a study of so many trials; every step of it is also an epoch."""
-    return STUDY % {"name": name, "trials": trials, "epochs": epochs, "scheduler": scheduler}
+    counts = {"trials": trials, "epochs": epochs, "replicates": replicates}
+    return STUDY % {"name": name, "sampler": sampler, "scheduler": scheduler, **counts}
 
 
 def reports(run: StudyRun) -> list[ReportRecord]:
