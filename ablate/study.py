@@ -80,7 +80,8 @@ class Study(Section):
     ] = ()
     confirm: Confirm | None = Confirm()
     """Left out, the front is confirmed on three fresh seeds; `null` leaves it unconfirmed and the report says so."""
-
+    deterministic: Annotated[int, Field(ge=1)] | None = None
+    """The same study at any concurrency: at most so many trials of a data set in flight, each blind to the others."""
     compare: Compare | None = None
     """Train the whole design in full and lay it beside published figures, instead of searching."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0

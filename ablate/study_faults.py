@@ -25,6 +25,7 @@ def faults_of(study: Study) -> list[Fault]:
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
+    plain += _determinism_faults(study)
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
@@ -52,6 +53,25 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
+
+
+def _determinism_faults(study: Study) -> Iterator[Fault]:
+    """Refuse what no order of hearing can make repeatable: time, and what a comparison has without asking."""
+    if study.deterministic is None:
+        return
+    rule = "a deterministic study cannot depend on how long training takes"
+    if study.budget.wall_clock is not None:
+        hint = "Give budget.trials instead, or leave `deterministic` out."
+        yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=f"{rule}.", hint=hint)
+    metrics = [(f"objectives.{i}.metric", o.metric) for i, o in enumerate(study.objectives)]
+    metrics += [(f"constraints.{i}", c.metric) for i, c in enumerate(study.constraints)]
+    for path, metric in metrics:
+        if metric == "wall_seconds":
+            hint = "Take flops instead, or leave `deterministic` out."
+            yield Fault(path=path, value=metric, rule=f"{rule}.", hint=hint)
+    if study.compare is not None:
+        rule = "a comparison trains a fixed list: it is the same at any concurrency without this key"
+        yield Fault(path="deterministic", value=study.deterministic, rule=rule)
 
 
 def _range_faults(study: Study, space: Space) -> Iterator[Fault]:

@@ -32,6 +32,7 @@ from ablate.study_faults import faults_of
 
 SIZE_LIMIT_BYTES = 4_000_000
 LONGEST_NUMBER = 100  # digits
+IN_FLIGHT = 8  # trials of a data set, where a study is asked to be deterministic and its file does not say how many
 _Path = tuple[str | int, ...]
 _TAGS = ("value", *RANGE_KEYS)
 
@@ -70,24 +71,35 @@ _Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
-def load_study(path: Path, *, scale: float | None = None, only: Sequence[str] | None = None) -> Study:
+def load_study(
+    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
+) -> Study:
     """Return the study in `path`; raise StudyFileError listing every fault with line, path, value and rule."""
-    return parse_study(study_text(path, scale=scale, only=only), str(path))
+    return parse_study(study_text(path, scale=scale, only=only, deterministic=deterministic), str(path))
 
 
-def study_text(path: Path, *, scale: float | None = None, only: Sequence[str] | None = None) -> str:
-    """Return the text of `path` with `scale` and `only` written behind it, so that the text alone is the study.
+def study_text(
+    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
+) -> str:
+    """Return the text of `path` with `scale`, `only`, `deterministic` behind it, so that the text alone is the study.
 
-    Raises StudyFileError where the file cannot be read or says these itself.
+    Raises StudyFileError where the file cannot be read or has its own `scale` or `only`; its own `deterministic`, how
+    many trials it lets fly, is kept.
     """
     text = _read(path)
     added = {"scale": scale, "only": None if only is None else list(only)}
-    given = {key: value for key, value in added.items() if value is not None}
-    there = [key for key in given if re.search(rf"^{key}\s*:", text, re.MULTILINE)]
+    given: dict[str, Any] = {key: value for key, value in added.items() if value is not None}
+    there = [key for key in given if _says(text, key)]
     if there:
         _refuse(str(path), f"says `{there[0]}:` itself; leave the option out, or take the key out of the file")
+    if deterministic and not _says(text, "deterministic"):
+        given["deterministic"] = IN_FLIGHT
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in given.items()]
     return text if not lines else text.rstrip("\n") + "\n" + "".join(lines)
+
+
+def _says(text: str, key: str) -> bool:
+    return re.search(rf"^{key}\s*:", text, re.MULTILINE) is not None
 
 
 def _read(path: Path) -> str:

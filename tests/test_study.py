@@ -11,7 +11,7 @@ import yaml
 from ablate.config import ModelConfig
 from ablate.errors import StudyFileError
 from ablate.study import Study
-from ablate.study_file import difference, json_schema, load_study, parse_study
+from ablate.study_file import difference, json_schema, load_study, parse_study, study_text
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHIPPED = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
@@ -201,3 +201,31 @@ def test_the_schema_in_the_repository_is_the_generated_one_and_refuses_what_we_r
         bad = {**yaml.safe_load("study: a\ndatasets: [digits]"), key: value}
         with pytest.raises(jsonschema.ValidationError, match=r"."):
             jsonschema.validate(bad, schema)
+
+
+def test_a_deterministic_study_is_refused_what_depends_on_time() -> None:
+    text = GOOD.replace("params <= 2_000", "wall_seconds <= 100") + "deterministic: 4\nobjectives:\n"
+    text += "  - {metric: val_loss, direction: minimize}\n  - {metric: wall_seconds, direction: minimize}\n"
+    rule = "a deterministic study cannot depend on how long training takes."
+    assert faults(text) == [
+        f"f.yaml:11: budget.wall_clock = 5400.0: {rule} Give budget.trials instead, or leave `deterministic` out.",
+        f"f.yaml:12: constraints.0 = 'wall_seconds': {rule} Take flops instead, or leave `deterministic` out.",
+        f"f.yaml:16: objectives.1.metric = 'wall_seconds': {rule} Take flops instead, or leave `deterministic` out.",
+    ]
+    comparison = "study: s\ndatasets: [digits]\nvariants: [{name: a}]\ncompare: {baseline: a}\ndeterministic: 2\n"
+    rule = "a comparison trains a fixed list: it is the same at any concurrency without this key"
+    assert faults(comparison) == [f"f.yaml:5: deterministic = 2: {rule}"]
+    assert "greater than or equal to 1" in faults(GOOD.replace(", wall_clock: 1h30m", "") + "deterministic: 0\n")[0]
+
+
+def test_asking_for_determinism_becomes_part_of_the_study_unless_the_file_says_more(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("study: s\ndatasets: [digits]")
+    assert study_text(file) == "study: s\ndatasets: [digits]"
+    assert study_text(file, deterministic=True) == "study: s\ndatasets: [digits]\ndeterministic: 8\n"
+    asked, plain = load_study(file, deterministic=True), load_study(file)
+    assert (asked.deterministic, plain.deterministic) == (8, None)
+    assert asked.fingerprint() != plain.fingerprint()
+    file.write_text("study: s\ndeterministic: 3\ndatasets: [digits]\n")
+    assert load_study(file, deterministic=True).deterministic == 3
+    assert load_study(file, deterministic=True).fingerprint() == load_study(file).fingerprint()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import NewTrial, NoteRecord, TrialRecord
-from ablate.registry import SCHEDULERS
 from ablate.search.confirmation import FrontMember, confirmation_trials, front, spread
 from ablate.search.progress import Progress, Step, losses, metric_of
-from ablate.search.schedulers import Scheduler, SchedulerRequest
+from ablate.search.rungs import Rungs, Sight
 from ablate.search.suggester import Measure, Suggester
 from ablate.study import VARIANT
 from ablate.trial import Decision, TrialConfig, TrialKey
@@ -23,13 +22,6 @@ EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "tes
 RETRIED, RESUMED = "retried", "resumed"
 
 
-class _Sight(TypedDict):
-    number: int
-    epoch: int
-    losses: tuple[float, ...]
-    epochs: int
-
-
 @dataclass(kw_only=True)
 class Lane:
     """Everything about one data set, rebuilt from the ledger; it decides and remembers, and writes nothing."""
@@ -37,28 +29,21 @@ class Lane:
     study: Study
     dataset: str
     suggester: Suggester
-    scheduler: Scheduler
+    rungs: Rungs
     trials: dict[int, Progress] = field(default_factory=dict)
     exhausted: bool = False
     time_up: float = 0.0  # the budget of seconds that was found to be spent
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
+    _told: int = 0  # search trials whose end the sampler of a deterministic study has been told
 
     @staticmethod
     def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> Lane:
         """Return an empty lane; raise RequestError where sampler or scheduler do not suit the study."""
         suggester = Suggester(study=study, dataset=dataset, measure=measure, shape=lambda: shape_of(dataset))
         suggester.check()
-        request = SchedulerRequest(
-            name=study.scheduler.name,
-            objectives=len(study.objectives),
-            reduction=study.scheduler.reduction,
-            min_epochs=study.scheduler.min_epochs,
-            options=study.scheduler.options,
-        )
-        scheduler: Scheduler = SCHEDULERS.load(study.scheduler.name)(request)
-        return Lane(study=study, dataset=dataset, suggester=suggester, scheduler=scheduler)
+        return Lane(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
 
     def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
         """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
@@ -67,10 +52,10 @@ class Lane:
         for step in steps:
             trial = self.trials[step.key.number]
             if trial.config.stage == "search" and not (step.final or step.diverged):
-                self.scheduler.observe(**self._sight(trial, step))
+                self.rungs.observe(self._sight(trial, step), shared=self.study.deterministic is None)
             trial.take(step)
         for trial in self.search_trials():
-            self.suggester.put(trial)
+            self.tell(trial)
         for note in notes:
             self.mark(note.kind, dict(note.payload))
 
@@ -110,9 +95,27 @@ class Lane:
         """The number of the next trial."""
         return max(self.trials, default=-1) + 1
 
+    @property
+    def waits(self) -> bool:
+        """Whether the next suggestion has to wait for the end of a trial that it must be made from."""
+        if self.study.deterministic is None:
+            return False
+        trials = self.search_trials()
+        return not all(trial.state.finished for trial in self._heard_at(len(trials)))
+
+    def _heard_at(self, place: int) -> list[Progress]:
+        """Return the search trials that the one at `place` may know of in a deterministic study."""
+        assert self.study.deterministic is not None
+        return self.search_trials()[: max(place - self.study.deterministic + 1, 0)]
+
     def suggest(self) -> NewTrial | None:
         """Return the next search trial, or None where the space is used up."""
         number = self.next_number
+        if self.study.deterministic is not None:
+            heard = self._heard_at(len(self.search_trials()))
+            for trial in heard[self._told :]:
+                self.suggester.put(trial)
+            self._told = len(heard)
         found = self.suggester.suggest(number)
         if found is None:
             return None
@@ -139,15 +142,24 @@ class Lane:
         return trial
 
     def tell(self, trial: Progress) -> None:
-        """Let the sampler know a search trial's standing."""
+        """Let the sampler know a search trial's standing; in a deterministic study, only that there is one."""
         if trial.config.stage == "search":
-            self.suggester.put(trial)
+            self.suggester.put(trial, unheard=self.study.deterministic is not None)
+            if trial.state.finished:
+                self.rungs.end(trial.number)
 
     def decide(self, trial: Progress, step: Step) -> Decision:
         """Ask the scheduler about a report that does not end its trial; confirmation trials always go on."""
         if trial.config.stage == "confirm":
             return Decision.CONTINUE
-        return self.scheduler.decide(**self._sight(trial, step))
+        return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
+
+    def _rivals(self, trial: Progress) -> list[int] | None:
+        """Return the numbers of the trials that `trial` is compared with; None: whoever has reported."""
+        if self.study.deterministic is None:
+            return None
+        place = [other.number for other in self.search_trials()].index(trial.number)
+        return [other.number for other in self._heard_at(place)]
 
     def missing_objectives(self, trial: Progress, step: Step) -> list[str]:
         """Return the objectives that have no finite value in `step`."""
@@ -168,7 +180,7 @@ class Lane:
             return []
         return confirmation_trials(self.study, list(self.trials.values()), members, self.suggester.shape())
 
-    def _sight(self, trial: Progress, step: Step) -> _Sight:
+    def _sight(self, trial: Progress, step: Step) -> Sight:
         values = [self._value(o.metric, trial, step) for o in self.study.objectives]
         return {
             "number": trial.number,

@@ -213,9 +213,11 @@ class Search:
         self._note_time_up()
         while True:
             open_lanes = [lane for lane in self._lanes.values() if self._room(lane)]
-            if not open_lanes:
+            if self.study.budget.scope == "per_dataset":  # where one is shared, a turn that waits holds up the next
+                open_lanes = [lane for lane in open_lanes if not lane.waits]
+            lane = min(open_lanes, key=lambda candidate: len(candidate.search_trials()), default=None)
+            if lane is None or lane.waits:
                 return None
-            lane = min(open_lanes, key=lambda candidate: len(candidate.search_trials()))
             new = lane.suggest()
             if new is not None:
                 self._begin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ablate.search.progress import STATIC_METRICS, Progress, metric_of
 from ablate.search.request import SamplerRequest
 from ablate.search.sequences import SequenceEndedError, SequenceSampler
 from ablate.study import VARIANT
+from ablate.trial import TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -86,10 +87,11 @@ class Suggester:
             self._designed = self.study.design(self.dataset)
         return self._designed
 
-    def put(self, trial: Progress) -> None:
-        """Take in a trial, or its new standing."""
+    def put(self, trial: Progress, *, unheard: bool = False) -> None:
+        """Take in a trial, or its new standing; while it is `unheard` it counts as running, whatever became of it."""
         known = self.history.has(trial.number)
-        self.history.put(self.outcomes.told(trial), None if known else trial.sampler_state.get("study"))
+        told = self.outcomes.told(replace(trial, state=TrialState.RUNNING) if unheard else trial)
+        self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(_configuration(trial.config.variant, trial.config.model, trial.config.train))
 
