@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ablate.errors import RequestError
 
@@ -22,7 +23,7 @@ def below(place: Place, *names: str) -> Place:
     if isinstance(place, Path):
         return place.joinpath(*names)
     address, mark, query = place.partition("?")  # pyarrow takes options such as endpoint_override from the query
-    return "/".join([address.rstrip("/"), *names]) + mark + query
+    return "/".join([address.rstrip("/"), *map(quote, names)]) + mark + query
 
 
 def shown(place: Place) -> str:
@@ -31,7 +32,7 @@ def shown(place: Place) -> str:
         return str(place)
     scheme, mark, rest = place.partition("?")[0].rpartition("://")
     user, at, address = rest.partition("@")
-    return f"{scheme}{mark}{address if at and '/' not in user else rest}".rstrip("/")
+    return scheme + mark + (address if at and "/" not in user else rest).rstrip("/")
 
 
 class Folder(Protocol):
@@ -54,12 +55,32 @@ class Folder(Protocol):
 
 
 def open_folder(place: Place) -> Folder:
-    """Return the folder at `place`, which need not exist; raise RequestError for a URL that is not understood."""
+    """Return the folder at `place`, which need not exist; raise RequestError for a URL that is not understood.
+
+    Absolute paths and `file:///path` are folders on a disk as well.
+    """
     if isinstance(place, Path):
         return DiskFolder(place)
-    if place.startswith("file://"):
-        return DiskFolder(Path(unquote(place.removeprefix("file://"))))
+    path = Path(unquote(place.removeprefix("file://")))
+    if path.is_absolute():
+        return DiskFolder(path)
     return StoreFolder(*_file_system(place))
+
+
+def require_writable(place: Place) -> None:
+    """Write a small file and remove it again; raise RequestError, in one line, where `place` does not let this."""
+    name = f".probe-{os.getpid()}"
+    try:
+        folder = open_folder(place)
+        folder.write(name, b"")
+        folder.remove(name)
+    except OSError as error:
+        raise RequestError(f"{shown(place)}: cannot be written ({one_line(error)})") from error
+
+
+def one_line(error: OSError) -> str:
+    """Return in one line what a disk or a store said."""
+    return " ".join((error.strerror or str(error) or type(error).__name__).split())
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:
@@ -152,12 +173,19 @@ class StoreFolder:
         """Do nothing: a store holds no halves of files."""
 
 
+@lru_cache(maxsize=8)  # a client of a store keeps its connections
 def _file_system(url: str) -> tuple[FileSystem, str]:
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem
 
+    address, _, query = url.partition("?")
+    if address.startswith("s3://") and "allow_delayed_open" not in query:
+        query = f"{query}&allow_delayed_open=true".lstrip("&")  # one request per file, and no upload is left half done
     try:
-        files, path = FileSystem.from_uri(url)
+        files, path = FileSystem.from_uri(f"{address}?{query}" if query else address)
+        if not path:
+            raise ValueError("it names no bucket")
     except (ArrowInvalid, ValueError) as error:
-        raise RequestError(f"{url}: not the URL of an object store, such as s3://bucket/prefix ({error})") from None
+        reason = one_line(OSError(str(error).replace(url, shown(url))))
+        raise RequestError(f"{shown(url)}: not the URL of an object store, s3://bucket/prefix ({reason})") from None
     return files, path.rstrip("/")

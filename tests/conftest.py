@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from ledgers import storage
 from postgres import postgres_server
+from s3 import s3_server, s3_store
 
-__all__ = ["postgres_server", "storage"]
+__all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointDownError, CheckpointError
-from ablate.folder import Folder, Place, open_folder, shown
+from ablate.folder import Folder, Place, one_line, open_folder, shown
 from ablate.trial import Report, TrialConfig
 
 FORMATS = ("ablate-checkpoint-1", "ablate-checkpoint-2")  # the first knew neither attempts nor half epochs
@@ -254,9 +254,8 @@ def _answering(doing: str, place: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = " ".join((error.strerror or str(error) or type(error).__name__).split())
         raise CheckpointDownError(
-            f"cannot {doing}: {reason}; {_remedy(error, place)} and run the same command again:"
+            f"cannot {doing}: {one_line(error)}; {_remedy(error, place)} and run the same command again:"
             " nothing that was committed is lost"
         ) from error
 
