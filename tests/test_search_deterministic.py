@@ -190,6 +190,16 @@ def test_data_sets_share_a_budget_in_the_same_turns(tmp_path: Path, scope: str) 
     assert max(fleet.most_flying["digits"] for fleet in runs) == 2
 
 
+def test_a_turn_that_must_wait_holds_up_the_next(tmp_path: Path) -> None:
+    """Else a shared budget would go to the data set whose trials happen to end early."""
+    budget = {"trials": 15, "scope": "total"}
+    study = study_for("random", datasets=BOTH, budget=budget, deterministic=2, confirm=None)
+    found = [fleet.run() for fleet in fleets(study, tmp_path)]
+    assert all(other == found[0] for other in found)
+    numbers = [config["key"]["dataset"] for config, *_ in found[0]["trials"]]
+    assert (numbers.count("digits"), numbers.count("mnist")) == (8, 7)
+
+
 def test_one_at_a_time_is_the_search_that_hears_everything(tmp_path: Path) -> None:
     """With a window of one there is nobody to be blind to: the same study as without the key, run one by one."""
     strict = Fleet(study_for("tpe", deterministic=1), tmp_path / "a", slots=8, seed=1, dying=True).run()
