@@ -15,6 +15,9 @@ from ablate.config import InputShape, Size
 from ablate.errors import LedgerError
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
+# What foreign text in a row can raise; RecursionError for JSON that is nested without end.
+DAMAGED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
@@ -164,19 +167,23 @@ def trial_from_row(row: RowMapping) -> TrialRecord:
             sampler_state=json.loads(row["sampler_state"]),
             **{name: row[name] for name in same},
         )
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise LedgerError(f"ledger: trial {row['dataset']}/{row['number']} is damaged: {reason}") from error
+    except DAMAGED as error:
+        raise _damaged(f"trial {row['dataset']}/{row['number']}", error) from error
 
 
 def report_from_row(row: RowMapping, study: str) -> ReportRecord:
-    """Return the record of a report's row joined with its trial's data set and number."""
+    """Return the record of a report's row joined with its trial's data set and number; raise LedgerError."""
+    key = TrialKey(study=study, dataset=row["dataset"], number=row["number"])
+    try:
+        metrics = metrics_from_text(row["metrics"])
+    except DAMAGED as error:
+        raise _damaged(f"epoch {row['epoch']} of trial {row['dataset']}/{row['number']}", error) from error
     return ReportRecord(
         rowid=row["id"],
-        key=TrialKey(study=study, dataset=row["dataset"], number=row["number"]),
+        key=key,
         replicate=row["replicate"],
         epoch=row["epoch"],
-        metrics=metrics_from_text(row["metrics"]),
+        metrics=metrics,
         diverged=bool(row["diverged"]),
         final=bool(row["final"]),
         decision=Decision(row["decision"]),
@@ -188,6 +195,15 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
 
 
 def note_from_row(row: RowMapping) -> NoteRecord:
-    """Return the record of a note's row."""
+    """Return the record of a note's row; raise LedgerError where it is damaged."""
     same = ("kind", "dataset", "driver_epoch", "created_at")
-    return NoteRecord(rowid=row["id"], payload=json.loads(row["payload"]), **{name: row[name] for name in same})
+    try:
+        payload = dict(json.loads(row["payload"]))
+    except DAMAGED as error:
+        raise _damaged(f"note {row['id']} ({row['kind']!r})", error) from error
+    return NoteRecord(rowid=row["id"], payload=payload, **{name: row[name] for name in same})
+
+
+def _damaged(what: str, error: Exception) -> LedgerError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return LedgerError(f"ledger: {what} is damaged: {reason}")
