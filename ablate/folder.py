@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -50,8 +50,8 @@ class Folder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
-    def sweep(self) -> None:
-        """Remove the fragments that killed writers left."""
+    def sweep(self, chosen: Callable[[str], bool]) -> None:
+        """Remove what killed writers left of files whose names are `chosen`."""
 
 
 def open_folder(place: Place) -> Folder:
@@ -126,10 +126,12 @@ class DiskFolder:
         """Remove a file if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
-    def sweep(self) -> None:
-        """Remove the fragments that killed writers left."""
+    def sweep(self, chosen: Callable[[str], bool]) -> None:
+        """Remove what killed writers left of files whose names are `chosen`."""
         for fragment in self.path.glob("*.tmp"):
-            fragment.unlink(missing_ok=True)
+            name, _, _ = fragment.name.removesuffix(".tmp").rpartition(".")
+            if chosen(name):
+                fragment.unlink(missing_ok=True)
 
     def _sync(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -169,7 +171,7 @@ class StoreFolder:
         except FileNotFoundError:
             return
 
-    def sweep(self) -> None:
+    def sweep(self, chosen: Callable[[str], bool]) -> None:
         """Do nothing: a store holds no halves of files."""
 
 

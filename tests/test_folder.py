@@ -47,7 +47,7 @@ def test_a_folder_gives_back_what_was_written_last(place: Place) -> None:
     assert {name: open_folder(place).read(name) for name in folder.names()} == contents | {"b": b"again"}
     folder.remove("b")
     folder.remove("b")
-    folder.sweep()
+    folder.sweep(lambda name: True)
     assert folder.names() == ["a.safetensors", "c"]
     with pytest.raises(FileNotFoundError, match="b"):
         folder.read("b")
@@ -60,6 +60,17 @@ def test_a_folder_is_flat_and_those_below_it_are_others(place: Place) -> None:
     assert open_folder(below(below(place, "checkpoints"), "a b%20c#?d")).names() == ["deep"]
     open_folder(under).remove("deep")
     assert open_folder(under).names() == []
+
+
+def test_what_killed_writers_left_is_not_seen_and_is_removed_by_name(tmp_path: Path) -> None:
+    fragments = ["a.safetensors.4711.tmp", "a.safetensors.12.tmp", "b.4711.tmp"]
+    for name in [*fragments, "a.safetensors"]:
+        (tmp_path / name).write_bytes(b"half")
+    folder = DiskFolder(tmp_path)
+    assert folder.names() == ["a.safetensors"]
+    folder.sweep(lambda name: name == "a.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "b.4711.tmp"]
+    DiskFolder(tmp_path / "nowhere").sweep(lambda name: True)
 
 
 def test_a_reader_sees_all_of_a_file_or_none(place: Place) -> None:

@@ -12,9 +12,10 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,19 +122,19 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
             folder.remove(name)
 
 
-def newest(place: Place, config: TrialConfig, *, repair: bool = False) -> Checkpoint | None:
+def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> Checkpoint | None:
     """Return the newest whole checkpoint of `config` in `place`, or None; damaged ones are logged and passed over.
 
-    `repair` also removes damaged files and fragments: for a process that writes here. Raises CheckpointError where a
-    whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
+    Whoever goes on to write as `attempt` also has damaged files and fragments of it and of earlier ones removed. Raises
+    CheckpointError where a whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
     """
+    own = partial(_is_of, attempt)
     with _answering(f"read checkpoints in {shown(place)}", place):
         folder = open_folder(place)
-        if repair:
-            folder.sweep()
+        folder.sweep(own)
         for _ in range(LISTINGS):
             names = [name for _, name in _newest_first(folder)]
-            found, vanished = _newest_whole(folder, place, names, repair=repair)
+            found, vanished = _newest_whole(folder, place, names, own)
             if found is not None or not vanished:
                 break
     if found is not None:
@@ -156,7 +157,7 @@ def read(place: Place, name: str) -> Checkpoint:
 
 
 def _newest_whole(
-    folder: Folder, place: Place, names: Sequence[str], *, repair: bool
+    folder: Folder, place: Place, names: Sequence[str], own: Callable[[str], bool]
 ) -> tuple[Checkpoint | None, bool]:
     """Return the first whole one of `names`, and whether a file went while this looked: its writer has newer ones."""
     vanished = False
@@ -167,9 +168,15 @@ def _newest_whole(
             vanished = True
         except _DamagedError as error:
             logger.warning("%s; falling back to %s", error, before or "the beginning: there is none before it")
-            if repair:
+            if own(name):
                 folder.remove(name)
     return None, vanished
+
+
+def _is_of(attempt: int | None, name: str) -> bool:
+    """Return whether `name` is that of a checkpoint of `attempt` or an earlier one; of none where it is None."""
+    match = _NAME.fullmatch(name)
+    return match is not None and attempt is not None and _mark(match).attempt <= attempt
 
 
 def _newest_first(folder: Folder) -> list[tuple[Mark, str]]:

@@ -95,7 +95,7 @@ class Course:
         """
         if self.place is None:
             return
-        found = checkpoint.newest(self.place, self.config, repair=True)
+        found = checkpoint.newest(self.place, self.config, attempt=self.attempt)
         if found is not None:
             self.group.restore(found.tensors)
             self.epoch, self.step = found.mark.epoch, found.mark.step
@@ -124,9 +124,9 @@ class Course:
             means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
             means.count = found["count"].to(device)
             self.group.restore_dropout(found["dropout"])
-            torch.set_rng_state(found["generator"])
+            torch.set_rng_state(found["generator"].clone())
             if "device_generator" in found and device.type != "cpu":
-                torch.get_device_module(device).set_rng_state(found["device_generator"], device)
+                torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             name = self._midway.mark.name
             raise CheckpointError(f"checkpoint {name} does not say how its epoch goes on: {error}") from error

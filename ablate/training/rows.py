@@ -157,7 +157,7 @@ class RowGroup:
         """Let the generators go on from `states`; those of another kind of device stay as they were begun."""
         for generator, state in zip(self.generators, states.unbind(), strict=True):
             if generator.get_state().shape == state.shape:
-                generator.set_state(state)
+                generator.set_state(state.clone())  # torch reads beside the mark in a view of a larger tensor
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":
