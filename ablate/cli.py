@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 
 from ablate import __version__
 from ablate import cli_options as options
+from ablate.cli_cluster import cluster_app
 from ablate.cli_data import data_app
 from ablate.cli_look import look_app
 from ablate.cli_options import RUNS
@@ -31,6 +32,7 @@ app = typer.Typer(
     help="Find out which parts of a network can go, what that costs, and which cheap network to use.",
 )
 app.add_typer(look_app)
+app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
 console = Console()
 errors = Console(stderr=True)
@@ -76,8 +78,10 @@ def search(
     device: options.Device = "auto",
     tracker: options.TrackerName = "mlflow",
     tracking_uri: options.TrackingUri = None,
+    deterministic: options.Deterministic = False,
     extend: options.Extend = False,
     grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
     takeover: options.Takeover = False,
 ) -> None:
     """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
@@ -85,10 +89,11 @@ def search(
         file,
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
-            tracking_uri=tracking_uri,
-            executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-            address=address, device=device, grace_seconds=grace, extend=extend, takeover=takeover,
+            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
+            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace, metrics_port=metrics_port, extend=extend,
+            takeover=takeover,
         ),
+        deterministic=deterministic,
     )  # fmt: skip
 
 
@@ -111,6 +116,7 @@ def compare(
     tracking_uri: options.TrackingUri = None,
     extend: options.Extend = False,
     grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
     takeover: options.Takeover = False,
 ) -> None:
     """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
@@ -122,9 +128,8 @@ def compare(
         file,
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
-            tracking_uri=tracking_uri,
-            executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-            address=address, device=device, grace_seconds=grace, extend=extend,
+            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
+            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace, metrics_port=metrics_port, extend=extend,
             takeover=takeover,
         ),
         scale=scale,
@@ -148,16 +153,17 @@ def resume(
     tracker: options.TrackerName = "mlflow",
     tracking_uri: options.TrackingUri = None,
     grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
     takeover: options.Takeover = False,
 ) -> None:
     """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
     from ablate.review import opened
 
     settings = Settings(
-        runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
-            tracking_uri=tracking_uri,
+        runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-        address=address, device=device, grace_seconds=grace, takeover=takeover,
+        address=address, device=device, grace_seconds=grace, metrics_port=metrics_port,
+        takeover=takeover,
     )  # fmt: skip
     with opened(study, settings) as (_, record):
         copy = settings.make_home(study) / "study.yaml"
@@ -177,11 +183,18 @@ def _top(
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
 
 
-def _drive(file: Path, settings: Settings, *, scale: float | None = None, only: list[str] | None = None) -> None:
+def _drive(
+    file: Path,
+    settings: Settings,
+    *,
+    scale: float | None = None,
+    only: list[str] | None = None,
+    deterministic: bool = False,
+) -> None:
     from ablate.drive import search as run
 
     try:
-        outcome = run(file, settings, console, scale=scale, only=only)
+        outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
         errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)

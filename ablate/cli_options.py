@@ -29,6 +29,10 @@ Address = Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:637
 ExecutorName = Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 TrackerName = Annotated[str, typer.Option(help="mlflow, none, or an import path.")]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="The same trials at any concurrency, at most 8 at a time.")
+]
+MetricsPort = Annotated[int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port.")]
 Extend = Annotated[
     bool, typer.Option("--extend", help="Go on with a larger budget or more replicates, as the file now says.")
 ]

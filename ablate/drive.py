@@ -27,6 +27,7 @@ from ablate.errors import (
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.folder import Place, copy_into
 from ablate.ledger import Hold, Ledger
+from ablate.metrics import served
 from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import trials_per_dataset
@@ -62,14 +63,16 @@ def search(
     *,
     scale: float | None = None,
     only: Sequence[str] | None = None,
+    deterministic: bool = False,
 ) -> Outcome:
     """Create the study in `file`, or go on where it stands, to its confirmed front and report.
 
-    `scale` and `only` become part of the study (docs/compare.md). Raises RequestError before anything is started,
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md).
+    Raises RequestError before anything is started,
     LedgerError where the ledger cannot be held, StudyFailedError when no trial completed, KeyboardInterrupt with the
     signal when it was interrupted (the same command goes on).
     """
-    text = study_text(file, scale=scale, only=only)
+    text = study_text(file, scale=scale, only=only, deterministic=deterministic)
     study = parse_study(text, str(file))
     shapes = check_data(study, settings.data_dir)
     home = settings.make_home(study.name)
@@ -86,9 +89,12 @@ def search(
             )
             engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
             try:
-                with kept_up(tracker.sync), _progress(study, ledger, engine, console) as progress:
+                watched = served(engine, settings.metrics_port)
+                with kept_up(tracker.sync), watched, _progress(study, ledger, engine, console) as progress:
                     executor.run(engine, on_event=progress.update)
+                hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
                 report = write_results(ledger, study, home)
+                hold.renew()
                 _publish(tracker, ledger, engine, home, settings)
             finally:
                 tracker.close()

@@ -9,6 +9,7 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
 ├── StudyFailedError        the study itself failed: exit code 1
 ├── LedgerError             the ledger cannot be opened, read or written
+│   ├── NoLedgerError       the database answers and holds no ledger
 │   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command goes on later
 │   ├── LedgerHeldError     another driver holds the study (who, where and until when are said): exit code 75
 │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
@@ -88,6 +89,10 @@ class StudyFailedError(AblateError):
 
 class LedgerError(AblateError):
     """The ledger cannot be opened, read or written."""
+
+
+class NoLedgerError(LedgerError):
+    """The database answers, and there is no ledger in it."""
 
 
 class LedgerDownError(LedgerError):

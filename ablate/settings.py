@@ -29,6 +29,7 @@ class Settings:
     device: str = "auto"
     trainer: str = "train"
     grace_seconds: float = 25.0
+    metrics_port: int | None = None
     extend: bool = False
     takeover: bool = False
 

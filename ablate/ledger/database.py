@@ -14,7 +14,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ablate.errors import LedgerDownError, LedgerError
+from ablate.errors import LedgerDownError, LedgerError, NoLedgerError
 from ablate.ledger import schema
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Database:
         version = self._transact(self._reader, schema.stored_version, wait)
         if version is None:
             if not create:
-                raise LedgerError(f"ledger {self.place}: there is no ledger here")
+                raise NoLedgerError(f"ledger {self.place}: there is no ledger here")
             self.write(schema.create)
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
@@ -185,7 +185,7 @@ def _prepare_file(url: URL, place: str, create: bool) -> None:
         if path.is_dir():
             raise LedgerError(f"ledger {place}: this is a folder, not a file")
         if not create and not path.is_file():
-            raise LedgerError(f"ledger {place}: there is no ledger here")
+            raise NoLedgerError(f"ledger {place}: there is no ledger here")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, select
 
+from ablate.errors import NoLedgerError
 from ablate.ledger.database import Database
 from ablate.ledger.hold import Hold
 from ablate.ledger.lease import Claim, claim, this_process
@@ -49,6 +50,16 @@ class Ledger:
         is unreachable, unwritable, damaged, of another schema version, or absent with `create=False`.
         """
         return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock)
+
+    @staticmethod
+    def look(url: str) -> str:
+        """Return in one line what is at `url`, creating nothing; raise LedgerError where it cannot hold a ledger."""
+        try:
+            with Ledger.open(url, create=False, retry_seconds=0.0) as ledger:
+                count = len(ledger.studies())
+                return f"{ledger.url}: {count} {'study' if count == 1 else 'studies'}"
+        except NoLedgerError as error:
+            return f"{str(error).removeprefix('ledger ')} yet; the first study makes one"
 
     @property
     def url(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ablate.folder import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
+from ablate.tracking.store import reachable
 from ablate.tracking.tracker import Tracker, kept_up
 from ablate.tracking.ui import UiCommand, ui_command
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ablate.ledger import Hold, Ledger
     from ablate.study import Study
 
-__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "kept_up", "ui_command"]
+__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "kept_up", "reachable", "ui_command"]
 
 
 def build(

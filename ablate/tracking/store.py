@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import AblateError
-from ablate.tracking.address import DATABASES, dialect, quiet_environment, scrubbed, sqlite_file
+from ablate.errors import AblateError, RequestError
+from ablate.tracking.address import DATABASES, dialect, quiet_environment, redacted, scrubbed, sqlite_file
 from ablate.tracking.contents import Point
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
@@ -151,12 +151,25 @@ class Store:
             raise
 
 
+def reachable(uri: str) -> str:
+    """Return in one line what answers at `uri`; raise RequestError, without its secrets, where nothing does."""
+    try:
+        found = _client(uri).search_experiments(max_results=50)
+    except Exception as error:  # of MLflow's, its database's or its HTTP client's: what cannot be reached is said
+        raise RequestError(f"{redacted(uri)}: {scrubbed(str(error), uri)}") from None
+    return f"{redacted(uri)}: MLflow answers, {len(found)} experiment{'s' * (len(found) != 1)}"
+
+
 def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store:
     """Return the experiment called `experiment` in the store at `uri`, creating what is not there.
 
     A new SQLite store appears complete or not at all, in WAL mode, so that neither a killed process nor two at once
     leave half a schema behind. Raises whatever MLflow or its database driver raise where the store does not answer.
     """
+    return Store(_client(uri), uri=uri, experiment=experiment, artifact_root=artifact_root)
+
+
+def _client(uri: str) -> Any:
     quiet_environment()
     import mlflow
 
@@ -168,8 +181,7 @@ def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store
         _create_sqlite(file)
     elif file is None and dialect(uri) in DATABASES:
         _must_answer(uri)
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    return Store(client, uri=uri, experiment=experiment, artifact_root=artifact_root)
+    return mlflow.MlflowClient(tracking_uri=uri)
 
 
 def _create_sqlite(file: Path) -> None:

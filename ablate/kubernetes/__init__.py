@@ -1,0 +1,10 @@
+"""A study on Kubernetes: one manifest for KubeRay, the rules it keeps, and what to ask of a cluster first."""
+
+from __future__ import annotations
+
+from ablate.kubernetes.preflight import preflight
+from ablate.kubernetes.rayjob import manifest, rendered
+from ablate.kubernetes.request import ClusterRequest, Command
+from ablate.kubernetes.rules import faults
+
+__all__ = ["ClusterRequest", "Command", "faults", "manifest", "preflight", "rendered"]

@@ -1,0 +1,172 @@
+"""The pods of a study: head, worker and submitter, each with what PodSecurity *restricted* asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.kubernetes.request import ClusterRequest
+
+USER = 1000
+GRACE_SECONDS = 28  # spot nodes give 30
+PAUSE_SECONDS = 20  # of them for running trials to pause
+RUNS, DATA, STUDY = "/runs", "/data", "/study"
+METRICS_PORT = 9464
+NO_ABLATE = "ablate: this image has no ablate. Build it from deploy/Dockerfile and name it with --image."
+BUCKET_SECRETS = {  # variable: (key, optional)
+    "AWS_ACCESS_KEY_ID": ("aws-access-key-id", True),
+    "AWS_SECRET_ACCESS_KEY": ("aws-secret-access-key", True),
+}
+DRIVER_SECRETS = BUCKET_SECRETS | {
+    "ABLATE_STORAGE": ("storage-url", False),
+    "MLFLOW_TRACKING_USERNAME": ("mlflow-username", True),
+    "MLFLOW_TRACKING_PASSWORD": ("mlflow-password", True),
+}
+DRIVER = "bin/[a]blate (search|compare)"  # a pattern that finds the driver and not the shell that looks for it
+# Ends the driver and waits for it: Ray gives its own jobs 3 s, and a killed driver pauses nothing.
+STOP = (
+    f"pkill -TERM -f '{DRIVER}'; for second in $(seq {PAUSE_SECONDS}); do"
+    f" pgrep -f '{DRIVER}' >/dev/null || break; sleep 1; done;"
+    " ray stop --grace-period 3"
+)
+
+Plain = dict[str, Any]
+
+
+def head(request: ClusterRequest) -> Plain:
+    """Return the template of the head's pod: it runs the driver and no trial."""
+    container = _container(request, "ray-head", requests={"cpu": "2", "memory": "8Gi"}, secrets=DRIVER_SECRETS)
+    container["ports"] = [
+        {"name": "gcs-server", "containerPort": 6379},
+        {"name": "dashboard", "containerPort": 8265},
+        {"name": "client", "containerPort": 10001},
+        {"name": "ablate-metrics", "containerPort": METRICS_PORT},
+    ]
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", STOP]}}}
+    spec = _pod(request, container, study=True)
+    spec["initContainers"] = [_doctor(request)]
+    if request.spot_label:
+        terms = [{"matchExpressions": [request.spot_label | {"operator": "NotIn"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {"metadata": {"labels": labels(request, "head")}, "spec": spec}
+
+
+def worker(request: ClusterRequest) -> Plain:
+    """Return the template of a worker's pod: it runs trials, on its GPUs if there are any."""
+    requests = {"cpu": request.cpus, "memory": request.memory}
+    container = _container(request, "ray-worker", requests=requests, secrets=BUCKET_SECRETS, gpus=request.gpus_on_node)
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "ray stop --grace-period 3"]}}}
+    spec = _pod(request, container, study=False)
+    tolerations = []
+    if request.gpus:
+        tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+    if request.spot_label:
+        key, (value,) = request.spot_label["key"], request.spot_label["values"]
+        tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+        wanted = {"weight": 100, "preference": {"matchExpressions": [request.spot_label | {"operator": "In"}]}}
+        spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wanted]}}
+    if tolerations:
+        spec["tolerations"] = tolerations
+    return {"metadata": {"labels": labels(request, "worker")}, "spec": spec}
+
+
+def submitter(request: ClusterRequest) -> Plain:
+    """Return the template of the pod that hands the entrypoint to the head; it needs no secret of ours."""
+    container = _container(request, "ray-job-submitter", requests={"cpu": "500m", "memory": "1Gi"}, secrets={})
+    spec = _pod(request, container, study=False)
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] in ("tmp", "runs")]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] in ("tmp", "runs")]
+    return {"metadata": {"labels": labels(request, "submitter")}, "spec": spec}
+
+
+def labels(request: ClusterRequest, component: str) -> dict[str, str]:
+    """Return the labels of a pod; KubeRay selects by `app.kubernetes.io/…`, which are therefore left to it."""
+    return {"ablate.dev/study": request.name, "ablate.dev/component": component}
+
+
+def _pod(request: ClusterRequest, container: Plain, *, study: bool) -> Plain:
+    volumes: list[Plain] = [{"name": "tmp", "emptyDir": {}}, {"name": "runs", "emptyDir": {}}]
+    mounts: list[Plain] = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "runs", "mountPath": RUNS}]
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}})
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    if study:
+        volumes.append({"name": "study", "configMap": {"name": f"{request.name}-study"}})
+        mounts.append({"name": "study", "mountPath": STUDY, "readOnly": True})
+    if request.data_claim:
+        volumes.append({"name": "data", "persistentVolumeClaim": {"claimName": request.data_claim, "readOnly": True}})
+        mounts.append({"name": "data", "mountPath": DATA, "readOnly": True})
+    container["volumeMounts"] = mounts
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": "ablate",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def _container(
+    request: ClusterRequest,
+    name: str,
+    *,
+    requests: dict[str, str],
+    secrets: Mapping[str, tuple[str, bool]],
+    gpus: int = 0,
+) -> Plain:
+    held = {**requests, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {
+        "name": name,
+        "image": request.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": _environment(request, secrets),
+        "resources": {"requests": held, "limits": dict(held)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _doctor(request: ClusterRequest) -> Plain:
+    container = _container(request, "doctor", requests={"cpu": "500m", "memory": "2Gi"}, secrets=DRIVER_SECRETS)
+    check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; exit 2; }}; ablate doctor {STUDY}/study.yaml"
+    container["command"] = ["/bin/sh", "-c", check]
+    container["volumeMounts"] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "study", "mountPath": STUDY, "readOnly": True},
+        *([{"name": "data", "mountPath": DATA, "readOnly": True}] if request.data_claim else []),
+    ]
+    return container
+
+
+def _environment(request: ClusterRequest, secrets: Mapping[str, tuple[str, bool]]) -> list[Plain]:
+    """Return the environment: secrets by reference, places from the namespace's ConfigMap, and where files lie."""
+    entries: list[Plain] = []
+    for variable, (key, optional) in secrets.items():
+        reference: Plain = {"name": request.secret, "key": key}
+        entries.append(
+            {"name": variable, "valueFrom": {"secretKeyRef": reference | ({"optional": True} if optional else {})}}
+        )
+    for variable in ("ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
+        reference = {"name": request.settings, "key": variable, "optional": True}
+        entries.append({"name": variable, "valueFrom": {"configMapKeyRef": reference}})
+    entries += [
+        {"name": "HOME", "value": RUNS},  # the only place besides /tmp that may be written
+        {"name": "OMP_NUM_THREADS", "value": "1"},
+        {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+    ]
+    if request.data_claim:
+        entries.append({"name": "ABLATE_DATA", "value": DATA})
+    return entries

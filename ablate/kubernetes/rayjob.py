@@ -1,0 +1,124 @@
+"""The one manifest of a study: its file, its RayJob, and what keeps the head from being evicted."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.metadata import version
+from typing import Any
+
+import yaml
+
+from ablate.errors import RequestError
+from ablate.kubernetes import pods
+from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.rules import faults
+
+KEPT_SECONDS = 3600  # a finished job stays to be looked at
+
+
+def rendered(request: ClusterRequest) -> str:
+    """Return the manifest as YAML for `kubectl apply -f -`; raise RequestError where it breaks a rule of `rules.py`."""
+    objects = manifest(request)
+    broken = faults(objects)
+    if broken:
+        raise RequestError("\n".join(fault.render("manifest") for fault in broken))
+    return yaml.dump_all(objects, Dumper=_Blocks, sort_keys=False, width=120)
+
+
+def manifest(request: ClusterRequest) -> list[dict[str, Any]]:
+    """Return the study's ConfigMap, the head's PodDisruptionBudget and the RayJob, as plain values."""
+    return [_config_map(request), _disruption_budget(request), _ray_job(request)]
+
+
+def entrypoint(request: ClusterRequest) -> str:
+    """Return the command that the head runs: create or resume, so that a retry goes on."""
+    words = ["ablate", request.command, f"{pods.STUDY}/study.yaml", "--address", "auto", "--gpus", str(request.gpus)]
+    if request.gpus:
+        words += ["--gpus-per-trial", f"{request.gpus_per_trial:g}"]
+    else:
+        words += ["--device", "cpu"]
+    words += ["--runs-dir", pods.RUNS, "--grace", str(pods.PAUSE_SECONDS - 2)]
+    words += ["--metrics-port", str(pods.METRICS_PORT), *request.arguments]
+    return shlex.join(words)
+
+
+def _config_map(request: ClusterRequest) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(request, f"{request.name}-study", "study"),
+        "data": {"study.yaml": request.study_text},
+    }
+
+
+def _disruption_budget(request: ClusterRequest) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(request, f"{request.name}-head", "head"),
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": pods.labels(request, "head")}},
+    }
+
+
+def _ray_job(request: ClusterRequest) -> dict[str, Any]:
+    metadata = _metadata(request, request.name, "study")
+    if request.queue:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = request.queue
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": metadata,
+        "spec": {
+            "entrypoint": entrypoint(request),
+            "submissionMode": "K8sJobMode",
+            "backoffLimit": request.retries,  # each retry is a new cluster, on which the study goes on
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            **({"suspend": True} if request.queue else {}),
+            "submitterConfig": {"backoffLimit": 2},
+            "submitterPodTemplate": pods.submitter(request),
+            "rayClusterSpec": {
+                "rayVersion": version("ray"),
+                "authOptions": {"mode": "token"},
+                "headGroupSpec": {
+                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+                    "template": pods.head(request),
+                },
+                "workerGroupSpecs": [
+                    {
+                        "groupName": "workers",
+                        "replicas": request.workers,
+                        "minReplicas": request.workers,
+                        "maxReplicas": request.workers,
+                        "rayStartParams": {},
+                        "template": pods.worker(request),
+                    }
+                ],
+            },
+        },
+    }
+
+
+def _metadata(request: ClusterRequest, name: str, component: str) -> dict[str, Any]:
+    labels = {
+        "app.kubernetes.io/name": "ablate",
+        "app.kubernetes.io/instance": request.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/managed-by": "ablate",
+    }
+    return {"name": name, "namespace": request.namespace, "labels": labels}
+
+
+class _Blocks(yaml.SafeDumper):
+    """Writes text of several lines as a block, as people do, and repeats what is equal instead of referring to it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Refer to nothing."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Blocks.add_representer(str, _text)
