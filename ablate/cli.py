@@ -90,8 +90,8 @@ def search(
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace, metrics_port=metrics_port, extend=extend,
-            takeover=takeover,
+            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, extend=extend, takeover=takeover,
         ),
         deterministic=deterministic,
     )  # fmt: skip
@@ -129,8 +129,8 @@ def compare(
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace, metrics_port=metrics_port, extend=extend,
-            takeover=takeover,
+            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, extend=extend, takeover=takeover,
         ),
         scale=scale,
         only=only,
