@@ -39,3 +39,16 @@ def at_results(signal_number: signal.Signals = signal.SIGKILL) -> None:
         return real(*arguments)
 
     drive.write_results = write_results
+
+
+def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None:
+    """Let this process stop when its last trial is over and nothing is written yet."""
+    from ablate.execution import LocalExecutor
+
+    real = LocalExecutor.run
+
+    def run(self: LocalExecutor, *arguments: Any, **options: Any) -> None:
+        real(self, *arguments, **options)
+        os.kill(os.getpid(), signal_number)
+
+    LocalExecutor.run = run  # type: ignore[method-assign]
