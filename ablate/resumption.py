@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -37,22 +37,65 @@ class Found:
 
 
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
-    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study."""
+    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study.
+
+    With `extend` a study may ask for more than it was begun with: trials, time, seeds of what is confirmed, seeds of
+    a comparison.
+    """
     record = ledger.study(study.name)
-    if record is None or not ledger.trials(study.name):
+    trials = ledger.trials(study.name) if record is not None else []
+    if record is None or not trials:
         return  # a first attempt that was refused leaves nothing to compare with
-    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
-    if record.fingerprint != study.fingerprint():
-        raise StudyMismatchError(
-            f"study {study.name!r} exists, and this file would make its trials incomparable:\n{changed}\n"
-            "Give the new study another name (study: …), or put these settings back."
-        )
     before = parse_study(record.file_text, "ledger", known_good=True)
-    if (before.budget, before.confirm) != (study.budget, study.confirm) and not extend:
+    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
+    if before.fingerprint() != study.fingerprint():
+        advice = [*_advice(before, study), "Give the new study another name (study: …), or put these settings back."]
         raise StudyMismatchError(
-            f"study {study.name!r} exists with another budget:\n{changed}\n"
+            f"study {study.name!r} exists, and this file would make its trials incomparable:\n"
+            + "\n".join([changed, *advice])
+        )
+    if fewer := _fewer_seeds(before, study, trials):
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with more seeds than this file asks for:\n{changed}\n{fewer}"
+        )
+    other = [name for name, differs in _extensions(before, study).items() if differs]
+    if other and not extend:
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with another {' and another '.join(other)}:\n{changed}\n"
             "Type --extend to go on with the new one, or put these settings back."
         )
+
+
+def _advice(before: Study, study: Study) -> Iterator[str]:
+    """Yield what else there is to do about settings that cannot change midway."""
+    if before.replicates != study.replicates:
+        yield (
+            "A search chooses by its trials' own seeds, so trials with more of them are no match for those before. For "
+            "more seeds of what it found, raise confirm.replicates and type --extend."
+        )
+    if before.deterministic != study.deterministic:
+        was, do = "was not deterministic", "Leave it out"
+        if before.deterministic is not None:
+            was, do = f"had `deterministic: {before.deterministic}`", "Keep it (--deterministic means 8)"
+        yield f"The study {was} when its trials were suggested and stopped, and that cannot change midway. {do}."
+
+
+def _fewer_seeds(before: Study, study: Study, trials: Sequence[TrialRecord]) -> str:
+    """Return what to do where fewer seeds are asked for than have been trained, else nothing."""
+    confirmed = any(trial.config.stage == "confirm" for trial in trials)
+    if confirmed and before.confirm and study.confirm and study.confirm.replicates < before.confirm.replicates:
+        return "Seeds that are confirmed stay confirmed. Put confirm.replicates back."
+    if study.compare is not None and study.replicates < before.replicates:
+        return "Seeds that are trained stay in the comparison. Put replicates back."
+    return ""
+
+
+def _extensions(before: Study, study: Study) -> dict[str, bool]:
+    return {
+        "budget": before.budget != study.budget,
+        "confirmation": before.confirm != study.confirm,
+        "number of seeds": before.replicates != study.replicates,
+    }
 
 
 def find(ledger: Ledger, study: Study) -> Found | None:

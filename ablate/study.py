@@ -179,9 +179,12 @@ class Study(Section):
     def fingerprint(self) -> str:
         """Return a hash of all that makes trials comparable: everything but budget, confirmation and comparison.
 
-        What a file leaves out does not enter, so that a new setting's default changes no study's fingerprint.
+        The seeds of a comparison are left out too: what stands in its cells is paired by seed, so more may follow. What
+        a file leaves out does not enter, so that a new setting's default changes no study's fingerprint.
         """
         others = {"budget", "confirm", "compare", "only"}
+        if self.compare is not None:
+            others.add("replicates")
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 

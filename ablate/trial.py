@@ -67,7 +67,7 @@ class TrialConfig:
     protocol: Protocol = "held_out"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     variant: str | None = None
-    source: int | None = None  # confirm stage: number of the search trial it retrains
+    source: int | None = None  # the search trial that it confirms, or to which it gives further seeds
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""

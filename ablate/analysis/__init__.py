@@ -19,6 +19,7 @@ from ablate.analysis.front import (
 )
 from ablate.analysis.hypervolume import Hypervolume, dominated_volume, hypervolume, reference_point
 from ablate.analysis.intervals import Interval, natural_bounds, smallest_effect, t_interval
+from ablate.analysis.pooling import pooled
 
 __all__ = [
     "CurveFit",
@@ -36,6 +37,7 @@ __all__ = [
     "natural_bounds",
     "nondominated",
     "objective_values",
+    "pooled",
     "quality_objective",
     "reference_point",
     "smallest_effect",

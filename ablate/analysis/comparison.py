@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.analysis.intervals import natural_bounds, t_interval
+from ablate.analysis.pooling import pooled
 from ablate.sections import Compare
 from ablate.study import VARIANT, Study
 
@@ -161,14 +162,18 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
 
 
 def collected(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
-    """Return the trials of the design: a configuration is the parameters without the variant, on its data set."""
+    """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
+
+    Further seeds stand with the first ones, once their trial has ended well or diverged (`pooled`).
+    """
+    trials, reports = pooled(trials, reports)
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
     key = pl.struct(names).struct.json_encode() if names else pl.lit("")
-    own = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+    own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
     table = own.with_columns(key.alias("configuration")).sort("dataset", "trial")
     once = ["dataset", VARIANT, "configuration"]
     table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
-    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial"))
+    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed"))
     place = table.select("dataset", "trial", "place", of_complete=pl.col("state") == "COMPLETE")
     last = last.join(place, on=["dataset", "trial"])
     return Runs(table=table, last=last, seeds=tuple(last["seed"].unique().sort().to_list()))

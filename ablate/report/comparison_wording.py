@@ -34,11 +34,18 @@ def status_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> l
 def trials_text(study: Study, trials: pl.DataFrame) -> str:
     """Return `540 planned, every one trained in full: 170 complete, 3 failed, 367 not yet begun`."""
     planned = sum(len(study.design(label)) for label in study.labels)
-    own = trials.filter(pl.col("dataset").is_in(study.labels))
-    states = Counter(own["state"].to_list())
-    listed = [f"{states[state]:,} {STATE_WORDS[state]}" for state in STATES if states[state]]
+    every = trials.filter(pl.col("dataset").is_in(study.labels))
+    own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
+    listed = _by_state(own)
     listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
-    return f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+    text = f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+    more = f"; further seeds in {further.height:,} more: {', '.join(_by_state(further))}"
+    return text + more if further.height else text
+
+
+def _by_state(trials: pl.DataFrame) -> list[str]:
+    states = Counter(trials["state"].to_list())
+    return [f"{states[state]:,} {STATE_WORDS[state]}" for state in STATES if states[state]]
 
 
 def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -15,6 +15,7 @@ from ablate.analysis import (
     front_stage,
     hypervolume,
     metric_at,
+    pooled,
     quality_objective,
 )
 from ablate.report.numbers import compact, is_share, quantity, ratio, spoken
@@ -46,10 +47,14 @@ class Pick:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything said about one data set; `front` is its part of `front_table`, `trials` and `reports` its rows."""
+    """Everything said about one data set; `front` is its part of `front_table`.
+
+    `listed` are its trials as the ledger has them; in `trials` and `reports` those of one network's seeds are pooled.
+    """
 
     dataset: str
     stage: str
+    listed: pl.DataFrame
     trials: pl.DataFrame
     reports: pl.DataFrame
     front: pl.DataFrame
@@ -66,13 +71,14 @@ class Findings:
 
 def findings(study: Study, dataset: str, trials: pl.DataFrame, reports: pl.DataFrame, front: pl.DataFrame) -> Findings:
     """Return what there is to say about one data set; every argument may be empty."""
-    own = trials.filter(pl.col("dataset") == dataset)
-    own_reports = reports.filter(pl.col("dataset") == dataset) if reports.height else reports
+    listed = trials.filter(pl.col("dataset") == dataset)
+    own, own_reports = pooled(listed, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
     rows = front.filter(pl.col("dataset") == dataset)
     answer, picks = summary(study, dataset, rows)
     return Findings(
         dataset=dataset,
         stage=front_stage(trials, dataset),
+        listed=listed,
         trials=own,
         reports=own_reports,
         front=rows,

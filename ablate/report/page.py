@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from ablate.analysis import front, quality_objective
+from ablate.analysis import quality_objective
+from ablate.analysis.pooling import NETWORK
 from ablate.report.drawing import Figure
 from ablate.report.figures import figures
 from ablate.report.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
@@ -37,7 +38,7 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     drawn = {part.dataset: figures(study, part) for part in found}
     tables = {
         "front.csv": fronts,
-        "trials.csv": with_front(study, trials),
+        "trials.csv": with_front(trials, fronts),
         "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
     }
     page = render(study, trials, reports, found, drawn, tables, notes)
@@ -59,15 +60,16 @@ def render(
         study,
         [figure for part in drawn.values() for figure in part],
         status=status_lines(study, trials, reports, notes),
-        sections=[section(study, trials, part, drawn[part.dataset]) for part in found],
+        sections=[section(study, part, drawn[part.dataset]) for part in found],
         methods=methods(study),
         files=list(files),
     )
 
 
-def section(study: Study, trials: pl.DataFrame, found: Findings, drawn: Sequence[Figure]) -> dict[str, Any]:
+def section(study: Study, found: Findings, drawn: Sequence[Figure]) -> dict[str, Any]:
     """Return what the template shows of one data set."""
     split = "test" if found.confirmed else "validation"
+    words = confirmation(study, found.trials, found.dataset, split)
     name = quality_name(study)
     quality = [spoken(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
     own = {
@@ -82,8 +84,8 @@ def section(study: Study, trials: pl.DataFrame, found: Findings, drawn: Sequence
         "answer": found.answer,
         "picks": found.picks,
         "confirmed": found.confirmed,
-        "confirmation": confirmation(study, trials, found.dataset, split) if found.front.height else "no front yet",
-        "counts": counts_text(state_counts(found.trials)),
+        "confirmation": words if found.front.height else "no front yet",
+        "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,
         "dominated": dominated_text(found),
         "fit": fit_text(study, found),
@@ -92,14 +94,14 @@ def section(study: Study, trials: pl.DataFrame, found: Findings, drawn: Sequence
 
 
 def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
-    listed = found.trials.head(MOST_ROWS)
-    failed = found.trials.filter(pl.col("state") == "FAIL")
+    listed = found.listed.head(MOST_ROWS)
+    failed = found.listed.filter(pl.col("state") == "FAIL")
     quality = spoken(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     return {
         "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],
         "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
-        "unlisted": found.trials.height - listed.height,
+        "unlisted": found.listed.height - listed.height,
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),
     }
@@ -114,9 +116,10 @@ def trial_cells(study: Study, row: dict[str, Any]) -> list[str]:
     return [*cells, count(row.get("epochs")), quantity(metric, value)]
 
 
-def with_front(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the trials table with a column `on_front`."""
-    rows = front(trials, study.objectives, constraints=study.constraints).select("dataset", "trial")
-    marked = rows.with_columns(pl.lit(True).alias("on_front"))
-    joined = trials.join(marked, on=["dataset", "trial"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("on_front").fill_null(False))
+def with_front(trials: pl.DataFrame, fronts: pl.DataFrame) -> pl.DataFrame:
+    """Return the trials table with a column `on_front`: of a network's pooled seeds, every trial stands on it."""
+    key = ["dataset", "stage", "_network"]
+    marked = fronts.select("dataset", "stage", NETWORK.alias("_network"), pl.lit(True).alias("on_front"))
+    joined = trials.with_columns(NETWORK.alias("_network")).join(marked, on=key, how="left", maintain_order="left")
+    complete = pl.col("state") == "COMPLETE"
+    return joined.with_columns(pl.col("on_front").fill_null(False) & complete).drop("_network")

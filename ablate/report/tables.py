@@ -12,7 +12,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.analysis import CurveFit, Interval, front, metric_at, natural_bounds, quality_objective, t_interval
+from ablate.analysis import (
+    CurveFit,
+    Interval,
+    front,
+    metric_at,
+    natural_bounds,
+    pooled,
+    quality_objective,
+    t_interval,
+)
 from ablate.analysis.fits import FORMS
 from ablate.folder import DiskFolder
 from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, reach, settings_text
@@ -69,12 +78,14 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Inter
 
 
 def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return the front of every data set with one row per network: what it is, costs and reaches.
+    """Return the front of every data set with one row per network, all its seeds pooled: what it is, costs and reaches.
 
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
     (validation or test), the quality metric's mean, `_low`, `_high` (95% t interval) and `replicates`, then the other
     objectives' own columns.
     """
+    if reports is not None:
+        trials, reports = pooled(trials, reports)
     last = last_reports(reports) if reports is not None else pl.DataFrame()
     rows = front(trials, study.objectives, constraints=study.constraints)
     name = quality_name(study)
@@ -100,6 +111,8 @@ def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> lis
 
 def front_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> RenderableType:
     """Return the front as rich tables for a terminal, one per data set; intervals need the reports table."""
+    if reports is not None:
+        trials, reports = pooled(trials, reports)
     table = front_table(study, trials, reports)
     if not table.height:
         return Text("No front yet: no trial is complete.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.analysis import front
+from ablate.analysis import front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
 from ablate.report.findings import Findings, counts_text, size_metric, state_counts
 from ablate.report.numbers import compact, is_share, spoken
@@ -22,6 +22,7 @@ def status_lines(
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
     lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(trials)))]
     lines.append(("Seeds", seeds_text(study, reports)))
+    trials, _ = pooled(trials, reports)
     for dataset in study.labels:
         rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
         split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import moocore
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.ledger import NewTrial
 from ablate.search.progress import Progress, loss_matrix, losses, violation
-from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialKey, TrialState
+from ablate.trial import TrialConfig, TrialState
 
 if TYPE_CHECKING:
     from ablate.config import InputShape
@@ -70,28 +70,41 @@ def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tup
 
 
 def confirmation_trials(
-    study: Study, trials: Sequence[Progress], members: Sequence[FrontMember], shape: InputShape
+    trials: Sequence[Progress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], shape: InputShape
 ) -> list[NewTrial]:
-    """Return one full-length trial per member on fresh seeds, numbered on from the last trial."""
-    assert study.confirm is not None
-    seeds = tuple(CONFIRM_SEED_BASE + i for i in range(study.confirm.replicates))
+    """Return one full-length trial per search trial in `wanted`, on the seeds beside it, numbered on from the last."""
     sizes = {trial.number: trial.size for trial in trials}
     first = max(sizes) + 1
     records = []
-    for number, member in enumerate(members, start=first):
-        source = member.config
-        config = TrialConfig(
-            key=TrialKey(study=source.key.study, dataset=source.key.dataset, number=number),
-            stage="confirm",
-            model=source.model,
-            task=source.task,
-            train=source.train,
-            seeds=seeds,
-            study_seed=source.study_seed,
-            protocol=source.protocol,
-            parameters=source.parameters,
-            variant=source.variant,
-            source=source.key.number,
+    for number, (source, seeds) in enumerate(wanted, start=first):
+        config = replace(
+            source, key=replace(source.key, number=number), stage="confirm", seeds=seeds, source=source.key.number
         )
         records.append(NewTrial(config=config, size=sizes[source.key.number], shape=shape))
     return records
+
+
+def seeds_by_source(trials: Iterable[Progress]) -> dict[int, tuple[int, ...]]:
+    """Return the seeds that each trial's configuration has been given, in trials of its own or of further seeds.
+
+    The key is the trial that was first: `source` of the others.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for trial in trials:
+        found[_first(trial)] = (*found.get(_first(trial), ()), *trial.config.seeds)
+    return found
+
+
+def lacking(seeds: Iterable[int], trials: Sequence[Progress], more: Iterable[int] = ()) -> dict[int, tuple[int, ...]]:
+    """Return which of `seeds` each configuration in `trials` or `more` was not given, without those given all.
+
+    A configuration with a trial that failed is left as it is: the seeds that follow would stand for all of them.
+    """
+    wanted, had = list(seeds), seeds_by_source(trials)
+    failed = {_first(trial) for trial in trials if trial.state is TrialState.FAIL}
+    found = {n: tuple(s for s in wanted if s not in had.get(n, ())) for n in dict.fromkeys([*had, *more])}
+    return {number: missing for number, missing in found.items() if missing and number not in failed}
+
+
+def _first(trial: Progress) -> int:
+    return trial.number if trial.config.source is None else trial.config.source

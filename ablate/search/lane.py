@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import NewTrial, NoteRecord, TrialRecord
-from ablate.search.confirmation import FrontMember, confirmation_trials, front, spread
+from ablate.search.confirmation import FrontMember, confirmation_trials, front, lacking, spread
 from ablate.search.progress import Progress, Step, losses, metric_of
 from ablate.search.rungs import Rungs, Sight
 from ablate.search.suggester import Measure, Suggester
 from ablate.study import VARIANT
-from ablate.trial import Decision, TrialConfig, TrialKey
+from ablate.trial import CONFIRM_SEED_BASE, Decision, TrialConfig, TrialKey
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -110,6 +110,8 @@ class Lane:
 
     def suggest(self) -> NewTrial | None:
         """Return the next search trial, or None where the space is used up."""
+        if (further := self.lacks_seeds()) is not None:
+            return self._further(*further)
         number = self.next_number
         if self.study.deterministic is not None:
             heard = self._heard_at(len(self.search_trials()))
@@ -170,15 +172,35 @@ class Lane:
         """Return the front of the search's finished trials."""
         return front(self.study, self.search_trials())
 
-    def to_confirm(self) -> list[NewTrial]:
-        """Return the confirmation trials that the front asks for and that do not exist yet."""
+    def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+        """Return the search trials whose confirmation lacks seeds, with these: those begun before, then the front's."""
         assert self.study.confirm is not None
-        done = {trial.config.source for trial in self.trials.values() if trial.config.stage == "confirm"}
-        chosen = spread(self.study, self.front(), self.study.confirm.top)
-        members = [member for member in chosen if member.config.key.number not in done]
-        if not members:
-            return []
-        return confirmation_trials(self.study, list(self.trials.values()), members, self.suggester.shape())
+        begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
+        chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
+        seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
+        return [(self.trials[number].config, missing) for number, missing in lacking(seeds, begun, chosen).items()]
+
+    def to_confirm(self) -> list[NewTrial]:
+        """Return the confirmation trials that are asked for and do not exist yet."""
+        wanted = self.unconfirmed()
+        return confirmation_trials(list(self.trials.values()), wanted, self.suggester.shape()) if wanted else []
+
+    @property
+    def settled(self) -> bool:
+        """Whether the front of the search as it stands has been frozen and every confirmation asked for exists."""
+        return self.frozen_at == len(self.search_trials()) and not self.unconfirmed()
+
+    def lacks_seeds(self) -> tuple[Progress, tuple[int, ...]] | None:
+        """Return the first trial of a comparison that was given fewer seeds than the study now asks for, with these."""
+        if self.study.compare is None:
+            return None
+        missing = lacking(range(self.study.replicates), self.search_trials())
+        return next(((self.trials[number], seeds) for number, seeds in missing.items()), None)
+
+    def _further(self, first: Progress, seeds: tuple[int, ...]) -> NewTrial:
+        key = replace(first.key, number=self.next_number)
+        config = replace(first.config, key=key, seeds=seeds, source=first.number)
+        return NewTrial(config=config, size=first.size, shape=self.suggester.shape())
 
     def _sight(self, trial: Progress, step: Step) -> Sight:
         values = [self._value(o.metric, trial, step) for o in self.study.objectives]

@@ -159,6 +159,11 @@ class Search:
         with self._lock:
             return {name: dict(Counter(t.state for t in lane.trials.values())) for name, lane in self._lanes.items()}
 
+    def reported(self) -> dict[str, int]:
+        """Return for each data set how many reports have been committed."""
+        with self._lock:
+            return {name: sum(len(t.decisions) for t in lane.trials.values()) for name, lane in self._lanes.items()}
+
     def front(self, dataset: str) -> tuple[FrontMember, ...]:
         """Return the front of a data set's finished search trials, best on the first objective first."""
         with self._lock:
@@ -239,6 +244,8 @@ class Search:
     def _trials_left(self, lane: Lane) -> bool:
         budget = self.study.budget
         lanes = [lane] if budget.scope == "per_dataset" else list(self._lanes.values())
+        if lane.lacks_seeds() is not None:
+            return True
         return not lane.exhausted and sum(len(each.search_trials()) for each in lanes) < budget.trials
 
     def _time_is_up(self, lane: Lane) -> bool:
@@ -258,7 +265,7 @@ class Search:
         return not self._room(lane) and all(trial.state.finished for trial in lane.search_trials())
 
     def _settled(self, lane: Lane) -> bool:
-        return self.study.confirm is None or lane.frozen_at == len(lane.search_trials())
+        return self.study.confirm is None or lane.settled
 
     def _freeze(self) -> bool:
         """Freeze the fronts of the searches that have just ended; return whether there was one."""
