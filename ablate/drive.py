@@ -206,8 +206,9 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
     if study.confirm is None:
         chosen = [member.config for name in study.labels for member in engine.front(name)]
     else:
-        trials = ledger.trials(study.name)
-        chosen = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
+        trials = reversed(ledger.trials(study.name))  # of a network with further seeds, its first trial stays
+        confirmed = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
+        chosen = list({(config.key.dataset, config.source): config for config in confirmed}.values())
     tracker.log_models(chosen, data_dir=settings.data_dir)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)

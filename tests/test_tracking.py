@@ -90,6 +90,31 @@ def test_repeating_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch
     assert world.snapshot() == before
 
 
+def test_seeds_of_one_network_are_pooled_in_the_run_of_its_first_trial(world: World) -> None:
+    values = {0: (0.5, 0.25), 1: (0.4, 0.2), 2: (0.3, 0.6, 0.9)}
+    world.add(0)
+    first = world.add(1, stage="confirm", source=0)
+    for key, number in ((world.key(0), 0), (first, 1)):
+        world.report(key, 1, *values[number], state=TrialState.COMPLETE)
+    tracker = world.tracker()
+    tracker.sync()
+    assert not any(name.startswith("pooled/") for name, _ in world.history(world.trial_runs()["one", 1]))
+    more = world.add(2, stage="confirm", source=0, replicates=3)
+    world.report(more, 1, *values[2])
+    tracker.sync()
+    world.report(more, 2, 0.3, 0.6, 0.9, state=TrialState.COMPLETE)
+    tracker.sync()
+    history = world.history(world.trial_runs()["one", 1])
+    pooled = {name: value for (name, _), (value, _) in history.items() if name.startswith("pooled/")}
+    assert pooled["pooled/seeds"] == 5
+    assert pooled["pooled/val_loss"] == pytest.approx((0.4 + 0.2 + 0.3 + 0.6 + 0.9) / 5)
+    assert not any(name.startswith("pooled/") for name, _ in world.history(world.trial_runs()["one", 0]))
+    before = world.snapshot()
+    world.tracker().sync()
+    assert world.snapshot() == before
+    assert world.trial_runs()["one", 2].info.run_name == "one 2 confirms 0"
+
+
 def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(world: World) -> None:
     key = world.add(0)
     world.report(key, 1, 0.5, 0.25)

@@ -99,10 +99,10 @@ def changing_tags(record: TrialRecord) -> dict[str, str]:
 
 
 def run_name(config: TrialConfig) -> str:
-    """Return the name of a trial's run, such as `mnist 12 symmetric` or `mnist 40 confirms 12`."""
+    """Return the name of a trial's run: `mnist 12 symmetric`, `mnist 40 confirms 12`, `mnist 60 more seeds of 12`."""
     parts = [config.key.dataset, str(config.key.number)]
     if config.source is not None:
-        parts += ["confirms", str(config.source)]
+        parts += ["confirms" if config.stage == "confirm" else "more seeds of", str(config.source)]
     return " ".join(parts if config.variant is None else [*parts, config.variant])
 
 
@@ -150,6 +150,24 @@ def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Po
         values = {"wall_seconds": rows[0].wall_seconds, **_metrics(rows)}
         points += [Point(key=_key(key), value=value, timestamp=when, step=epoch) for key, value in values.items()]
     return points
+
+
+def network(config: TrialConfig) -> tuple[str, str, int]:
+    """Return what trials share that give one network its seeds: data set, stage, the trial that came first."""
+    first = config.key.number if config.source is None else config.source
+    return config.key.dataset, config.stage, first
+
+
+def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]) -> list[Point]:
+    """Return the means over all seeds of complete trials of one network, as `pooled/METRIC`, and `pooled/seeds`.
+
+    `reports` are those of their last epochs. The time is that of the last trial's end, the step its last epoch.
+    """
+    when = milliseconds(max(trial.finished_at or trial.created_at for trial in trials))
+    step = max(report.epoch for report in reports)
+    values = {name: value for name, value in _metrics(reports).items() if "/" not in name}
+    found = {"seeds": float(len(reports)), **values}
+    return [Point(key=_key(f"pooled/{name}"), value=value, timestamp=when, step=step) for name, value in found.items()]
 
 
 def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:

@@ -152,6 +152,8 @@ class Projector:
         self._write(trial, shown, mark)
         over = trial.finished_at if trial.state.finished else None
         self._set_status(shown, status, None if over is None else contents.milliseconds(over))
+        if trial.state is TrialState.COMPLETE and trial.config.source is not None:
+            self._pool(trial)
         if status == "RUNNING":
             self._set_status(parent, "RUNNING", None)
 
@@ -167,6 +169,19 @@ class Projector:
         )
         shown.epoch = max((report.epoch for report in reports), default=shown.epoch)
         shown.mark = mark
+
+    def _pool(self, trial: TrialRecord) -> None:
+        """Show the means over all seeds of a network in the run of its first trial, once it has several trials."""
+        same = contents.network(trial.config)
+        of_set = self._ledger.trials(trial.key.study, trial.key.dataset)
+        own = [t for t in of_set if contents.network(t.config) == same and t.state is not TrialState.WAITING]
+        complete = [t for t in own if t.state is TrialState.COMPLETE]
+        run_id = self.run_id(own[0].key)
+        if len(complete) < 2 or own[0] is not complete[0] or run_id is None:
+            return
+        reports = [self._ledger.reports(t.key.study, t.key.dataset, t.key.number) for t in complete]
+        last = [r for t, rows in zip(complete, reports, strict=True) for r in rows if r.epoch == t.epochs_done]
+        self._store.log(run_id, points=contents.pooled_points(complete, last))
 
     def _run_of(self, trial: TrialRecord, study: StudyRecord, parent: _Shown) -> _Shown:
         tags = contents.trial_tags(trial, study)
