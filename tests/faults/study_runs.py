@@ -30,7 +30,16 @@ LOCAL = ("--executor", "local", "--device", "cpu", "--tracker", "none")
 # Processes that are forked from one that has imported everything: seconds less per command, the same code.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["ablate.drive", "ablate.cli", "counting", "altair", "matplotlib.pyplot", "sklearn.datasets", "vl_convert"]
+    [
+        "ablate.drive",
+        "ablate.cli",
+        "counting",
+        "altair",
+        "matplotlib.pyplot",
+        "sklearn.datasets",
+        "vl_convert",
+        "torch._dynamo",
+    ]
 )
 
 
@@ -230,7 +239,7 @@ class StudyRun:
 def forked(
     arguments: Sequence[str], environment: Mapping[str, str], output: str, cpus: int | None, inject: Inject | None
 ) -> None:
-    """Become the command `ablate *arguments` in a session of its own."""
+    """Become the command `ablate *arguments` in a session of its own; its page is without the script for figures."""
     os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
@@ -248,7 +257,9 @@ def forked(
         settings = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 80 * 2**20}
         ray.init(address="local", num_cpus=cpus, **settings)
     from ablate.cli import main
+    from ablate.report import frame
 
+    frame.bundle = lambda: ""  # takes seconds to make
     main()
 
 
