@@ -62,6 +62,8 @@ def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
 def study_parameters(study: Study, dataset: str) -> dict[str, str]:
     """Return what the study file says and may not change, by dotted name, without the searched axes."""
     left_out = {"study", "datasets", "model", "training", "variants", "budget", "confirm"}
+    if study.compare is not None:
+        left_out.add("replicates")  # of a comparison there may be more later
     said = study.model_dump(mode="json", exclude=left_out)
     task = study.datasets[dataset].model_dump(mode="json")
     named = {"study": study.name, "dataset": dataset, **_flat({"task": task, **said})}
@@ -69,8 +71,9 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
 
 
 def study_note(study: Study) -> dict[str, str]:
-    """Return tags of what a resumed study may change: its budget and confirmation."""
-    said = study.model_dump(mode="json", include={"budget", "confirm"})
+    """Return tags of what a resumed study may change: its budget and confirmation, of a comparison its seeds."""
+    may = {"budget", "confirm"} if study.compare is None else {"budget", "confirm", "replicates"}
+    said = study.model_dump(mode="json", include=may)
     return {f"ablate.{name}": _text(value) for name, value in said.items()}
 
 
