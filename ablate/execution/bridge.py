@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from ablate.search import Search
 
 DEAD_BECAUSE = "The actor is dead because"
+COUNT_SECONDS = 5.0  # what is known of the cluster's nodes is not older
+
+logger = logging.getLogger("ablate.execution")
 
 
 class Halt(BaseException):
@@ -44,11 +49,13 @@ class Conductor:
     assign: Callable[[TrialConfig], Assignment]
     on_event: Callable[[], None]
     interruption: Interruption
-    slots: int
+    slots: Callable[[], int]
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     running: dict[str, Assignment] = field(default_factory=dict)
     controller: Any = None
     pausing: bool = False
+    _fit: int = 0
+    _count_at: float = 0.0
 
     def turn(self, controller: Any) -> None:
         """Look up between two events: leave a study that was lost, pause its trials after a signal, then leave.
@@ -69,10 +76,13 @@ class Conductor:
     def suggest(self, trial_id: str) -> Assignment | None:
         """Return an assignment, or None while running trials must end first.
 
+        Never more than fit on the nodes that are left: Tune gives the actor of an ended trial to the newest one,
+        and a trial of a lost node would wait for a place until the study is over.
+
         Nothing to hand out while nothing runs means that nothing ever will come, the search is over or stopped:
         raise Halt.
         """
-        if len(self.running) >= self.slots:
+        if len(self.running) >= self._places():
             return None
         config = None if self.pausing else self.search.next_trial()
         if config is None:
@@ -92,6 +102,7 @@ class Conductor:
     def died(self, trial_id: str, reason: str) -> None:
         """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""
         assignment = self.running[trial_id]
+        self._count_at = 0.0
         failure = Failure(message=f"its process died: {reason}")
         log_failure(assignment.home, assignment.config.key, failure)
         self.search.fail(assignment.config.key, failure.message, retry=True)
@@ -100,6 +111,15 @@ class Conductor:
     def ended(self, trial_id: str) -> None:
         """Free the slot of a trial that Tune has let go."""
         self.running.pop(trial_id, None)
+
+    def _places(self) -> int:
+        """Return how many trials fit, at least one: it waits where there is no node at all."""
+        if time.monotonic() >= self._count_at:
+            before, self._fit = self._fit, max(1, self.slots())
+            self._count_at = time.monotonic() + COUNT_SECONDS
+            if before not in (0, self._fit):
+                logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
+        return self._fit
 
     def release(self) -> None:
         """Kill the workers and give back what they held."""

@@ -175,16 +175,22 @@ def plan(
     if cpus_per_trial is None and wanted is not None:
         crowded = (node.get("CPU", 0.0) / slots for node, slots in zip(nodes, on_gpus, strict=True) if slots)
         cpus = min(1.0, max(0.01, math.floor(min(crowded) * 100) / 100))
-    fits = [_cpu_slots(node.get("CPU", 0.0), cpus) for node in nodes]
-    if wanted is not None:
-        fits = [min(pair) for pair in zip(fits, on_gpus, strict=True)]
-    slots = int(min(sum(fits), wanted if wanted is not None else math.inf))
+    slots = slots_on(nodes, cpus=cpus, share=share, gpus=gpus)
     if slots < 1:
         largest_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
         raise ResourceError(
             f"--cpus-per-trial {cpus:g}: {here}, and no node holds one trial. Type --cpus-per-trial {largest_cpus:g}."
         )
     return Plan(slots=slots, cpus=cpus, gpus=share)
+
+
+def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float, gpus: int) -> int:
+    """Return how many trials of so many CPUs and such a share of a GPU fit on `nodes`, using `gpus` GPUs at most."""
+    fits = [_cpu_slots(node.get("CPU", 0.0), cpus) for node in nodes]
+    if not gpus:
+        return int(sum(fits))
+    on_gpus = [_gpu_slots(node.get("GPU", 0.0), share) for node in nodes]
+    return int(min(sum(map(min, fits, on_gpus)), _gpu_slots(gpus, share)))
 
 
 def _possible_share(share: float) -> bool:

@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
-from ablate.execution.cluster import Plan, connected, environment, hushed, node_resources, plan
+from ablate.execution.cluster import Plan, connected, environment, hushed, node_resources, plan, slots_on
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import TrialActor
@@ -65,7 +65,7 @@ class RayExecutor:
                 assign=lambda config: self._assignment(config, search.attempt(config.key), held),
                 on_event=on_event,
                 interruption=interruption,
-                slots=held.slots,
+                slots=lambda: slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus),
             )
             _tune(conductor, held)
             interruption.check()
