@@ -20,7 +20,7 @@ EPOCHS = 12
 def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_the_thaw_counts(
     tmp_path: Path, long: bool, measured: Callable[[str], None]
 ) -> None:
-    trials, pace = (16, 0.5) if long else (4, 0.3)
+    trials, pace = (16, 0.5) if long else (5, 0.25)
     with cluster(**({} if long else QUICK_DETECTION)) as ray:
         ray.start(*([1, 1] if long else [1]), head_cpus=0 if long else 1)
         run = StudyRun(
@@ -45,6 +45,12 @@ def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_t
     assert repeated_steps(run) in ({victim: 1}, {})
     late = [line for line in run.steps() if line["at"] > thawed_at]
     assert {line["attempt"] for line in late if line["trial"] == victim} <= {1, 2}
+    lost_at = next(note.created_at for note in run.notes() if note.payload.get("trial") == victim)
+    assert not {
+        trial.key.number
+        for trial in run.trials()
+        if trial.started_at is not None and lost_at < trial.started_at < frozen_at + moved_seconds
+    }, "others began while the trial of the lost node waited for a place"
     files = sorted(file.name for file in (run.home / "checkpoints" / "digits" / f"{victim:06d}").iterdir())
     assert files == [f"epoch-{epoch:06d}-attempt-002.safetensors" for epoch in (EPOCHS - 1, EPOCHS)]
     measured(
