@@ -2,7 +2,7 @@
 
 The lines lie in `DATA_DIR/steps.jsonl`, for `--data-dir` is the one option that reaches every worker untouched (the
 data sets of these tests need no folder). A number in `DATA_DIR/pace` makes every step last so many seconds longer; a
-file `DATA_DIR/mortal-NUMBER` lets the process die by SIGKILL at each step of that trial.
+file `DATA_DIR/mortal-NUMBER` with a number lets the process die by SIGKILL at that step of each attempt of the trial.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
     from ablate.training.rows import RowGroup
 
     assert data_dir is not None
-    taken, pace, mortal = RowGroup.step, _pace(data_dir), data_dir / (MORTAL % config.key.number)
+    taken, pace, left = RowGroup.step, _number(data_dir / PACE), _number(data_dir / (MORTAL % config.key.number))
     who = {"dataset": config.key.dataset, "trial": config.key.number, "attempt": attempt, "pid": os.getpid()}
 
     def step(*arguments: Any, **options: Any) -> Any:
+        nonlocal left
         result = taken(*arguments, **options)
         append(data_dir / STEPS, who | {"at": time.time()})
-        if mortal.exists():
+        left -= 1
+        if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pace)
         return result
@@ -79,8 +81,7 @@ def count(trainer: str = "counting:train") -> None:
     defaults["trainer"] = trainer
 
 
-def _pace(data_dir: Path) -> float:
-    file = data_dir / PACE
+def _number(file: Path) -> float:
     return float(file.read_text()) if file.exists() else 0.0
 
 

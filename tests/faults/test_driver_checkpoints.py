@@ -47,7 +47,7 @@ def flip_a_bit(file: Path) -> None:
 
 
 def test_damaged_checkpoints_cost_the_epochs_that_they_held_and_nothing_else(
-    tmp_path: Path, measured: Callable[[str], None]
+    tmp_path: Path, long: bool, measured: Callable[[str], None]
 ) -> None:
     whole = StudyRun(folder=tmp_path / "whole", text=STUDY)
     whole.finish()
@@ -71,17 +71,17 @@ def test_damaged_checkpoints_cost_the_epochs_that_they_held_and_nothing_else(
     files, said = killed_after_commits(1)
     assert "checksum" in said
     files[0].unlink()
-    command = run.search(inject=partial(killing.at_report, "after", 1))
-    assert command.wait() == -9
-    files, _ = killed_after_commits(3)
-    assert run.trials()[1].epochs_done == 3
-    for file in files:
-        file.unlink()
+    if long:
+        killed_after_commits(1)
+        files, _ = killed_after_commits(3)
+        assert run.trials()[1].epochs_done == 3
+        for file in files:
+            file.unlink()
     last = run.finish()
 
     assert not first_difference(dumped(whole), dumped(run))
     repeated = run.steps_by_trial() - whole.steps_by_trial()
-    assert repeated == {("digits", 0): 3 * STEPS, ("digits", 1): 3 * STEPS}
+    assert repeated == {("digits", 0): 3 * STEPS} | ({("digits", 1): 3 * STEPS} if long else {})
     assert "goes on" in last
-    assert "3 epochs" in last, "what was lost is said"
+    assert f"{'3 epochs' if long else '1 epoch'} of training to repeat" in " ".join(last.split()), "what was lost"
     measured("newest checkpoint truncated, bit-flipped, missing: 1 epoch trained again each; all missing: all of them")

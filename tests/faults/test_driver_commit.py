@@ -12,7 +12,7 @@ import pytest
 from reference import STUDY, Reference
 from study_runs import StudyRun
 
-SHORT_KILLS = 2
+SHORT_KILLS = 1
 
 
 @pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""Driver, Ray and four trials at a time killed at once, again and again: nothing lost, nothing done twice."""
+"""Driver, Ray and all running trials killed at once, again and again: nothing lost, nothing done twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledger_dump import raw
 from replayed import check_decisions, check_suggestions
 from study_runs import StudyRun
 
-CONCURRENCY, EPOCHS = 4, 9
+EPOCHS = 9
 STUDY = """\
 study: crowded
 seed: 11
@@ -31,9 +31,11 @@ OPTIONS = ("--device", "cpu", "--tracker", "none")
 
 
 @pytest.mark.timeout(3000)
-def test_killed_whole_with_four_trials_at_a_time(tmp_path: Path, long: bool, measured: Callable[[str], None]) -> None:
-    kills, trials = (20, 60) if long else (2, 12)
-    run = StudyRun(folder=tmp_path, text=STUDY % trials, options=OPTIONS, cpus=CONCURRENCY, pace=0.3 if long else 0.1)
+def test_killed_whole_with_several_trials_at_a_time(
+    tmp_path: Path, long: bool, measured: Callable[[str], None]
+) -> None:
+    kills, trials, at_a_time, pace = (20, 60, 4, 0.3) if long else (2, 8, 2, 0.05)
+    run = StudyRun(folder=tmp_path, text=STUDY % trials, options=OPTIONS, cpus=at_a_time, pace=pace)
     draws = random.Random(44)
     seen: list[dict[str, Any]] = []
     over: dict[int, dict[str, Any]] = {}
@@ -73,9 +75,9 @@ def test_killed_whole_with_four_trials_at_a_time(tmp_path: Path, long: bool, mea
     taken = run.steps_by_trial()
     more = {trial.key.number: taken["digits", trial.key.number] - trial.epochs_done for trial in recorded}
     assert min(more.values()) >= 0
-    assert sum(more.values()) <= CONCURRENCY * kills, more
+    assert sum(more.values()) <= at_a_time * kills, more
     stops = check_decisions(run)
     assert stops, "a study in which nothing is stopped shows nothing"
     assert check_suggestions(run) == trials
-    measured(f"kill -9 of driver and Ray, {CONCURRENCY} trials at a time, {kills} kills: "
-             f"{sum(more.values())} of at most {CONCURRENCY * kills} steps repeated")  # fmt: skip
+    measured(f"kill -9 of driver and Ray, {at_a_time} trials at a time, {kills} kills: "
+             f"{sum(more.values())} of at most {at_a_time * kills} steps repeated")  # fmt: skip

@@ -37,8 +37,7 @@ def test_resumed_twice_and_when_finished(tmp_path: Path, reference: Reference) -
     run.finish()
     reference.compare(run, repeated=0)
     before, steps = rows(run), len(run.steps())
-    for _ in range(2):
-        run.finish()
+    run.finish()
     command = run.start("resume", run.name, "--runs-dir", str(run.runs), "--data-dir", str(run.data), *LOCAL)
     assert command.wait() == 0, command.output
     assert rows(run) == before
