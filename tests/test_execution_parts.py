@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import counted
 import pytest
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import ResourceError
+from ablate.execution.bridge import Conductor, Halt
 from ablate.execution.cluster import connected, environment, plan
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
@@ -170,6 +172,44 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_those_that_are_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search, waiting, fits = Mock(), ["a", "b", "c"], 2
+    search.next_trial = lambda: Mock(key=waiting.pop(0)) if waiting else None
+    search.fail = lambda key, message, retry: waiting.insert(0, key)
+    conductor = Conductor(
+        search=search,
+        assign=lambda config: Mock(home=tmp_path, config=config),
+        on_event=lambda: None,
+        interruption=Mock(),
+        slots=lambda: fits,
+    )
+
+    def handed_out(trial_id: str) -> str | None:
+        assignment = conductor.suggest(trial_id)
+        return None if assignment is None else str(assignment.config.key)
+
+    assert [handed_out(name) for name in ("first", "second", "third")] == ["a", "b", None]
+    fits = 1
+    conductor.died("first", "its node is gone")
+    conductor.ended("first")
+    assert "the cluster has changed" not in caplog.text
+    assert handed_out("third") is None
+    assert "the cluster has changed: 1 at a time, not 2" in caplog.text
+    conductor.ended("second")
+    assert [handed_out(name) for name in ("third", "fourth")] == ["a", None]
+    fits = 0
+    conductor.died("third", "its node is gone as well")
+    conductor.ended("third")
+    assert handed_out("fourth") == "a", "it waits where there is no node at all"
+    conductor.ended("fourth")
+    assert handed_out("fifth") == "c"
+    conductor.ended("fifth")
+    with pytest.raises(Halt, match=r"^$"):
+        conductor.suggest("sixth")
 
 
 def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:
