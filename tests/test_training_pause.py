@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paused import DROPPED, IMAGES, SHORT, STEPS, Asked, asked_at_every_step, paused_at, said, trained, weights
 from PIL import Image
 from test_training_loop import SHAPE, USER_MODEL, Stripes, one_thread, stripes
 from test_training_loop import trial as image_trial
@@ -17,68 +17,16 @@ from text_cases import TEXT_SHAPE, Texts, texts, translation
 from text_cases import trial as text_trial
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import InputShape, TaskConfig
 from ablate.errors import CheckpointError, PausedError
 from ablate.folder import Place, open_folder
 from ablate.tasks import Data
 from ablate.tasks.anomaly_sets import SET, AnomalySets, members
 from ablate.tasks.image_stream import Files, ImageStream
 from ablate.training import RowGroup, checkpoint, course, train
-from ablate.trial import Report, TrialConfig
+from ablate.trial import TrialConfig
 
-__all__ = ["one_thread"]
-
-DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
-SHORT = TrainConfig(epochs=2, batch_size=32, learning_rate=1e-2, clip_norm=1.0)
-IMAGES = image_trial(model=DROPPED, train=SHORT)
-STEPS = 135 // 32  # of an epoch of IMAGES
-
-
-@pytest.fixture(autouse=True)
-def asked_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "PAUSE_SECONDS", 0.0)
-
-
-@dataclass
-class Asked:
-    """A question that is answered with True the n-th time it is asked, from 0."""
-
-    at: int = -1
-    times: int = 0
-
-    def __call__(self) -> bool:
-        self.times += 1
-        return self.times - 1 == self.at
-
-
-def paused_at(
-    config: TrialConfig, place: Place, pauses: Sequence[int], data: Callable[[], Data] | None = None
-) -> list[Report]:
-    """Return all reports of a trial that is paused at a question of each attempt, and goes on after the last."""
-    taken: list[Report] = []
-    for attempt, at in enumerate([*pauses, -1], start=1):
-        reports = train(config, checkpoints=place, attempt=attempt, pause=Asked(at), data=data() if data else None)
-        if taken:
-            assert said(next(reports)) == said(taken[-1])
-        try:
-            taken.extend(reports)
-        except PausedError:
-            assert at >= 0
-        else:
-            assert at < 0, "the trial ended before it was to be paused"
-    return taken
-
-
-def said(report: Report) -> tuple[object, ...]:
-    """Return what a report says, equal for equal bits; the name of its file tells who wrote it."""
-    return report.epoch, repr(report.metrics), report.diverged, report.final
-
-
-def weights(place: Place, config: TrialConfig) -> dict[str, bytes]:
-    """Return every tensor of the newest checkpoint."""
-    found = checkpoint.newest(place, config)
-    assert found is not None
-    return {name: value.numpy().tobytes() for name, value in found.tensors.items()}
+__all__ = ["asked_at_every_step", "one_thread"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +95,6 @@ def windows() -> Data:
 
 def own(config: TrialConfig, build: str) -> TrialConfig:
     return replace(config, task=TaskConfig(task=f"{__name__}:{build}"))
-
-
-def trained(config: TrialConfig, **changes: object) -> TrialConfig:
-    return replace(config, train=config.train.model_copy(update=changes))
 
 
 CASES: dict[str, tuple[TrialConfig, Callable[[], Data] | None]] = {
@@ -339,65 +283,6 @@ def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, m
         went_on = list(train(config, checkpoints=tmp_path / str(at), attempt=2))
         assert [(said(r), r.wall_seconds) for r in went_on] == [(said(r), r.wall_seconds) for r in whole]
         assert weights(tmp_path / str(at), config) == weights(tmp_path / "whole", config)
-
-
-def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:
-    endings = tuple(f"-attempt-{attempt:03d}.safetensors" for attempt in attempts)
-    return {path.name: path.read_bytes() for path in place.iterdir() if path.name.endswith(endings)}
-
-
-@pytest.mark.parametrize("begun", [0, 1, 2])
-def test_an_attempt_that_was_given_up_and_comes_back_changes_nothing(tmp_path: Path, begun: int) -> None:
-    """The first attempt does an epoch after everything that the second does, and at last goes on to its end."""
-    config = trained(IMAGES, epochs=4)
-    whole = {report.epoch: said(report) for report in train(config)}
-    stale = train(config, checkpoints=tmp_path, attempt=1)
-    told = {report.epoch: said(report) for report in islice(stale, begun)}
-    for report in train(config, checkpoints=tmp_path, attempt=2):
-        told[report.epoch] = said(report)
-        kept = files_of(tmp_path, (2,))
-        assert str(report.checkpoint) in kept
-        for _ in islice(stale, 1 if report.epoch < 3 else None):
-            assert files_of(tmp_path, (2,)) == kept
-            found = checkpoint.newest(tmp_path, config)
-            assert found is not None
-            assert found.mark.name == report.checkpoint
-        third = next(train(config, checkpoints=copied(tmp_path, str(report.epoch)), attempt=3))
-        assert said(third) == said(report)
-    assert told == whole
-
-
-def copied(place: Path, name: str) -> Path:
-    folder = place / "copies" / name
-    folder.mkdir(parents=True)
-    for path in place.glob("*.safetensors"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
-
-
-@pytest.mark.parametrize("at", [0, 2, STEPS + 2])
-def test_an_attempt_that_wakes_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, at: int) -> None:
-    config = trained(IMAGES, epochs=3)
-    whole = [said(report) for report in train(config)]
-    frozen, told = Asked(at), list[tuple[object, ...]]()
-
-    def wakes() -> bool:
-        """Let the second attempt take the trial over and be killed, then go on as if nothing had been."""
-        if frozen():
-            told.extend(said(report) for report in islice(train(config, checkpoints=tmp_path, attempt=2), 2))
-        return False
-
-    woken = train(config, checkpoints=tmp_path, attempt=1, pause=wakes)
-    first = [said(report) for report in islice(woken, 1 if at < STEPS else 2)]
-    assert told == whole[:2]
-    kept = files_of(tmp_path, (2,))
-    assert len(kept) == 2
-    first += [said(report) for report in woken]
-    assert files_of(tmp_path, (2,)) == kept
-    assert first == whole
-    third = [said(report) for report in train(config, checkpoints=tmp_path, attempt=3)]
-    assert third == whole[1:]
-    assert files_of(tmp_path, (1, 2)) == {}
 
 
 def test_half_an_epoch_without_its_means_or_generators_is_said(tmp_path: Path) -> None:
