@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from ablate import cli_options as options
 from ablate.cli_options import RUNS
 from ablate.errors import RequestError, StudyFailedError
-from ablate.kubernetes import ClusterRequest, Command, preflight, rendered
+from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, rendered
 from ablate.settings import Settings
 from ablate.study_file import parse_study, study_text
 
@@ -36,6 +37,9 @@ Memory = Annotated[str, typer.Option(help="Memory of one worker node.")]
 Namespace = Annotated[str, typer.Option(help="Namespace, as deploy/ makes it.")]
 Secret = Annotated[str, typer.Option(help="Secret with storage-url and the bucket's keys.")]
 DataClaim = Annotated[str, typer.Option(help="PersistentVolumeClaim of the data sets; '' for none.")]
+RunsClaim = Annotated[
+    str | None, typer.Option(help="Claim that all nodes write, for checkpoints and report where there is no bucket.")
+]
 Queue = Annotated[str | None, typer.Option(help="Kueue's LocalQueue to wait in.")]
 Spot = Annotated[
     str | None, typer.Option(help="Label of spot nodes, KEY=VALUE: workers prefer them, the head keeps off.")
@@ -76,6 +80,7 @@ def submit(
     epilog="Example: ablate k8s render search_spaces/vision.yaml --gpus 8 --image registry/ablate:0.1.0"
 )
 def render(
+    context: typer.Context,
     file: options.StudyFile,
     image: Image,
     further: Further = None,
@@ -89,6 +94,7 @@ def render(
     namespace: Namespace = "ablate",
     secret: Secret = "ablate",
     data_claim: DataClaim = "ablate-data",
+    runs_claim: RunsClaim = None,
     queue: Queue = None,
     spot: Spot = None,
     retries: Retries = 20,
@@ -101,11 +107,13 @@ def render(
     request = ClusterRequest(
         name=name or study, study_text=text, image=image, gpus=gpus, gpus_per_node=gpus_per_node,
         gpus_per_trial=gpus_per_trial, nodes=nodes, cpus=cpus, memory=memory, command=command, namespace=namespace,
-        secret=secret, data_claim=data_claim or None, queue=queue, spot=spot, retries=retries,
+        secret=secret, data_claim=data_claim or None, runs_claim=runs_claim, queue=queue, spot=spot, retries=retries,
         arguments=tuple(_checked(further)),
     )  # fmt: skip
+    _parse(context, entrypoint(request))
     if check:
-        preflight(request)
+        for note in preflight(request):
+            errors.print(f"ablate: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     print(rendered(request), end="")
 
 
@@ -143,6 +151,14 @@ def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str
     text = study_text(file, scale=scale, only=only)
     study = parse_study(text, str(file))
     return text, study.name, "compare" if study.compare is not None else "search"
+
+
+def _parse(context: typer.Context, command: str) -> None:
+    """Refuse, as the command itself would, an option that does not exist or a value that it does not take."""
+    _, name, *words = shlex.split(command)
+    root = context.find_root()
+    commands: Any = root.command
+    commands.commands[name].make_context(name, words, parent=root)
 
 
 def _checked(further: list[str] | None) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ablate.kubernetes.preflight import preflight
-from ablate.kubernetes.rayjob import manifest, rendered
+from ablate.kubernetes.rayjob import entrypoint, manifest, rendered
 from ablate.kubernetes.request import ClusterRequest, Command
 from ablate.kubernetes.rules import faults
 
-__all__ = ["ClusterRequest", "Command", "faults", "manifest", "preflight", "rendered"]
+__all__ = ["ClusterRequest", "Command", "entrypoint", "faults", "manifest", "preflight", "rendered"]

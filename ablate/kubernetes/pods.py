@@ -10,8 +10,11 @@ from ablate.kubernetes.request import ClusterRequest
 USER = 1000
 GRACE_SECONDS = 28  # spot nodes give 30
 PAUSE_SECONDS = 20  # of them for running trials to pause
-RUNS, DATA, STUDY = "/runs", "/data", "/study"
+STOP_SECONDS = 3  # then for Ray's own processes
+RUNS, DATA, STUDY, SCRATCH = "/runs", "/data", "/study", "/tmp"
 METRICS_PORT = 9464
+SHARED_MEMORY, OBJECT_STORE_BYTES = "2Gi", 1_000_000_000  # no data go through Ray's object store
+START = {"object-store-memory": str(OBJECT_STORE_BYTES)}  # else 30% of the pod, which /dev/shm does not hold
 NO_ABLATE = "ablate: this image has no ablate. Build it from deploy/Dockerfile and name it with --image."
 BUCKET_SECRETS = {  # variable: (key, optional)
     "AWS_ACCESS_KEY_ID": ("aws-access-key-id", True),
@@ -22,13 +25,19 @@ DRIVER_SECRETS = BUCKET_SECRETS | {
     "MLFLOW_TRACKING_USERNAME": ("mlflow-username", True),
     "MLFLOW_TRACKING_PASSWORD": ("mlflow-password", True),
 }
+PLACES = ("ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION")  # keys of the ConfigMap
 DRIVER = "bin/[a]blate (search|compare)"  # a pattern that finds the driver and not the shell that looks for it
+STOP_RAY = f"ray stop --grace-period {STOP_SECONDS}"
 # Ends the driver and waits for it: Ray gives its own jobs 3 s, and a killed driver pauses nothing.
 STOP = (
     f"pkill -TERM -f '{DRIVER}'; for second in $(seq {PAUSE_SECONDS}); do"
     f" pgrep -f '{DRIVER}' >/dev/null || break; sleep 1; done;"
-    " ray stop --grace-period 3"
+    f" {STOP_RAY}"
 )
+STAY = {  # an autoscaler that tidies up its nodes leaves this one alone
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 
 Plain = dict[str, Any]
 
@@ -44,19 +53,19 @@ def head(request: ClusterRequest) -> Plain:
     ]
     container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", STOP]}}}
     spec = _pod(request, container, study=True)
-    spec["initContainers"] = [_doctor(request)]
+    spec["initContainers"] = [_doctor(request, container["volumeMounts"])]
     if request.spot_label:
         terms = [{"matchExpressions": [request.spot_label | {"operator": "NotIn"}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
-    return {"metadata": {"labels": labels(request, "head")}, "spec": spec}
+    return {"metadata": {"labels": labels(request, "head"), "annotations": STAY}, "spec": spec}
 
 
 def worker(request: ClusterRequest) -> Plain:
     """Return the template of a worker's pod: it runs trials, on its GPUs if there are any."""
     requests = {"cpu": request.cpus, "memory": request.memory}
     container = _container(request, "ray-worker", requests=requests, secrets=BUCKET_SECRETS, gpus=request.gpus_on_node)
-    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "ray stop --grace-period 3"]}}}
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", STOP_RAY]}}}
     spec = _pod(request, container, study=False)
     tolerations = []
     if request.gpus:
@@ -72,11 +81,12 @@ def worker(request: ClusterRequest) -> Plain:
 
 
 def submitter(request: ClusterRequest) -> Plain:
-    """Return the template of the pod that hands the entrypoint to the head; it needs no secret of ours."""
+    """Return the template of the pod that hands the entrypoint to the head; it needs no secret of ours, and no data."""
     container = _container(request, "ray-job-submitter", requests={"cpu": "500m", "memory": "1Gi"}, secrets={})
+    container["env"] = [entry for entry in container["env"] if entry["name"] in ("HOME", "RAY_USAGE_STATS_ENABLED")]
     spec = _pod(request, container, study=False)
-    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] in ("tmp", "runs")]
-    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] in ("tmp", "runs")]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] == "tmp"]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] == "tmp"]
     return {"metadata": {"labels": labels(request, "submitter")}, "spec": spec}
 
 
@@ -86,9 +96,12 @@ def labels(request: ClusterRequest, component: str) -> dict[str, str]:
 
 
 def _pod(request: ClusterRequest, container: Plain, *, study: bool) -> Plain:
-    volumes: list[Plain] = [{"name": "tmp", "emptyDir": {}}, {"name": "runs", "emptyDir": {}}]
-    mounts: list[Plain] = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "runs", "mountPath": RUNS}]
-    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}})
+    runs: Plain = {"name": "runs", "emptyDir": {}}
+    if request.runs_claim:
+        runs = {"name": "runs", "persistentVolumeClaim": {"claimName": request.runs_claim}}
+    volumes: list[Plain] = [{"name": "tmp", "emptyDir": {}}, runs]
+    mounts: list[Plain] = [{"name": "tmp", "mountPath": SCRATCH}, {"name": "runs", "mountPath": RUNS}]
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}})
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     if study:
         volumes.append({"name": "study", "configMap": {"name": f"{request.name}-study"}})
@@ -136,18 +149,16 @@ def _container(
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # `kubectl describe` shows a pod's last words
     }
 
 
-def _doctor(request: ClusterRequest) -> Plain:
+def _doctor(request: ClusterRequest, mounts: list[Plain]) -> Plain:
     container = _container(request, "doctor", requests={"cpu": "500m", "memory": "2Gi"}, secrets=DRIVER_SECRETS)
-    check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; exit 2; }}; ablate doctor {STUDY}/study.yaml"
+    looks = f"ablate doctor {STUDY}/study.yaml --runs-dir {RUNS}"
+    check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; exit 2; }}; {looks}"
     container["command"] = ["/bin/sh", "-c", check]
-    container["volumeMounts"] = [
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "study", "mountPath": STUDY, "readOnly": True},
-        *([{"name": "data", "mountPath": DATA, "readOnly": True}] if request.data_claim else []),
-    ]
+    container["volumeMounts"] = [mount for mount in mounts if mount["name"] != "shm"]
     return container
 
 
@@ -159,12 +170,15 @@ def _environment(request: ClusterRequest, secrets: Mapping[str, tuple[str, bool]
         entries.append(
             {"name": variable, "valueFrom": {"secretKeyRef": reference | ({"optional": True} if optional else {})}}
         )
-    for variable in ("ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
-        reference = {"name": request.settings, "key": variable, "optional": True}
+    for variable in PLACES:
+        if variable == "ABLATE_STORE" and request.runs_claim:
+            continue  # checkpoints lie on the claim
+        reference = {"name": request.settings, "key": variable, "optional": variable != "ABLATE_STORE"}
         entries.append({"name": variable, "valueFrom": {"configMapKeyRef": reference}})
     entries += [
-        {"name": "HOME", "value": RUNS},  # the only place besides /tmp that may be written
+        {"name": "HOME", "value": SCRATCH},
         {"name": "OMP_NUM_THREADS", "value": "1"},
+        {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ]
     if request.data_claim:

@@ -13,7 +13,9 @@ from ablate.kubernetes import pods
 from ablate.kubernetes.request import ClusterRequest
 from ablate.kubernetes.rules import faults
 
-KEPT_SECONDS = 3600  # a finished job stays to be looked at
+KEPT_SECONDS = 60  # the cluster keeps its GPUs so long after the end: time for the last logs to be fetched
+WAIT_SECONDS = 3600  # for nodes and images; a cluster that does not come up gives back what it holds
+NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"))
 
 
 def rendered(request: ClusterRequest) -> str:
@@ -22,7 +24,7 @@ def rendered(request: ClusterRequest) -> str:
     broken = faults(objects)
     if broken:
         raise RequestError("\n".join(fault.render("manifest") for fault in broken))
-    return yaml.dump_all(objects, Dumper=_Blocks, sort_keys=False, width=120)
+    return yaml.dump_all(objects, Dumper=_Blocks, sort_keys=False, width=4096)
 
 
 def manifest(request: ClusterRequest) -> list[dict[str, Any]]:
@@ -74,6 +76,7 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
             "backoffLimit": request.retries,  # each retry is a new cluster, on which the study goes on
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "preRunningDeadlineSeconds": WAIT_SECONDS,
             **({"suspend": True} if request.queue else {}),
             "submitterConfig": {"backoffLimit": 2},
             "submitterPodTemplate": pods.submitter(request),
@@ -81,7 +84,7 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
                 "rayVersion": version("ray"),
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
-                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **pods.START},
                     "template": pods.head(request),
                 },
                 "workerGroupSpecs": [
@@ -90,7 +93,7 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
                         "replicas": request.workers,
                         "minReplicas": request.workers,
                         "maxReplicas": request.workers,
-                        "rayStartParams": {},
+                        "rayStartParams": dict(pods.START),
                         "template": pods.worker(request),
                     }
                 ],
@@ -118,7 +121,10 @@ class _Blocks(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    """Quote whatever some reader of YAML takes for a number or a truth: Kubernetes' own takes `y` and `1e3`."""
+    plain = text[:1].isalpha() or text[:1] == "/"
+    style = "|" if "\n" in text else None if plain and text.lower() not in NOT_TEXT else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Blocks.add_representer(str, _text)

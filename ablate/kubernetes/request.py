@@ -9,13 +9,26 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablate.errors import Fault, RequestError
+from ablate.kubernetes.arguments import argument_faults, holds_password
+from ablate.kubernetes.quantities import number
 
 NAME_LENGTH = 47  # KubeRay adds to a RayJob's name for its cluster and pods, and a label's value ends at 63
+LABEL_LENGTH = 63
+OBJECT_LENGTH = 253
 STUDY_BYTES = 1_000_000  # a ConfigMap holds 1 MiB
+LEAST_MEMORY = 4 * 2**30  # torch, Ray and the 2 GiB of shared memory that count into it
+MOST_NODES, MOST_RETRIES = 10_000, 1_000
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*[a-z0-9](:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[a-f0-9]{64})?")
-SPOT = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?=[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
-QUANTITY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
+DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # RFC 1123
+HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+IMAGE = re.compile(
+    rf"({HOST}/)?{PART}(/{PART})*(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?P<digest>@sha256:[a-f0-9]{{64}})?"
+)
+LABEL_PART = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+NODE_LABEL = re.compile(rf"({DNS_NAME.pattern}/)?{LABEL_PART}={LABEL_PART}")
+CPUS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,3})?|[1-9][0-9]{0,7}m")
+MEMORY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?([MGT]i?)")
 
 Command = Literal["search", "compare"]
 
@@ -25,8 +38,9 @@ class ClusterRequest:
     """One study on a cluster: what runs, in which image, on how many GPUs, and where its state lives.
 
     `secret` names a Secret of the namespace: `storage-url` (the ledger), and, where they are needed, the credentials of
-    the bucket and of MLflow; nothing of it is ever written into a manifest. `memory` and `cpus` are of one worker node.
-    Raises RequestError with every fault at once.
+    the bucket and of MLflow; nothing of it is ever written into a manifest. `settings` names the ConfigMap that says
+    where the store and MLflow are. `runs_claim` names a volume that all nodes can write, for clusters without a bucket.
+    `memory` and `cpus` are of one worker node. Raises RequestError with every fault at once.
     """
 
     name: str
@@ -43,6 +57,7 @@ class ClusterRequest:
     secret: str = "ablate"
     settings: str = "ablate"
     data_claim: str | None = "ablate-data"
+    runs_claim: str | None = None
     queue: str | None = None
     spot: str | None = None
     retries: int = 20
@@ -50,7 +65,7 @@ class ClusterRequest:
 
     def __post_init__(self) -> None:
         """Raise RequestError unless every field can stand in a manifest."""
-        found = list(self._faults())
+        found = [*self._name_faults(), *self._number_faults(), *self._text_faults(), *argument_faults(self.arguments)]
         if found:
             raise RequestError("\n".join(fault.render("ablate k8s") for fault in found))
 
@@ -74,37 +89,70 @@ class ClusterRequest:
         key, _, value = self.spot.partition("=")
         return {"key": key, "values": [value]}
 
-    def _faults(self) -> Iterator[Fault]:
-        label = f"a DNS label: lower-case letters, digits and '-', at most {NAME_LENGTH}, a letter first"
-        for path, value in (("--name", self.name), ("--namespace", self.namespace), ("--secret", self.secret)):
-            if len(value) > NAME_LENGTH or not DNS_LABEL.fullmatch(value):
-                yield Fault(path=path, value=value, rule=f"must be {label}.", hint=f"Try {proposal(value)!r}.")
-        if not IMAGE.fullmatch(self.image):
-            yield Fault(path="--image", value=self.image, rule="must be an image, such as registry/ablate:0.1.0.")
-        elif not self.image.rpartition("/")[2].count(":") or self.image.endswith(":latest"):
-            rule = "must name a version or a digest: a retry must find the software that wrote the ledger."
-            yield Fault(path="--image", value=self.image, rule=rule)
-        if self.gpus % self.gpus_on_node if self.gpus else False:
+    def _name_faults(self) -> Iterator[Fault]:
+        """Yield what is no name for Kubernetes, with a proposal."""
+        if len(self.name) > NAME_LENGTH or not DNS_LABEL.fullmatch(self.name):
+            rule = f"must be lower-case letters, digits and '-', at most {NAME_LENGTH}, a letter first."
+            yield Fault(path="--name", value=self.name, rule=rule, hint=f"Try --name {proposal(self.name)}.")
+        for path, value, length in (
+            ("--namespace", self.namespace, LABEL_LENGTH), ("--queue", self.queue, LABEL_LENGTH),
+            ("--secret", self.secret, OBJECT_LENGTH), ("ConfigMap", self.settings, OBJECT_LENGTH),
+            ("--data-claim", self.data_claim, OBJECT_LENGTH), ("--runs-claim", self.runs_claim, OBJECT_LENGTH),
+        ):  # fmt: skip
+            if value is None:
+                continue
+            dotted = length == OBJECT_LENGTH
+            if len(value) > length or not DNS_NAME.fullmatch(value) or ("." in value and not dotted):
+                signs = "digits, '-' and '.'" if dotted else "digits and '-'"
+                rule = f"must be a name of Kubernetes': lower-case letters, {signs}, at most {length}."
+                yield Fault(path=path, value=value, rule=rule, hint=f"Did you mean {proposal(value)!r}?")
+
+    def _number_faults(self) -> Iterator[Fault]:
+        for path, count, least, most in (
+            ("--gpus", self.gpus, 0, MOST_NODES), ("--gpus-per-node", self.gpus_per_node, 1, 64),
+            ("--nodes", self.nodes or 1, 1, MOST_NODES), ("--retries", self.retries, 0, MOST_RETRIES),
+        ):  # fmt: skip
+            if not least <= count <= most:
+                yield Fault(path=path, value=count, rule=f"must be between {least} and {most:,}.")
+        if self.gpus > 0 and self.gpus_per_node > 0 and self.gpus % self.gpus_on_node:
             rule = f"must be a multiple of --gpus-per-node {self.gpus_per_node}: nodes of a group are equal."
             yield Fault(path="--gpus", value=self.gpus, rule=rule)
-        for path, value in (("--cpus", self.cpus), ("--memory", self.memory)):
-            if not QUANTITY.fullmatch(value):
-                yield Fault(path=path, value=value, rule="must be a quantity of Kubernetes', such as 8, 500m or 32Gi.")
-        for path, number, least in (
-            ("--gpus", self.gpus, 0), ("--gpus-per-node", self.gpus_per_node, 1),
-            ("--nodes", self.nodes or 1, 1), ("--retries", self.retries, 0),
-        ):  # fmt: skip
-            if number < least:
-                yield Fault(path=path, value=number, rule=f"must be at least {least}.")
         if self.gpus and self.nodes is not None:
-            yield Fault(
-                path="--nodes", value=self.nodes, rule="is for studies without GPUs; --gpus says how many nodes."
-            )
-        if self.spot is not None and not SPOT.fullmatch(self.spot):
+            rule = "is for studies without GPUs; --gpus says how many nodes."
+            yield Fault(path="--nodes", value=self.nodes, rule=rule)
+        share = self.gpus_per_trial
+        if not (0.01 <= share <= 1 or (share > 1 and share == math.floor(share))) or math.isinf(share):
+            rule = "must be a share from 0.01 to 1, or a whole number."
+            yield Fault(path="--gpus-per-trial", value=share, rule=rule)
+        elif self.gpus > 0 and share > max(self.gpus_on_node, 1):
+            rule = f"a trial has its GPUs on one node, which has {self.gpus_on_node}."
+            yield Fault(path="--gpus-per-trial", value=share, rule=rule)
+
+    def _text_faults(self) -> Iterator[Fault]:
+        yield from self._image_faults()
+        if not CPUS.fullmatch(self.cpus) or not number(self.cpus):
+            yield Fault(path="--cpus", value=self.cpus, rule="must be a number of CPUs, such as 8, 1.5 or 500m.")
+        if not MEMORY.fullmatch(self.memory):
+            yield Fault(path="--memory", value=self.memory, rule="must be an amount of memory, such as 32Gi.")
+        elif number(self.memory) < LEAST_MEMORY:
+            rule = "must be at least 4Gi: torch and Ray need that, before a trial has any."
+            yield Fault(path="--memory", value=self.memory, rule=rule)
+        if self.spot is not None and not NODE_LABEL.fullmatch(self.spot):
             rule = "must be a node label KEY=VALUE, such as cloud.google.com/gke-spot=true."
             yield Fault(path="--spot", value=self.spot, rule=rule)
-        if len(self.study_text.encode()) > STUDY_BYTES:
+        if len(self.study_text.encode(errors="replace")) > STUDY_BYTES:
             yield Fault(path="FILE", value=None, rule=f"a study file on Kubernetes has at most {STUDY_BYTES:,} bytes.")
+        if holds_password(self.study_text):
+            yield Fault(path="FILE", value=None, rule="holds a password, which would stand in a ConfigMap.")
+
+    def _image_faults(self) -> Iterator[Fault]:
+        image = IMAGE.fullmatch(self.image)
+        if image is None:
+            rule = "must be an image, such as registry.example.org/ablate:0.1.0."
+            yield Fault(path="--image", value=self.image, rule=rule)
+        elif not image["digest"] and image["tag"] in (None, "latest"):
+            rule = "must name a version or a digest: a retry must find the software that wrote the ledger."
+            yield Fault(path="--image", value=self.image, rule=rule)
 
 
 def proposal(name: str) -> str:

@@ -1,0 +1,49 @@
+"""Further options of a study's command: what may stand in a manifest, for all to read and two shells to pass on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ablate.errors import Fault
+
+# The submitter's shell splits the entrypoint, `ray job submit` joins the words as Windows would, and the head's shell
+# splits them again: only words that need no quotes arrive as they were written.
+PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
+PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.I)
+PASSWORD_IN_QUERY = re.compile(r"[?&;](password|sslpassword|passfile|secret_key|session_token|access_key)=", re.I)
+
+TAKEN = {
+    "--address": "KubeRay says where the cluster is",
+    "--gpus": "give it to `ablate k8s render`",
+    "--gpus-per-trial": "give it to `ablate k8s render`",
+    "--device": "--gpus decides it",
+    "--executor": "a study on a cluster runs on Ray",
+    "--runs-dir": "the pods' volumes are mounted where the command expects them",
+    "--data-dir": "give --data-claim to `ablate k8s render`",
+    "--grace": "it is fitted to the 30 s that a spot node gives",
+    "--metrics-port": "the pod's port and the network policy name it",
+    "--storage": "its place is the Secret, key storage-url",
+    "--store": "its place is the ConfigMap, key ABLATE_STORE",
+    "--tracking-uri": "its place is the ConfigMap, key MLFLOW_TRACKING_URI",
+    "--takeover": "two clusters of one job would take the study from each other, and a lease ends by itself",
+}
+
+
+def holds_password(text: str) -> bool:
+    """Return whether a URL in `text` holds a password."""
+    return bool(PASSWORD_IN_URL.search(text) or PASSWORD_IN_QUERY.search(text))
+
+
+def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
+    """Yield what forbids `words` as further options; a word with a password is never repeated."""
+    for word in words:
+        option = word.partition("=")[0]
+        if holds_password(word):
+            rule = "holds a password, which would stand in the manifest for all to read. Its place is the Secret."
+            yield Fault(path="an option after --", value=None, rule=rule)
+        elif option in TAKEN:
+            yield Fault(path="an option after --", value=option, rule=f"is not for this place: {TAKEN[option]}.")
+        elif not PLAIN_WORD.fullmatch(word):
+            rule = "must be letters, digits and @%+=:,./_- : two shells stand between the manifest and the command."
+            yield Fault(path="an option after --", value=word, rule=rule)
