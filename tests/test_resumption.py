@@ -11,10 +11,11 @@ from ledgers import Clock
 from searches import ONE, driving, hold_of, report_at, run_all, search_of, study_of, url_in
 
 from ablate import resumption
+from ablate.execution.executor import Assignment, Paused, commit
 from ablate.ledger import Ledger
 from ablate.search import Search
 from ablate.study import Study
-from ablate.trial import Decision, Report, TrialConfig, TrialKey
+from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 BOTH = {"digits": {}, "mnist": {}}
 
@@ -158,6 +159,17 @@ def test_several_losses_are_listed_and_added_up(tmp_path: Path) -> None:
     assert "0 trials went on" in end
     assert "2 went back (digits 0 from epoch 7 to 5, digits 1 from epoch 5 to 0: their newest checkpoints were" in end
     assert end.endswith("lost: no trial, no report, 7 epochs of training to repeat.")
+
+
+def test_a_trial_that_paused_waits_for_the_next_driver_and_is_not_suspected(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 1})
+    for attempt in range(1, 13):
+        with driving(study, url_in(tmp_path)) as search:
+            config = search.next_trial()
+            place: dict[str, Any] = {"home": tmp_path, "store": tmp_path, "data_dir": None, "device": "cpu"}
+            assignment = Assignment(config=config, attempt=attempt, **place, trainer="train", threads=1)
+            assert commit(search, assignment, Paused()) is False
+            assert search.counts() == {"digits": {TrialState.WAITING: 1}}
 
 
 def test_each_attempt_is_measured_against_what_was_committed_then(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Paused:
-    """The trial was asked to pause and has written its checkpoint; it stays RUNNING in the ledger."""
+    """The trial was asked to pause and has written its checkpoint; it waits for the next driver."""
 
 
 Outcome = Report | Failure | Paused
@@ -135,6 +135,7 @@ def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
     """Commit an outcome and return whether the trial goes on; raise CheckpointDownError for a fault of the store."""
     key = assignment.config.key
     if isinstance(outcome, Paused):
+        search.pause(key)
         return False
     if isinstance(outcome, Report):
         return search.report(key, outcome) is Decision.CONTINUE and not outcome.final
