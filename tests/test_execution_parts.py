@@ -177,7 +177,8 @@ def test_an_ignored_signal_stays_ignored() -> None:
 def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_those_that_are_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    search, waiting, fits = Mock(), ["a", "b", "c"], 2
+    search, fits = Mock(), 2
+    waiting = [TrialKey(study="s", dataset="d", number=number) for number in range(3)]
     search.next_trial = lambda: Mock(key=waiting.pop(0)) if waiting else None
     search.fail = lambda key, message, retry: waiting.insert(0, key)
     conductor = Conductor(
@@ -188,11 +189,11 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
         slots=lambda: fits,
     )
 
-    def handed_out(trial_id: str) -> str | None:
+    def handed_out(trial_id: str) -> int | None:
         assignment = conductor.suggest(trial_id)
-        return None if assignment is None else str(assignment.config.key)
+        return None if assignment is None else assignment.config.key.number
 
-    assert [handed_out(name) for name in ("first", "second", "third")] == ["a", "b", None]
+    assert [handed_out(name) for name in ("first", "second", "third")] == [0, 1, None]
     fits = 1
     conductor.died("first", "its node is gone")
     conductor.ended("first")
@@ -200,13 +201,13 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     assert handed_out("third") is None
     assert "the cluster has changed: 1 at a time, not 2" in caplog.text
     conductor.ended("second")
-    assert [handed_out(name) for name in ("third", "fourth")] == ["a", None]
+    assert [handed_out(name) for name in ("third", "fourth")] == [0, None]
     fits = 0
     conductor.died("third", "its node is gone as well")
     conductor.ended("third")
-    assert handed_out("fourth") == "a", "it waits where there is no node at all"
+    assert handed_out("fourth") == 0, "it waits where there is no node at all"
     conductor.ended("fourth")
-    assert handed_out("fifth") == "c"
+    assert handed_out("fifth") == 2
     conductor.ended("fifth")
     with pytest.raises(Halt, match=r"^$"):
         conductor.suggest("sixth")
