@@ -256,7 +256,11 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path: Path) -> None:
 def test_a_file_of_a_later_format_is_refused_and_kept(tmp_path: Path) -> None:
     next(train(trial(), checkpoints=tmp_path))
     path = tmp_path / "epoch-000001-attempt-001.safetensors"
-    rewritten(path, lambda content: content.update(format="ablate-checkpoint-9"))
+
+    def later(content: dict[str, Any]) -> None:
+        content |= {"format": "ablate-checkpoint-9", "form": content.pop("shape")}
+
+    rewritten(path, later)
     with pytest.raises(CheckpointError, match=r"is of a later version: format 'ablate-checkpoint-9'"):
         next(train(trial(), checkpoints=tmp_path))
     assert path.exists()

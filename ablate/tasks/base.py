@@ -95,7 +95,8 @@ class Stream(Protocol):
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
         """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F], read ahead by worker processes.
 
-        `keys` holds one number per replicate that keys its augmentation of this epoch; None: as for evaluation.
+        `keys` holds one number per replicate that keys its augmentation of this epoch; None: as for evaluation. What a
+        sample looks like depends on its key and itself alone, so that a trial can go on in the middle of an epoch.
         Raises DataError where a file is damaged.
         """
         ...

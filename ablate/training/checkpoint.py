@@ -77,7 +77,7 @@ class Checkpoint:
 
 
 class _Content(BaseModel):
-    """What the metadata hold, as JSON."""
+    """What the metadata hold, as JSON; of the first format without the last four."""
 
     format: str
     report: Report | None
@@ -196,15 +196,16 @@ def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
         tensors = load(packed)
         if _checksum(metadata["content"], tensors) != metadata["sha256"]:
             raise _DamagedError(f"damaged checkpoint {path}: its checksum does not match")
-        content = _Content.model_validate(json.loads(metadata["content"]))
+        fields = json.loads(metadata["content"])
+        if fields["format"] not in FORMATS:
+            raise CheckpointError(f"checkpoint {path} is of a later version: format {fields['format']!r}")
+        content = _Content.model_validate(fields)
     except _FAULTS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise _DamagedError(f"damaged checkpoint {path}: {reason}") from error
     report = content.report
     if content.format == FORMATS[0] and report is not None:
         content = content.model_copy(update={"epoch": report.epoch, "wall_seconds": report.wall_seconds})
-    if content.format not in FORMATS:
-        raise CheckpointError(f"checkpoint {path} is of a later version: format {content.format!r}")
     found = None if mark is None else _mark(mark)
     if found is None or (found.epoch, found.step) != (content.epoch, content.step):
         raise _DamagedError(f"damaged checkpoint {path}: it holds epoch {content.epoch}, step {content.step}")
