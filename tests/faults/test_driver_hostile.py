@@ -64,9 +64,9 @@ def hostile_checkpoints(marker: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
-    """The small study, killed in the middle of its trial 3."""
+    """The small study, killed in the middle of its trial 2."""
     run = StudyRun(folder=tmp_path_factory.mktemp("killed"), text=STUDY)
-    assert run.search(inject=partial(killing.at_report, "after", 7)).wait() == -9
+    assert run.search(inject=partial(killing.at_report, "after", 6)).wait() == -9
     return run
 
 

@@ -73,10 +73,10 @@ def test_an_edited_file_is_refused_with_the_difference_and_extended_where_it_may
         assert "incomparable" in refused.output
         assert "epochs: 3 -> 4" in refused.output
 
-    edited(run, ("trials: 6", "trials: 8"))
+    edited(run, ("trials: 7", "trials: 8"))
     refused = run.search()
     assert refused.wait() == 2
-    assert "trials: 6 -> 8" in refused.output
+    assert "trials: 7 -> 8" in refused.output
     assert "--extend" in refused.output
     assert rows(run) == before, "what is refused leaves no trace"
 
@@ -99,12 +99,12 @@ def test_a_finished_study_is_extended_by_replicates_and_by_time(tmp_path: Path) 
     for key, trial in first.items():
         assert next(t for t in run.trials() if t.key == key) == trial, "what was finished is not touched"
 
-    timed = StudyRun(folder=tmp_path / "timed", text=STUDY.replace("trials: 6", "trials: 6, wall_clock: 2s"), pace=0.05)
+    timed = StudyRun(folder=tmp_path / "timed", text=STUDY.replace("trials: 7", "trials: 7, wall_clock: 2s"), pace=0.05)
     timed.finish()
     searched = len([t for t in timed.trials() if t.config.stage == "search"])
-    assert 0 < searched < 6
+    assert 0 < searched < 7
     timed.file.write_text(timed.text.replace("wall_clock: 2s", "wall_clock: 1h"))
     assert timed.search().wait() == 2
     timed.finish("--extend")
-    assert len([t for t in timed.trials() if t.config.stage == "search"]) == 6
+    assert len([t for t in timed.trials() if t.config.stage == "search"]) == 7
     assert {t.state for t in timed.trials()} <= {TrialState.COMPLETE, TrialState.PRUNED}

@@ -70,7 +70,7 @@ def test_without_enough_grace_it_leaves_all_the_same_and_loses_at_most_the_epoch
 @pytest.mark.faults
 def test_on_ray_every_running_trial_is_paused(tmp_path: Path, measured: Callable[[str], None]) -> None:
     text = STUDY.replace("scheduler: {name: asha, reduction: 3, min_epochs: 1}", "scheduler: {name: none}")
-    text = text.replace("trials: 6", "trials: 4") + "sampler: {name: random}\n"
+    text = text.replace("trials: 7", "trials: 4").replace("tpe, startup_trials: 2", "random")
     whole = StudyRun(folder=tmp_path / "whole", text=text)
     whole.finish()
     run = StudyRun(folder=tmp_path / "paused", text=text, options=RAY, cpus=2, pace=0.1)
