@@ -157,6 +157,7 @@ def resume(
     takeover: options.Takeover = False,
 ) -> None:
     """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
+    from ablate.results import write_study_file
     from ablate.review import opened
 
     settings = Settings(
@@ -166,8 +167,7 @@ def resume(
         takeover=takeover,
     )  # fmt: skip
     with opened(study, settings) as (_, record):
-        copy = settings.make_home(study) / "study.yaml"
-        copy.write_text(record.file_text, encoding="utf-8")
+        copy = write_study_file(record.file_text, settings.make_home(study))
     _drive(copy, settings)
 
 

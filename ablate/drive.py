@@ -32,6 +32,7 @@ from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import trials_per_dataset
 from ablate.progress import Progress
+from ablate.results import write_study_file
 from ablate.review import results_of, write_results
 from ablate.search import Search
 from ablate.settings import Settings
@@ -80,7 +81,7 @@ def search(
         resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
         executor = make_executor(settings, home, settings.checkpoint_root(study.name))
         with _held(ledger, study, text, settings) as hold:
-            (home / "study.yaml").write_text(text, encoding="utf-8")
+            write_study_file(text, home)
             found = resumption.find(ledger, study)
             if found is not None:
                 _say(console, resumption.start_text(found, now=time.time()))

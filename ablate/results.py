@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ REPORT_COLUMNS: dict[str, pl.DataType] = {
 }
 TRIALS_FILE = "trials.parquet"
 REPORTS_FILE = "reports.parquet"
+STUDY_FILE = "study.yaml"
 
 
 def trials_table(ledger: Ledger, study: str) -> pl.DataFrame:
@@ -80,6 +82,21 @@ def write_tables(ledger: Ledger, study: str, home: Path) -> tuple[Path, Path]:
     _write(_trials(trials, reports), paths[0])
     _write(_reports(trials, reports), paths[1])
     return paths
+
+
+def write_study_file(text: str, home: Path) -> Path:
+    """Write `study.yaml` below `home` in one step and return its path; raise ResultsDownError."""
+    _put(text.encode(), home / STUDY_FILE)
+    return home / STUDY_FILE
+
+
+def cannot_write(what: str, error: OSError) -> ResultsDownError:
+    """Return the one-line error of a disk that does not take `what`."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResultsDownError(
+        f"{what} cannot be written: {error.strerror or error}; {'free some space there' if full else 'mend that'}"
+        " and run the same command again: the ledger has all that it would say"
+    )
 
 
 def last_means(reports: Iterable[ReportRecord]) -> dict[str, float]:
@@ -164,10 +181,11 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
 def _write(table: pl.DataFrame, path: Path) -> None:
     content = BytesIO()
     table.write_parquet(content)
+    _put(content.getvalue(), path)
+
+
+def _put(content: bytes, path: Path) -> None:
     try:
-        DiskFolder(path.parent).write(path.name, content.getvalue())
+        DiskFolder(path.parent).write(path.name, content)
     except OSError as error:
-        raise ResultsDownError(
-            f"table {path} cannot be written: {error.strerror or error}. Mend that and run the same command again:"
-            " the ledger has all that it would say"
-        ) from error
+        raise cannot_write(str(path), error) from error

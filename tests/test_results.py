@@ -127,7 +127,9 @@ def test_a_table_that_cannot_be_written_is_one_line_and_the_old_one_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(folder.os, "fsync", full)
-        with pytest.raises(ResultsDownError, match=r"^table .*trials\.parquet cannot be written: No space left[^\n]*$"):
+        with pytest.raises(
+            ResultsDownError, match=r"^/.*trials\.parquet cannot be written: No space left[^\n]*; free some [^\n]*$"
+        ):
             write_tables(filled, STUDY, tmp_path)
     assert [(tmp_path / name).read_bytes() for name in ("trials.parquet", "reports.parquet")] == before
     assert not list(tmp_path.glob("*.tmp"))

@@ -15,10 +15,10 @@ import vl_convert
 from markupsafe import Markup
 
 from ablate.analysis import smallest_effect
-from ablate.errors import ResultsDownError
 from ablate.folder import DiskFolder
 from ablate.report.drawing import PALETTES, Figure, write_png
 from ablate.report.tables import write_csv
+from ablate.results import cannot_write
 from ablate.study import Study
 
 LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
@@ -57,10 +57,7 @@ def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], 
             write_png(figure, folder)
         DiskFolder(folder).write("index.html", page.encode())
     except OSError as error:
-        raise ResultsDownError(
-            f"the report cannot be written below {folder}: {error.strerror or error}. Mend that and run the same"
-            " command again: the ledger has all that it would say"
-        ) from error
+        raise cannot_write(f"the report below {folder}", error) from error
     return folder / "index.html"
 
 
