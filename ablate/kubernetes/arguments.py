@@ -10,7 +10,7 @@ from ablate.errors import Fault
 # The submitter's shell splits the entrypoint, `ray job submit` joins the words as Windows would, and the head's shell
 # splits them again: only words that need no quotes arrive as they were written.
 PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
-PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.I)
+PASSWORD_IN_URL = re.compile(r"://[^/\s:@]{0,256}:[^/\s@]{1,256}@")
 PASSWORD_IN_QUERY = re.compile(r"[?&;](password|sslpassword|passfile|secret_key|session_token|access_key)=", re.I)
 
 TAKEN = {

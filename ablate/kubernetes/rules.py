@@ -81,7 +81,7 @@ def _of_job(place: str, spec: Plain, *, queue: str | None) -> Iterator[Fault]:
         yield Fault(path=f"{place}.managedBy", value=spec["managedBy"], rule=f"must be one of {', '.join(MANAGERS)}.")
     for key, least in (("backoffLimit", 0), ("ttlSecondsAfterFinished", 0), ("activeDeadlineSeconds", 1),
                        ("preRunningDeadlineSeconds", 1)):  # fmt: skip
-        if spec.get(key, least) < least:
+        if _whole(spec, key, least) < least:
             yield Fault(path=f"{place}.{key}", value=spec[key], rule=f"must be at least {least}.")
     yield from _of_mode(place, spec, mode)
     yield from _of_ending(place, spec, queue)
@@ -98,7 +98,7 @@ def _of_job(place: str, spec: Plain, *, queue: str | None) -> Iterator[Fault]:
 
 
 def _of_mode(place: str, spec: Plain, mode: str) -> Iterator[Fault]:
-    retries = spec.get("backoffLimit", 0)
+    retries = _whole(spec, "backoffLimit")
     if mode == "InteractiveMode" and retries > 0:
         yield Fault(path=f"{place}.backoffLimit", value=retries, rule="has no use in InteractiveMode.")
     if spec.get("clusterSelector") and retries > 0:
@@ -111,14 +111,14 @@ def _of_mode(place: str, spec: Plain, mode: str) -> Iterator[Fault]:
 
 def _of_ending(place: str, spec: Plain, queue: str | None) -> Iterator[Fault]:
     shuts = spec.get("shutdownAfterJobFinishes", False)
-    kept = spec.get("ttlSecondsAfterFinished", 0)
+    kept = _whole(spec, "ttlSecondsAfterFinished")
     if spec.get("suspend") and (not shuts or spec.get("clusterSelector")):
         rule = "needs shutdownAfterJobFinishes: true and no clusterSelector."
         yield Fault(path=f"{place}.suspend", value=True, rule=rule)
     if queue and not spec.get("suspend"):
         rule = "must be true for a queue: else the job starts before it is admitted."
         yield Fault(path=f"{place}.suspend", value=spec.get("suspend"), rule=rule)
-    if spec.get("backoffLimit", 0) and not shuts:
+    if _whole(spec, "backoffLimit") and not shuts:
         rule = "must be true: a retry would leave the cluster of the attempt before it, and its GPUs."
         yield Fault(path=f"{place}.shutdownAfterJobFinishes", value=False, rule=rule)
     if not shuts and kept > 0:
@@ -174,7 +174,7 @@ def _of_replicas(place: str, group: Plain) -> Iterator[Fault]:
     if least is None or most is None:
         rule = "must be given: without an autoscaler the operator asks for both."
         yield Fault(path=f"{place}.{'minReplicas' if least is None else 'maxReplicas'}", value=None, rule=rule)
-    elif not 0 <= least <= group.get("replicas", 0) <= most:
+    elif not 0 <= _whole(group, "minReplicas") <= _whole(group, "replicas") <= _whole(group, "maxReplicas"):
         rule = "must lie between minReplicas and maxReplicas, and these be no less than 0."
         yield Fault(path=f"{place}.replicas", value=group.get("replicas"), rule=rule)
 
@@ -197,10 +197,16 @@ def _of_pod(place: str, template: Plain) -> Iterator[Fault]:
     if spec.get("restartPolicy") != "Never":
         rule = "must be Never: a container that restarts inside a pod is a Ray node that Ray takes for another."
         yield Fault(path=f"{place}.spec.restartPolicy", value=spec.get("restartPolicy"), rule=rule)
-    grace = spec.get("terminationGracePeriodSeconds", GRACE_LIMIT_SECONDS)
+    grace = _whole(spec, "terminationGracePeriodSeconds", GRACE_LIMIT_SECONDS)
     if grace >= GRACE_LIMIT_SECONDS:
         rule = f"must be under {GRACE_LIMIT_SECONDS}: that is all a spot node gives."
         yield Fault(path=f"{place}.spec.terminationGracePeriodSeconds", value=grace, rule=rule)
     if spec.get("automountServiceAccountToken") is not False:
         rule = "must be false: no trial needs to speak to the API server."
         yield Fault(path=f"{place}.spec.automountServiceAccountToken", value=None, rule=rule)
+
+
+def _whole(found: Plain, key: str, default: int = 0) -> int:
+    """Return a number, or `default` where there is none: that it is a number is the schemas' to say."""
+    value = found.get(key, default)
+    return value if isinstance(value, int) else default
