@@ -25,7 +25,7 @@ from ablate.errors import (
     did_you_mean,
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
-from ablate.folder import Place, copy_into
+from ablate.folder import Place, copy_into, require_writable
 from ablate.ledger import Hold, Ledger
 from ablate.metrics import served
 from ablate.models import measure
@@ -77,6 +77,8 @@ def search(
     study = parse_study(text, str(file))
     shapes = check_data(study, settings.data_dir)
     home = settings.make_home(study.name)
+    if settings.store:
+        require_writable(settings.checkpoint_root(study.name))
     with Ledger.open(settings.storage_url(study.name)) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
         executor = make_executor(settings, home, settings.checkpoint_root(study.name))

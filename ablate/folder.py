@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from ablate.errors import RequestError
+from ablate.errors import CheckpointDownError, RequestError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 Place = Path | str
 """A folder: a Path on a disk, or an object store's URL, such as `s3://bucket/prefix`."""
+
+
+REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
 
 
 def below(place: Place, *names: str) -> Place:
@@ -68,14 +71,20 @@ def open_folder(place: Place) -> Folder:
 
 
 def require_writable(place: Place) -> None:
-    """Write a small file and remove it again; raise RequestError, in one line, where `place` does not let this."""
+    """Write a small file and remove it again.
+
+    Raises, in one line, RequestError where `place` does not let this, CheckpointDownError where it does not answer now.
+    """
     name = f".probe-{os.getpid()}"
     try:
         folder = open_folder(place)
         folder.write(name, b"")
         folder.remove(name)
     except OSError as error:
-        raise RequestError(f"{shown(place)}: cannot be written ({one_line(error)})") from error
+        said = one_line(error)
+        known = isinstance(place, Path) or any(reason in said for reason in REFUSALS)
+        kind = RequestError if known else CheckpointDownError
+        raise kind(f"{shown(place)}: cannot be written ({said})") from error
 
 
 def one_line(error: OSError) -> str:

@@ -69,8 +69,10 @@ class Conductor:
         if not self.pausing:
             self.pausing = True
             request_pause(self.token)
-        training = any(t.status == Trial.RUNNING and t.trial_id in self.running for t in controller.get_trials())
-        if not training or self.interruption.overdue:
+        begun = {t.trial_id for t in controller.get_trials() if t.status == Trial.RUNNING}
+        if not begun & set(self.running) or self.interruption.overdue:
+            for trial_id in set(self.running) - begun:
+                self.search.pause(self.running[trial_id].config.key)
             self.interruption.check()
 
     def suggest(self, trial_id: str) -> Assignment | None:
@@ -95,9 +97,9 @@ class Conductor:
 
     def outcome(self, trial_id: str, outcome: Outcome) -> bool:
         """Commit an outcome and return whether the trial goes on; none does while trials pause."""
-        going = commit(self.search, self.running[trial_id], outcome)
+        going = commit(self.search, self.running[trial_id], outcome, leaving=self.pausing)
         self.on_event()
-        return going and not self.pausing
+        return going
 
     def died(self, trial_id: str, reason: str) -> None:
         """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""

@@ -58,7 +58,7 @@ def _run_trial(
             with interruption.breakable():
                 outcome = advance(reports)
             search.check()
-            going = commit(search, assignment, outcome)
+            going = commit(search, assignment, outcome, leaving=interruption.arrived)
             on_event()
             interruption.check()
 
