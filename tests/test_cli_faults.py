@@ -34,16 +34,16 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_says_how_to_go_on_and_exits_with_its_signal(
-    number: signal.Signals, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_an_interruption_says_how_to_go_on_and_its_exit_code_says_so_too(
+    number: signal.Signals, code: int, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt(number)
 
     monkeypatch.setattr(drive, "search", interrupted)
-    code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
-    assert code == 128 + number
+    found, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
+    assert found == code
     assert "The same command goes on where it stands." in err
 
 

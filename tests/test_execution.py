@@ -159,20 +159,23 @@ def test_a_driver_that_was_overtaken_ends_with_that_error_and_nothing_running(ki
 @pytest.mark.parametrize(
     ("kind", "number"), [("local", signal.SIGINT), ("local", signal.SIGTERM), ("ray", signal.SIGINT)]
 )
-def test_a_signal_ends_the_run_and_leaves_its_trials_running_in_the_ledger(
-    kind: str, number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_ends_the_run_and_puts_its_trials_back(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     fakes.script(tmp_path, {-1: "sleep 0.2"})
     former = signal.getsignal(number)
+    sent: list[int] = []
 
     def interrupt() -> None:
-        if lines(tmp_path, "commit"):
+        if lines(tmp_path, "commit") and not sent:
+            sent.append(number)
             os.kill(os.getpid(), number)
 
     with witness.searching(tmp_path, 3, epochs=50) as search, pytest.raises(KeyboardInterrupt) as caught:
         executor(kind, tmp_path).run(search, on_event=interrupt)
     assert caught.value.args == (number,)
-    assert set(states(tmp_path).values()) == {"RUNNING"}
+    assert set(states(tmp_path).values()) == {"WAITING"}
+    for trial in witness.recorded(tmp_path):
+        begun = [line["epoch"] for line in lines(tmp_path, "begin") if line["trial"] == trial.key.number]
+        assert begun == list(range(1, trial.epochs_done + 1)), "what was begun is committed, and nothing further begun"
     assert signal.getsignal(number) is former
     assert all_gone(processes(tmp_path))
 

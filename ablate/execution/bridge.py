@@ -97,9 +97,12 @@ class Conductor:
 
     def outcome(self, trial_id: str, outcome: Outcome) -> bool:
         """Commit an outcome and return whether the trial goes on; none does while trials pause."""
-        going = commit(self.search, self.running[trial_id], outcome, leaving=self.pausing)
+        assignment = self.running[trial_id]
+        going = commit(self.search, assignment, outcome)
+        if going and self.pausing:
+            self.search.pause(assignment.config.key)
         self.on_event()
-        return going
+        return going and not self.pausing
 
     def died(self, trial_id: str, reason: str) -> None:
         """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""

@@ -131,11 +131,8 @@ def advance(reports: Iterator[Report]) -> Outcome:
         return Failure.of(error)
 
 
-def commit(search: Search, assignment: Assignment, outcome: Outcome, *, leaving: bool) -> bool:
-    """Commit an outcome and return whether the trial goes on; none does when the driver is `leaving`.
-
-    Raises CheckpointDownError for a fault of the store.
-    """
+def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
+    """Commit an outcome and return whether the trial goes on; raise CheckpointDownError for a fault of the store."""
     key = assignment.config.key
     if isinstance(outcome, Failure):
         if outcome.kind == "store":
@@ -143,12 +140,10 @@ def commit(search: Search, assignment: Assignment, outcome: Outcome, *, leaving:
         log_failure(assignment.home, key, outcome)
         search.fail(key, outcome.message, retry=outcome.kind == "memory")
         return False
-    if isinstance(outcome, Report) and (search.report(key, outcome) is Decision.STOP or outcome.final):
-        return False
-    if leaving or isinstance(outcome, Paused):
+    if isinstance(outcome, Paused):
         search.pause(key)
         return False
-    return True
+    return search.report(key, outcome) is Decision.CONTINUE and not outcome.final
 
 
 def log_failure(home: Path, key: TrialKey, failure: Failure) -> None:

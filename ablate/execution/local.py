@@ -58,8 +58,10 @@ def _run_trial(
             with interruption.breakable():
                 outcome = advance(reports)
             search.check()
-            going = commit(search, assignment, outcome, leaving=interruption.arrived)
+            going = commit(search, assignment, outcome)
             on_event()
+            if going and interruption.arrived:
+                search.pause(assignment.config.key)
             interruption.check()
 
 
