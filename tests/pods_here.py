@@ -23,7 +23,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMAGE_PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-ALONE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+ALONE = ["unshare", "--mount", "--pid", "--fork", "--propagation", "private"]
 KEPT = ("passwd", "group", "hosts", "nsswitch.conf", "ssl", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
 
 Plain = Mapping[str, Any]
@@ -130,7 +130,8 @@ class Here:
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGKILL)
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)  # process 1 of the namespace, and with it all others
             process.wait()
 
     def log(self) -> str:
