@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ablate.search import Search
 
 NEVER_SECONDS = "1e9"
+WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +110,33 @@ def _tune(conductor: Conductor, held: Plan) -> None:
             ),
         )
         try:
-            tuner.fit()
+            with _every_death_known():
+                tuner.fit()
         except Halt as halt:
             if halt.__cause__ is not None:
                 raise halt.__cause__ from None
         finally:
             conductor.release()
+
+
+@contextmanager
+def _every_death_known() -> Iterator[None]:
+    """Let Tune take each way in which a worker goes for what it is.
+
+    It knows RayActorError alone, and gives up the whole run for a worker that Ray killed to free memory.
+    """
+    manager: Any = RayActorManager
+    real = manager._actor_task_failed
+
+    def failed(self: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        gone = isinstance(exception, WORKER_GONE)
+        real(self, tracked_actor_task, RayActorError(error_msg=str(exception)) if gone else exception)
+
+    manager._actor_task_failed = failed
+    try:
+        yield
+    finally:
+        manager._actor_task_failed = real
 
 
 def _name(trial: Trial) -> str:
