@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.exceptions import RayError
+
+from ablate import __version__
 from ablate.errors import ResourceError
 from ablate.execution.cluster import SAME_TOKEN
 
-PROBE = 'python -c "import ablate; print(ablate.__version__)"'
+OTHER_VERSION = 3
+PROBE = f"""python -c 'import ablate, sys; sys.exit({OTHER_VERSION} if ablate.__version__ != "{__version__}" else 0)'"""
 PROBE_SECONDS = 120.0
+AGENT_SECONDS, NO_AGENT = 60.0, "No available agent"
 POLL_SECONDS = 1.0
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -40,13 +46,13 @@ def submit(address: str, job: Job) -> str:
     with tempfile.TemporaryDirectory(prefix="ablate-job-") as folder:
         (Path(folder) / "study.yaml").write_text(job.study_text, encoding="utf-8")
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        return str(
-            client.submit_job(
-                entrypoint=shlex.join(job.words),
-                submission_id=f"{job.name}-{moment}-{os.urandom(2).hex()}",
-                runtime_env={"working_dir": folder},
-                metadata={"study": job.name},
-            )
+        return _started(
+            client,
+            address,
+            entrypoint=shlex.join(job.words),
+            submission_id=f"{job.name}-{moment}-{os.urandom(2).hex()}",
+            runtime_env={"working_dir": folder},
+            metadata={"study": job.name},
         )
 
 
@@ -63,20 +69,29 @@ def follow(address: str, submission_id: str, say: Callable[[str], None]) -> str:
 
 
 def _require_ablate(client: Any, address: str) -> None:
-    from ablate import __version__
-
-    probe = client.submit_job(entrypoint=PROBE)
+    probe = _started(client, address, entrypoint=PROBE, submission_id=f"ablate-version-{os.urandom(4).hex()}")
     status = _ended(client, probe, PROBE_SECONDS)
+    code = client.get_job_info(probe).driver_exit_code
     said = client.get_job_logs(probe).strip().splitlines()
-    if status in ENDED:
-        client.delete_job(probe)
-    if status != "SUCCEEDED":
+    if code == OTHER_VERSION:
+        raise ResourceError(f"--address {address}: the cluster has another version of ablate than {__version__}, ours.")
+    if status != ENDED[0]:
         last = said[-1] if said else status
         raise ResourceError(
             f"--address {address}: the cluster has no ablate ({last}). Build its image from deploy/Dockerfile."
         )
-    if said and said[-1] != __version__:
-        raise ResourceError(f"--address {address}: the cluster has ablate {said[-1]}, this machine {__version__}.")
+
+
+def _started(client: Any, address: str, **job: Any) -> str:
+    """Submit a job and return its id; a cluster that has just begun has no agent to run it for some seconds."""
+    deadline = time.monotonic() + AGENT_SECONDS
+    while True:
+        try:
+            return str(client.submit_job(**job))
+        except (OSError, RuntimeError, RayError) as error:
+            if NO_AGENT not in str(error) or time.monotonic() > deadline:
+                raise _refused(address, error) from error
+        time.sleep(POLL_SECONDS)
 
 
 def _ended(client: Any, submission_id: str, seconds: float) -> str:
@@ -91,8 +106,13 @@ def _ended(client: Any, submission_id: str, seconds: float) -> str:
 def _client(address: str) -> Any:
     from ray.job_submission import JobSubmissionClient
 
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ResourceError(f"--address {address}: no Ray dashboard answers there: {text} {SAME_TOKEN}") from error
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise _refused(address, error) from error
+
+
+def _refused(address: str, error: Exception) -> ResourceError:
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+    return ResourceError(f"--address {address}: no Ray dashboard takes a job there: {text}. {SAME_TOKEN}")
