@@ -106,8 +106,8 @@ def build_script(stages: Sequence[Stage], folder: Path, base: Path, after: str) 
     """Return a script that runs the stages on `base` one after another, and `after` in the last one's root, `$root`.
 
     Each stage's root is an overlay on its base's, as an engine makes it; `COPY --from` is the other stage's folder
-    itself, which nobody needs afterwards. The script must run in a mount namespace of its own. `$NETWORK` holds settings
-    that a step needs here and an engine has of itself. The last stage's environment is `$image`.
+    itself, which nobody needs afterwards. The script must run in a mount namespace of its own. `$NETWORK` holds
+    settings that a step needs here and an engine has of itself. The last stage's environment is `$image`.
     """
     lines = ["set -eu", f"cd {folder}", "mkdir layers"]
     ended: dict[str | None, tuple[str, dict[str, str], str]] = {}  # of a stage: its root, environment and folder
