@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -172,5 +174,10 @@ def test_a_real_head_lets_nobody_in_without_its_token(machine: Machine) -> None:
         assert not answers(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
         assert not answers(RAY_AUTH_MODE="disabled")
     finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait(30)
+        head.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            head.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(head.pid, signal.SIGKILL)
+        head.wait(20)
+        shutil.rmtree("/tmp/ray-machines", ignore_errors=True)
