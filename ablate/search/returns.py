@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,6 @@ from ablate.trial import Report, TrialKey
 
 if TYPE_CHECKING:
     from ablate.search.progress import Progress
-
-_ATTEMPT = re.compile(r"-attempt-(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +50,13 @@ class Returns:
 
 
 def _continued(trial: Progress, report: Report) -> int:
-    """Return the epoch whose end an attempt went on from.
+    """Return the epoch whose end an attempt went on from, by its first report.
 
-    Training yields the report of its checkpoint again before it goes on, and the checkpoint's name says which attempt
-    wrote it. A trainer that does not name attempts is known by its times: the same epoch trained once more took another.
+    Training yields the report of its checkpoint again before it goes on; without a checkpoint it begins anew, and the
+    first epoch of all, trained once more, takes another time.
     """
     if report.epoch > trial.epoch:
         return trial.epoch
-    named = _ATTEMPT.search(report.checkpoint or "")
-    if int(named[1]) < trial.attempt if named else trial.seconds.get(report.epoch) == report.wall_seconds:
-        return report.epoch
-    return max((epoch for epoch in trial.seconds if epoch < report.epoch), default=0)
+    first = min(trial.seconds)
+    anew = report.epoch == first and trial.seconds[first] != report.wall_seconds
+    return 0 if anew else report.epoch
