@@ -15,6 +15,7 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
 │   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
+├── ClusterLostError        the Ray cluster that a study runs on is gone: exit code 75
 ├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
 ├── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
 └── PausedError             a trial that was asked to pause has done so: its checkpoint is written
@@ -117,6 +118,12 @@ class CheckpointError(AblateError):
 
 class CheckpointDownError(CheckpointError):
     """Checkpoints cannot be written or read now: a full disk, a store that does not answer. No fault of the trial's."""
+
+    exit_code = RESUMABLE
+
+
+class ClusterLostError(AblateError):
+    """The Ray cluster that a study runs on does not answer any more; what was committed stands."""
 
     exit_code = RESUMABLE
 

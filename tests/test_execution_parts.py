@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +15,8 @@ import counted
 import pytest
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
-from ablate.errors import ResourceError
+from ablate.errors import ClusterLostError, ResourceError
+from ablate.execution import lifeline
 from ablate.execution.bridge import Conductor, Halt
 from ablate.execution.cluster import connected, environment, plan
 from ablate.execution.executor import Assignment
@@ -187,6 +190,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
         on_event=lambda: None,
         interruption=Mock(),
         slots=lambda: fits,
+        answers=lambda: True,
     )
 
     def handed_out(trial_id: str) -> int | None:
@@ -211,6 +215,27 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     conductor.ended("fifth")
     with pytest.raises(Halt, match=r"^$"):
         conductor.suggest("sixth")
+
+
+def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_waits_for_ray(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seconds in (("KNOCK_SECONDS", 0.01), ("LOST_SECONDS", 0.3), ("LEAVE_SECONDS", 0.6)):
+        monkeypatch.setattr(lifeline, name, seconds)
+    left: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        line = lifeline.Lifeline(address, leave=left.append)
+        watching = threading.Thread(target=line.watch)
+        watching.start()
+        time.sleep(0.7)
+        assert line.answers() in (True, False), "it raises where it is lost"
+    watching.join(10)
+    assert left == [75]
+    assert re.fullmatch(rf"ablate: the Ray cluster at {address} has not answered .* same command again .*\n",
+                        capsys.readouterr().err)  # fmt: skip
+    with pytest.raises(ClusterLostError, match="what was committed stands"):
+        line.answers()
 
 
 def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:

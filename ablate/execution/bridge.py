@@ -50,6 +50,7 @@ class Conductor:
     on_event: Callable[[], None]
     interruption: Interruption
     slots: Callable[[], int]
+    answers: Callable[[], bool]
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     running: dict[str, Assignment] = field(default_factory=dict)
     controller: Any = None
@@ -60,9 +61,11 @@ class Conductor:
     def turn(self, controller: Any) -> None:
         """Look up between two events: leave a study that was lost, pause its trials after a signal, then leave.
 
-        Raises StaleDriverError, or KeyboardInterrupt once every trial has paused or the time of grace is over.
+        Raises StaleDriverError, ClusterLostError, or KeyboardInterrupt once every trial has paused or the time of grace
+        is over.
         """
         self.controller = controller
+        self.answers()
         self.search.check()
         if not self.interruption.arrived:
             return
@@ -119,12 +122,12 @@ class Conductor:
 
     def _places(self) -> int:
         """Return how many trials fit, at least one: it waits where there is no node at all."""
-        if time.monotonic() >= self._count_at:
+        if time.monotonic() >= self._count_at and self.answers():
             before, self._fit = self._fit, max(1, self.slots())
             self._count_at = time.monotonic() + COUNT_SECONDS
             if before not in (0, self._fit):
                 logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
-        return self._fit
+        return max(1, self._fit)
 
     def release(self) -> None:
         """Kill the workers and give back what they held."""

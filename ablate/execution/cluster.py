@@ -141,6 +141,11 @@ def _raylet_unheard() -> Iterator[None]:
         printed.skip_re = former
 
 
+def gcs_address() -> str:
+    """Return where the GCS of the cluster that this process has joined listens: HOST:PORT."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def node_resources() -> list[Mapping[str, float]]:
     """Return the declared resources of every live node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

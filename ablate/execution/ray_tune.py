@@ -18,9 +18,10 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
-from ablate.execution.cluster import Plan, connected, environment, hushed, node_resources, plan, slots_on
+from ablate.execution.cluster import Plan, connected, environment, gcs_address, hushed, node_resources, plan, slots_on
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
+from ablate.execution.lifeline import lifeline
 from ablate.execution.worker import TrialActor
 from ablate.folder import Place
 from ablate.trial import TrialConfig
@@ -54,7 +55,7 @@ class RayExecutor:
         """Run `search` to its end, as `Executor.run` says."""
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
-        with Interruption(self.grace_seconds) as interruption, connected(self.address):
+        with Interruption(self.grace_seconds) as interruption, connected(self.address), lifeline(gcs_address()) as line:
             interruption.listen()
             interruption.check()
             held = plan(
@@ -68,6 +69,7 @@ class RayExecutor:
                 assign=lambda config: self._assignment(config, search.attempt(config.key), held),
                 on_event=on_event,
                 interruption=interruption,
+                answers=line.answers,
                 slots=lambda: slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus),
             )
             _tune(conductor, held)

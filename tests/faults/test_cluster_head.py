@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +55,38 @@ def test_gcs_raylets_workers_and_driver_killed_at_once_and_a_new_cluster_loses_a
     assert check_suggestions(run) == TRIALS
     measured(f"GCS, {SLOTS} slots on 2 nodes and the driver killed {LOSSES} times, each time a new cluster: "
              f"{repeated} of at most {SLOTS * LOSSES} steps repeated")  # fmt: skip
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_a_driver_whose_cluster_is_gone_leaves_in_one_line_and_goes_on_on_another(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    options = ("--gpus", "0", "--device", "cpu", "--tracker", "none")
+    run = StudyRun(folder=tmp_path, text=study("left", trials=6, epochs=EPOCHS), options=options, pace=0.3)
+    with cluster() as ray:
+        ray.start(1, 1)
+        command = run.search("--address", ray.address, fresh=True)
+        command.until(lambda: len(run.steps()) >= EPOCHS)
+        ray.kill()
+        lost_at = time.monotonic()
+        assert command.wait() == 75, command.output
+        seconds = time.monotonic() - lost_at
+    said = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
+    assert len(said) == 1
+    assert re.fullmatch(
+        r"ablate: the Ray cluster at .* has not answered for 45 s; what was committed stands.*", said[0]
+    )
+    with cluster() as ray:
+        ray.start(1, 1)
+        command = run.search("--address", ray.address, fresh=True)
+        assert command.wait() == 0, command.output
+    check_whole(run, trials=6, epochs=EPOCHS, drivers=2)
+    repeated = sum(repeated_steps(run).values())
+    assert repeated <= 2
+    measured(
+        f"a cluster lost under its driver: exit code 75 and one line after {seconds:.0f} s, {repeated} steps repeated"
+    )
 
 
 def lose(ray: Cluster, command: Command) -> None:
