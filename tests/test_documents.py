@@ -12,10 +12,13 @@ from ablate import cli
 from ablate.study_file import parse_study
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "deploy/README.md")),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_every_relative_link_resolves(path: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
     missing = [t for t in targets if not t.startswith("http") and not (path.parent / t).exists()]

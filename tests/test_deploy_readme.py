@@ -1,0 +1,88 @@
+"""What deploy/README.md tells people to type exists: commands, options, files, keys, metrics."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from deployed import DEPLOY, REPOSITORY, built, one
+from typer.main import get_command
+
+from ablate import cli
+from ablate.kubernetes.pods import METRICS_PORT
+
+TEXT = (DEPLOY / "README.md").read_text()
+BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
+LINES = [line for block in BLOCKS for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+
+
+def commands(program: str) -> list[list[str]]:
+    """Return the calls of a program in the blocks, as words."""
+    found = []
+    for line in LINES:
+        for part in re.split(r"\s\|\s|&&|\$\(", line.partition(" # ")[0]):
+            words = shlex.split(part.rstrip("& )").replace("$(", "")) if part.count("'") % 2 == 0 else part.split()
+            words = words[[("=" in word and word.isupper()) for word in words].index(False) :] if words else words
+            if words[:1] == [program]:
+                found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("words", commands("ablate"), ids=" ".join)
+def test_ablate_has_every_command_and_option(words: list[str]) -> None:
+    command = get_command(cli.app)
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    command.make_context("ablate", list(words))
+    for path in words:
+        if path.endswith(".yaml"):
+            assert (REPOSITORY / path).is_file()
+
+
+def test_eight_commands_make_a_study_from_nothing() -> None:
+    lines = re.sub(r"\\\n\s*", "", BLOCKS[0]).splitlines()
+    assert len(lines) <= 8
+    assert any(line.startswith("ablate k8s render") for line in lines)
+
+
+@pytest.mark.parametrize("path", re.findall(r"(?:-k|sh|--file) (deploy/[\w/.-]+)", TEXT))
+def test_every_path_is_there(path: str) -> None:
+    assert (REPOSITORY / path).exists()
+
+
+@pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/.]+)`", TEXT))
+def test_every_test_that_is_named_is_there(path: str) -> None:
+    assert (REPOSITORY / path).exists()
+
+
+def test_metrics_are_those_of_the_driver() -> None:
+    source = (REPOSITORY / "ablate" / "metrics.py").read_text()
+    known = set(re.findall(r'"(ablate_\w+)"', source))
+    known |= {f"{name}_total" for name in known}
+    (block,) = re.findall(r"```promql\n(.*?)```", TEXT, re.S)
+    named = set(re.findall(r"\bablate_\w+", block))
+    assert named
+    assert named <= known
+    assert f"port {METRICS_PORT}, `ablate-metrics`" in TEXT
+
+
+def test_keys_services_and_names_are_those_that_are_deployed() -> None:
+    script = (DEPLOY / "secret.sh").read_text()
+    for key in re.findall(r"\{\.data\.([\w-]+)\}", TEXT):
+        assert f"put {key} " in script
+    local = built("overlays/local")
+    for name in set(re.findall(r"svc/(\w+) ", TEXT)):
+        one(local, "Service", name)
+    for pod in set(re.findall(r"-- pg_dump|exec -n ablate (postgres)-0", TEXT)) - {""}:
+        one(local, "StatefulSet", pod)
+    one(local, "Deployment", "mlflow")
+    one(local, "PersistentVolumeClaim", "ablate-runs")
+
+
+def test_every_overlay_says_where_names_are_to_be_put() -> None:
+    marked = {path.name for path in (DEPLOY / "overlays/gpu").glob("*.yaml") if "REPLACE" in path.read_text()}
+    assert marked == {"kustomization.yaml", "settings.yaml", "data.yaml"}
+    assert not [path for path in Path(DEPLOY / "overlays/local").glob("*.yaml") if "REPLACE" in path.read_text()]
