@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal
 
 import typer
@@ -191,9 +192,11 @@ def _drive(
     only: list[str] | None = None,
     deterministic: bool = False,
 ) -> None:
-    from ablate.drive import search as run
-
     try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
+        from ablate.drive import search as run
+
         outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
@@ -203,6 +206,11 @@ def _drive(
     if settings.tracker == "mlflow" and not settings.tracking_uri:
         place = "" if settings.runs_dir == RUNS else f" --runs-dir {shlex.quote(str(settings.runs_dir))}"
         console.print(f"MLflow: ablate ui{place}", soft_wrap=True, highlight=False)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """Go as Ctrl-C does, so that the study is given back on the way out."""
+    raise KeyboardInterrupt(signal.Signals(number))
 
 
 def main() -> None:

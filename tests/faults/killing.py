@@ -28,17 +28,17 @@ def at_report(when: When, number: int, signal_number: signal.Signals = signal.SI
     Hold.report = report  # type: ignore[method-assign]
 
 
-def at_results(signal_number: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process die when it is about to write tables and report."""
+def at_call(name: str, signal_number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process get a signal when it is about to call a function of ablate.drive."""
     from ablate import drive
 
-    real = drive.write_results
+    real = getattr(drive, name)
 
-    def write_results(*arguments: Any) -> Any:
+    def called(*arguments: Any, **options: Any) -> Any:
         os.kill(os.getpid(), signal_number)
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    drive.write_results = write_results
+    setattr(drive, name, called)
 
 
 def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None:

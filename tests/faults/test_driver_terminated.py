@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import counting
+import killing
 import pytest
 from ledger_dump import first_difference
 from reference import STEPS, STUDY, Reference, dumped
@@ -49,6 +51,25 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, tmp_path: Path) 
     assert command.code is None, "the step that is being taken ends first"
     command.signal(number)
     assert command.wait(10) == (75 if number is signal.SIGTERM else 130)
+
+
+@pytest.mark.parametrize(
+    "function", ["write_results", *(pytest.param(n, marks=pytest.mark.faults) for n in ("check_data", "build_tracker"))]
+)
+def test_terminated_where_nothing_is_trained_it_leaves_and_gives_the_study_back(
+    function: str, tmp_path: Path, reference: Reference
+) -> None:
+    run = StudyRun(folder=tmp_path, text=STUDY)
+    command = run.search(inject=partial(killing.at_call, function, signal.SIGTERM))
+    assert command.wait() == 75, command.output
+    assert "nothing is lost" in command.output
+    if run.began():
+        with run.ledger() as ledger:
+            record = ledger.study(run.name)
+            assert record is not None
+            assert record.held_until is None, "the next driver need not wait"
+    run.finish()
+    reference.compare(run, repeated=0)
 
 
 @pytest.mark.faults
