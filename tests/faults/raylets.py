@@ -107,10 +107,12 @@ class Node:
         while running := [process.pid for process in self.family() if process.state != "T"]:
             send(running, signal.SIGSTOP)
 
-    def thaw(self, *, ahead_seconds: float = 0.0) -> None:
-        """Let all of them go on; the workers so much ahead of a raylet that is told at once that its node is dead."""
+    def thaw_workers(self) -> None:
+        """Let the workers go on, ahead of a raylet that is told at once that its node is dead, and ends."""
         send(self.workers(), signal.SIGCONT)
-        time.sleep(ahead_seconds)
+
+    def thaw(self) -> None:
+        """Let all of them go on."""
         send([process.pid for process in self.family()], signal.SIGCONT)
 
     def kill(self) -> None:
