@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ Plain = Mapping[str, Any]
 
 def require_containers() -> None:
     """Skip the test where this machine does not let us make one."""
-    if os.geteuid() or not all(map(shutil.which, ("unshare", "setpriv", "chroot"))):
+    if os.geteuid() or not all(map(shutil.which, ("unshare", "setpriv", "chroot", "nsenter", "ip"))):
         pytest.skip("needs root, unshare and setpriv")
     if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces can be made here")
@@ -117,23 +118,58 @@ class Here:
         return f"mount -t tmpfs -o {options} tmpfs {{place}}"
 
     @contextmanager
-    def started(self, command: Sequence[str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the container, or `command` in its place; its output goes to `folder/log`. It is gone afterwards."""
+    def started(
+        self, command: Sequence[str] | None = None, *, alone: bool = False
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the container, or `command` in its place; its output goes to `folder/log`. It is gone afterwards.
+
+        `alone` gives it a network of its own, with nothing in it but 127.0.0.1.
+        """
         (self.folder / "root").mkdir(parents=True, exist_ok=True)
         path = self.folder / "script"
-        path.write_text(self.script(command or [*self.container["command"], *self.container.get("args", [])]))
+        path.write_text(
+            (f"{shutil.which('ip')} link set lo up\n" if alone else "")
+            + self.script(command or [*self.container["command"], *self.container.get("args", [])])
+        )
         with (self.folder / "log").open("ab") as log:
-            command = [*ALONE, "/bin/sh", str(path)]
+            command = [*ALONE, *(["--net"] if alone else []), "/bin/sh", str(path)]
             process = subprocess.Popen(
                 command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         try:
             yield process
         finally:
-            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)  # process 1 of the namespace, and with it all others
+            first = children(process.pid)
+            process.kill()
+            for child in first or children(process.pid):
+                os.kill(child, signal.SIGKILL)  # process 1 of the namespace, and with it all others
             process.wait()
+
+    def first(self, process: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
+        """Return process 1 of a container that was started, once it stands on its own root."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for child in children(process.pid):
+                if os.readlink(f"/proc/{child}/root") != "/":
+                    return child
+            assert process.poll() is None, self.log()[-2000:]
+            time.sleep(0.05)
+        raise TimeoutError(self.log()[-2000:])
+
+    def entering(self, process: subprocess.Popen[bytes]) -> list[str]:
+        """Return the beginning of a command that runs inside a container that was started, as its user."""
+        first = self.first(process)
+        context = {**self.pod["securityContext"], **self.container["securityContext"]}
+        user = [f"--setuid={context['runAsUser']}", f"--setgid={context['runAsGroup']}"]
+        spaces = ["--mount", "--pid", "--net", "--root"]
+        return ["nsenter", f"--target={first}", *spaces, *user, "--", "env", "--chdir=/tmp"]
 
     def log(self) -> str:
         """Return what it has said."""
         return (self.folder / "log").read_text(errors="replace")
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []

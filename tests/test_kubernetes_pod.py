@@ -1,0 +1,146 @@
+"""The head's pod as rendered and as KubeRay completes it: doctor, Ray, entrypoint and hook, in a container made here.
+
+Its user, read-only root, empty folders and environment are the manifest's; see pods_here for what is not here. The one
+worker runs inside the head's container, because this machine's containers have no network between them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pods_here import Here, require_containers
+
+from ablate.kubernetes import ClusterRequest, manifest
+from ablate.kubernetes.pods import NO_ABLATE, USER
+
+STUDY = """\
+study: in-a-pod
+datasets: {digits: {patch: 4, train_limit: 256}}
+model: {width: 8, depth: 1, mlp: {choices: [none, 8, 16, 24]}}
+training: {epochs: 60, batch_size: 16, learning_rate: {float: [1e-3, 1e-2], log: true}}
+scheduler: {name: none}
+budget: {trials: 4}
+confirm: null
+"""
+OPERATOR = {  # what KubeRay adds to the environment of a head
+    "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4, "RAY_ADDRESS": "127.0.0.1:6379",
+    "RAY_PORT": "6379", "RAY_USAGE_STATS_KUBERAY_IN_USE": "1",
+}  # fmt: skip
+LEDGER, NOWHERE = "sqlite:////runs/ledger.sqlite", "postgresql+psycopg://ada@127.0.0.1:1/ablate"
+HEALTH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:52365/api/healthz', timeout=5).read().decode())"
+
+
+def parts(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the RayJob's spec and its head group."""
+    fields: dict[str, Any] = {"name": "in-a-pod", "study_text": STUDY, "image": "r/ablate:1", "gpus": 0}
+    fields |= {"data_claim": None, "runs_claim": "ablate-runs", "arguments": ("--tracker", "none")}
+    spec = manifest(ClusterRequest(**fields | changes))[-1]["spec"]
+    return spec, spec["rayClusterSpec"]["headGroupSpec"]
+
+
+def here(folder: Path, group: dict[str, Any], container: dict[str, Any], storage: str, **changes: str) -> Here:
+    """Return a container of the head, with its claim as a folder that outlives it."""
+    runs = folder / "runs"
+    if not runs.exists():
+        runs.mkdir()
+        os.chown(runs, USER, USER)
+    folder.chmod(0o755)
+    return Here(
+        folder=folder / container["name"], pod=group["template"]["spec"], container=container,
+        secrets={"ablate": {"storage-url": storage}}, settings={"in-a-pod-study": {"study.yaml": STUDY}},
+        folders={"runs": runs}, changes=changes,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("storage", "path", "code", "said"),
+    [
+        pytest.param(LEDGER, None, 0, "ok    study: in-a-pod: digits, all data", id="good", marks=pytest.mark.faults),
+        pytest.param(NOWHERE, None, 2, "FAULT ledger:", id="no-database", marks=pytest.mark.faults),
+        pytest.param(LEDGER, "/usr/bin:/bin", 2, NO_ABLATE, id="no-ablate"),
+    ],
+)
+def test_the_doctor_looks_before_ray_starts(
+    tmp_path: Path, storage: str, path: str | None, code: int, said: str
+) -> None:
+    require_containers()
+    _, group = parts()
+    (doctor,) = group["template"]["spec"]["initContainers"]
+    one = here(tmp_path, group, doctor, storage, **({"PATH": path} if path else {}))
+    with one.started() as process:
+        assert process.wait(180) == code, one.log()
+    assert said in one.log()
+    assert one.log().rstrip().splitlines()[-1].startswith("ablate: ") or code == 0
+
+
+@dataclass
+class Inside:
+    """A container that runs, from inside."""
+
+    pod: Here
+    process: subprocess.Popen[bytes]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as the pod's user and return how it ended."""
+        return subprocess.run(
+            [*self.pod.entering(self.process), *command], env=self.pod.environment(),
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def begin(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
+        """Start a command as the pod's user."""
+        with log.open("wb") as output:
+            command = (*self.pod.entering(self.process), *command)
+            return subprocess.Popen(command, env=self.pod.environment(), stdout=output, stderr=output)
+
+
+@contextmanager
+def ray(pod: Here, group: dict[str, Any]) -> Iterator[Inside]:
+    """Start the head's container with the operator's command."""
+    options = {**group["rayStartParams"], "metrics-export-port": "8080", "dashboard-agent-listen-port": "52365"}
+    start = " ".join(["ray start --head", *(f"--{key}={value}" for key, value in sorted(options.items())), "--block"])
+    with pod.started(["/bin/bash", "-c", "--", f"ulimit -n 65536; {start}"], alone=True) as process:
+        yield Inside(pod, process)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_ray_the_entrypoint_and_the_hook_run_on_a_read_only_root(tmp_path: Path) -> None:
+    require_containers()
+    spec, group = parts()
+    (container,) = group["template"]["spec"]["containers"]
+    pod = here(tmp_path, group, container, LEDGER, **OPERATOR)
+    said = tmp_path / "driver"
+    with ray(pod, group) as inside:
+        deadline = time.monotonic() + 240
+        while "success" not in inside.run("python", "-c", HEALTH).stdout:  # as the operator's probes ask
+            assert time.monotonic() < deadline, pod.log()[-3000:]
+            time.sleep(1)
+        assert inside.run("sh", "-c", "touch /opt/x || touch /x").returncode != 0
+        refused = inside.run("env", "RAY_AUTH_TOKEN=" + "f" * 64, "ray", "status")
+        assert refused.returncode != 0, "another token lets nobody in"
+        joined = inside.run(
+            "ray", "start", "--address=127.0.0.1:6379", "--num-cpus=2", "--object-store-memory=100000000"
+        )
+        assert joined.returncode == 0, joined.stdout + joined.stderr
+        driver = inside.begin(said, "sh", "-c", spec["entrypoint"])
+        while "of 4" not in said.read_text():
+            assert driver.poll() is None, said.read_text()
+            assert time.monotonic() < deadline + 180, said.read_text()
+            time.sleep(0.5)
+        before = time.monotonic()
+        ended = inside.run(*container["lifecycle"]["preStop"]["exec"]["command"])
+        took = time.monotonic() - before
+        assert driver.wait(30) == 75, said.read_text() + ended.stdout + ended.stderr
+        assert took < group["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert "nothing is lost" in said.read_text()
+    assert list((tmp_path / "runs/in-a-pod").rglob("*.safetensors")), "what was in training has been written"
