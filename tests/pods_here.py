@@ -75,9 +75,6 @@ class Here:
         lines += [f"mount --rbind {path} {path[1:]}" for path in ("/usr", "/dev")]
         lines += [f"[ -L /{name} ] && cp -P /{name} . || true" for name in ("bin", "sbin", "lib", "lib64")]
         lines += [f"cp -a /etc/{name} etc/ 2>/dev/null || true" for name in KEPT]
-        for path in (str(REPOSITORY), sys.base_prefix):
-            if not path.startswith("/usr"):
-                lines += [f"mkdir -p .{path}", f"mount --bind {path} .{path}", f"mount -o remount,bind,ro .{path}"]
         for index, mount in enumerate(self.container["volumeMounts"]):
             place = mount["mountPath"]
             lines.append(f"mkdir -p .{place}")
@@ -85,6 +82,9 @@ class Here:
             lines.append(source.format(place=f".{place}"))
             if mount.get("readOnly"):
                 lines.append(f"mount -o remount,bind,ro .{place}")
+        for path in (str(REPOSITORY), sys.base_prefix):  # behind the volumes: a clone may lie below /tmp
+            if not path.startswith("/usr"):
+                lines += [f"mkdir -p .{path}", f"mount --bind {path} .{path}", f"mount -o remount,bind,ro .{path}"]
         lines += ["mount -t proc proc proc", "mount -o remount,bind,ro usr", "mount -o remount,ro ."]
         context = {**self.pod["securityContext"], **self.container["securityContext"]}
         assert context["readOnlyRootFilesystem"] is True

@@ -20,6 +20,7 @@ from typing import Any
 
 from raylets import STORE_BYTES, Node, free_port
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 _MADE: list[Path] = []
 KEPT = ("LANG", "LC_ALL")
 PATH = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
@@ -123,7 +124,11 @@ class Pod:
             if not Path(target).exists():  # in an image the engine makes them
                 Path(target).mkdir()
                 _MADE.append(Path(target))
-            lines.append(f"mount --bind {shlex.quote(str(source))} {target}")
+            if REPOSITORY.is_relative_to(target):  # a clone below /tmp is to be seen there
+                inside = source / REPOSITORY.relative_to(target)
+                inside.mkdir(parents=True, exist_ok=True)
+                lines.insert(0, f"mount --bind {shlex.quote(str(REPOSITORY))} {shlex.quote(str(inside))}")
+            lines.append(f"mount --rbind {shlex.quote(str(source))} {target}")
         lines.sort(key=lambda line: line.endswith(" /tmp"))  # sources may lie below /tmp
         if container["securityContext"]["readOnlyRootFilesystem"]:
             lines.append("mount -o remount,bind,ro /")
