@@ -72,7 +72,8 @@ def note(home: Path, what: str, key: TrialKey, **facts: object) -> None:
 def trace(home: Path) -> list[dict[str, Any]]:
     """Return the lines of the trace in order."""
     file = home / "trace.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may just be being written
 
 
 def _act(config: TrialConfig, epoch: int, home: Path) -> None:

@@ -229,7 +229,8 @@ class StudyRun:
     def steps(self) -> list[dict[str, Any]]:
         """Return a line for every optimiser step that was really taken, over all processes."""
         file = self.data / counting.STEPS
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may just be being written
 
     def steps_by_trial(self) -> Counter[tuple[str, int]]:
         """Return the number of optimiser steps taken for each (data set, trial number)."""
