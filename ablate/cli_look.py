@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ablate import cli_options as options
 from ablate.cli_options import RUNS
@@ -60,6 +61,27 @@ def list_studies(
         console.print(_states_table(found))
     else:
         console.print(f"No study in {runs_dir} yet. Start one with: ablate search search_spaces/digits.yaml")
+
+
+@look_app.command(epilog="Example: ablate trial digits 7")
+def trial(
+    study: options.StudyName,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The trial's number.")],
+    dataset: options.OfDataset = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tell all about one trial: its network, its epochs, what befell it, the traceback if it failed."""
+    from ablate.story import story, story_lines
+
+    found = story(study, Settings(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for line in story_lines(found):
+        console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
 
 
 @look_app.command(epilog="Example: ablate report digits")

@@ -104,6 +104,30 @@ def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
     return write_report(_covered(study, trials), trials, reports, home, notes=ledger.notes(study.name))
 
 
+def place_of(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
+    """Return data set and number of the trial that is meant: without a number the leader on the first objective.
+
+    Raises RequestError where there is none, or several.
+    """
+    if dataset is not None and dataset not in study.datasets:
+        raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
+    rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
+    if number is not None:
+        rows = rows.filter(pl.col("trial") == number)
+        if rows.height != 1:
+            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
+            raise RequestError(
+                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
+            )
+        return rows["dataset"][0], number
+    objective = study.objectives[0]
+    complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
+    if not complete.height:
+        raise RequestError(f"study {study.name!r} has no complete trial yet")
+    ranked = complete.sort(objective.metric, descending=objective.direction == "maximize", nulls_last=True)
+    return ranked["dataset"][0], ranked["trial"][0]
+
+
 def _covered(study: Study, trials: pl.DataFrame) -> Study:
     """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
     if study.only is None:

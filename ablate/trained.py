@@ -8,25 +8,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ablate.config import InputShape
-from ablate.errors import AblateError, RequestError, did_you_mean
+from ablate.errors import AblateError, RequestError
 from ablate.randomness import stream
 from ablate.results import trials_table
-from ablate.review import opened
+from ablate.review import opened, place_of
 from ablate.settings import Settings
-from ablate.study import Study
 from ablate.study_file import parse_study
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.bleu import bleu
 from ablate.tasks.translation import Translation
 from ablate.training import predictor
-from ablate.trial import TrialConfig, TrialState, checkpoint_folder
+from ablate.trial import TrialConfig, checkpoint_folder
 
 BATCH = 128  # texts that are decoded at once
 
@@ -67,7 +65,7 @@ def trained(
     """
     with opened(study, settings) as (ledger, record):
         asked = parse_study(record.file_text, study, known_good=True)
-        place = _place(asked, trials_table(ledger, study), number, dataset)
+        place = place_of(asked, trials_table(ledger, study), number, dataset)
         config = next(t.config for t in ledger.trials(study) if (t.key.dataset, t.key.number) == place)
     task = load_task(config.task)
     module = predictor(config, checkpoint_folder(settings.checkpoint_root(study), config.key), replicate)
@@ -204,24 +202,3 @@ def _drawn(scores: Tensor, temperature: float, uniform: float) -> int:
         return int(scores.argmax())
     shares = torch.softmax(scores / temperature, dim=-1).cumsum(-1)
     return int(torch.searchsorted(shares, uniform * float(shares[-1])).clamp(max=len(scores) - 1))
-
-
-def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
-    """Return data set and number of the trial that is meant."""
-    if dataset is not None and dataset not in study.datasets:
-        raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
-    rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
-    if number is not None:
-        rows = rows.filter(pl.col("trial") == number)
-        if rows.height != 1:
-            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
-            raise RequestError(
-                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
-            )
-        return rows["dataset"][0], number
-    objective = study.objectives[0]
-    complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
-    if not complete.height:
-        raise RequestError(f"study {study.name!r} has no complete trial yet")
-    ranked = complete.sort(objective.metric, descending=objective.direction == "maximize", nulls_last=True)
-    return ranked["dataset"][0], ranked["trial"][0]

@@ -32,7 +32,7 @@ def train(
     home = checkpoints.parents[2]
     done = _continued(checkpoints)
     if done:
-        yield _report(config, done)
+        yield report(config, done)
     for epoch in range(done + 1, config.train.epochs + 1):
         if pause():
             raise PausedError(f"paused before epoch {epoch}")
@@ -41,7 +41,7 @@ def train(
         _act(config, epoch, home)
         _save(checkpoints, epoch)
         note(home, "end", config.key, epoch=epoch)
-        yield _report(config, epoch)
+        yield report(config, epoch)
 
 
 def noop(
@@ -50,7 +50,7 @@ def noop(
 ) -> Iterator[Report]:  # fmt: skip
     """Yield the reports and do nothing else."""
     for epoch in range(1, config.train.epochs + 1):
-        yield _report(config, epoch)
+        yield report(config, epoch)
 
 
 def script(home: Path, acts: Mapping[int, str]) -> None:
@@ -102,7 +102,7 @@ def _meet(home: Path, others: int, seconds: float = 120.0) -> None:
     time.sleep(0.5)
 
 
-def _report(config: TrialConfig, epoch: int) -> Report:
+def report(config: TrialConfig, epoch: int) -> Report:
     value = loss(config.key.number, epoch)
     metrics = {"train_loss": value, "val_loss": value, "val_accuracy": 1 / (1 + value), "train_accuracy": 0.5}
     if config.stage == "confirm" and epoch == config.train.epochs:

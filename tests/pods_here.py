@@ -118,10 +118,16 @@ class Here:
         return f"mount -t tmpfs -o {options} tmpfs {{place}}"
 
     @contextmanager
-    def started(
-        self, command: Sequence[str] | None = None, *, alone: bool = False
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the container, or `command` in its place; its output goes to `folder/log`. It is gone afterwards.
+    def started(self, command: Sequence[str] | None = None, *, alone: bool = False) -> Iterator[Inside]:
+        """Start the container, or `command` in its place; it is gone afterwards."""
+        inside = self.start(command, alone=alone)
+        try:
+            yield inside
+        finally:
+            inside.kill()
+
+    def start(self, command: Sequence[str] | None = None, *, alone: bool = False) -> Inside:
+        """Start the container, or `command` in its place; its output goes to `folder/log`.
 
         `alone` gives it a network of its own, with nothing in it but 127.0.0.1.
         """
@@ -131,42 +137,62 @@ class Here:
             (f"{shutil.which('ip')} link set lo up\n" if alone else "")
             + self.script(command or [*self.container["command"], *self.container.get("args", [])])
         )
+        words = [*ALONE, *(["--net"] if alone else []), "/bin/sh", str(path)]
         with (self.folder / "log").open("ab") as log:
-            command = [*ALONE, *(["--net"] if alone else []), "/bin/sh", str(path)]
-            process = subprocess.Popen(
-                command, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        try:
-            yield process
-        finally:
-            first = children(process.pid)
-            process.kill()
-            for child in first or children(process.pid):
-                os.kill(child, signal.SIGKILL)  # process 1 of the namespace, and with it all others
-            process.wait()
-
-    def first(self, process: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
-        """Return process 1 of a container that was started, once it stands on its own root."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for child in children(process.pid):
-                if os.readlink(f"/proc/{child}/root") != "/":
-                    return child
-            assert process.poll() is None, self.log()[-2000:]
-            time.sleep(0.05)
-        raise TimeoutError(self.log()[-2000:])
-
-    def entering(self, process: subprocess.Popen[bytes]) -> list[str]:
-        """Return the beginning of a command that runs inside a container that was started, as its user."""
-        first = self.first(process)
-        context = {**self.pod["securityContext"], **self.container["securityContext"]}
-        user = [f"--setuid={context['runAsUser']}", f"--setgid={context['runAsGroup']}"]
-        spaces = ["--mount", "--pid", "--net", "--root"]
-        return ["nsenter", f"--target={first}", *spaces, *user, "--", "env", "--chdir=/tmp"]
+            process = subprocess.Popen(words, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return Inside(self, process)
 
     def log(self) -> str:
         """Return what it has said."""
         return (self.folder / "log").read_text(errors="replace")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A container that runs."""
+
+    pod: Here
+    process: subprocess.Popen[bytes]
+
+    def wait(self, seconds: float) -> int:
+        """Return the exit code of its command; raise TimeoutExpired where it does not end in time."""
+        return self.process.wait(seconds)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in it as its user, as `kubectl exec` and a hook do, and return how it ended."""
+        words, environment = [*self._entering(), *command], self.pod.environment()
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    def begin(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
+        """Start a command in it as its user."""
+        with log.open("wb") as output:
+            words = [*self._entering(), *command]
+            return subprocess.Popen(words, env=self.pod.environment(), stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        """End every process in it at once."""
+        first = children(self.process.pid)
+        self.process.kill()
+        for child in first or children(self.process.pid):
+            os.kill(child, signal.SIGKILL)  # process 1 of the namespace, and with it all others
+        self.process.wait()
+
+    def _first(self, seconds: float = 30.0) -> int:
+        """Return process 1, once it stands on its own root."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for child in children(self.process.pid):
+                if os.readlink(f"/proc/{child}/root") != "/":
+                    return child
+            assert self.process.poll() is None, self.pod.log()[-2000:]
+            time.sleep(0.05)
+        raise TimeoutError(self.pod.log()[-2000:])
+
+    def _entering(self) -> list[str]:
+        context = {**self.pod.pod["securityContext"], **self.pod.container["securityContext"]}
+        user = [f"--setuid={context['runAsUser']}", f"--setgid={context['runAsGroup']}"]
+        spaces = ["--mount", "--pid", "--net", "--root"]
+        return ["nsenter", f"--target={self._first()}", *spaces, *user, "--", "env", "--chdir=/tmp"]
 
 
 def children(process: int) -> list[int]:

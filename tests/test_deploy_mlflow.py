@@ -62,10 +62,10 @@ def test_mlflow_starts_as_deployed_and_lets_nobody_in_without_its_password(
         folders={"artifacts": artifacts},
     )  # fmt: skip
     url, password = f"http://127.0.0.1:{port}", made.data["mlflow-password"]
-    with here.started() as process:
+    with here.started() as inside:
         deadline = time.monotonic() + SECONDS
         while not answers(url):
-            assert process.poll() is None, here.log()[-3000:]
+            assert inside.process.poll() is None, here.log()[-3000:]
             assert time.monotonic() < deadline, here.log()[-3000:]
             time.sleep(0.5)
         search = f"{url}/api/2.0/mlflow/experiments/search"

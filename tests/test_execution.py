@@ -109,15 +109,19 @@ def test_a_stopped_trial_trains_no_further_epoch(kind: str, told: Any) -> None:
 
 
 @BOTH
-def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_the_log(kind: str, told: Any) -> None:
+def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_a_note(kind: str, told: Any) -> None:
     home, _ = told[kind]
     assert [line["message"] for line in lines(home, "fail", 1)] == ["ValueError: the wheels came off"]
     assert [line["message"] for line in lines(home, "fail", 2)] == ["diverged at epoch 2"]
     assert not any(line["retry"] for line in lines(home, "fail"))
     assert witness.recorded(home)[1].error == "ValueError: the wheels came off"
-    log = (home / "logs" / "digits-000001.txt").read_text()
-    assert "and more that fits no line" in log
-    assert "in _act" in log
+    with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
+        (note,) = [
+            note.payload for note in ledger.notes("faked") if note.kind == "failed" and note.payload["trial"] == 1
+        ]
+    assert (note["epoch"], note["message"]) == (1, "ValueError: the wheels came off")
+    assert "and more that fits no line" in note["detail"]
+    assert "in _act" in note["detail"]
 
 
 @BOTH

@@ -253,7 +253,7 @@ def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_sa
     direct = list(train(config, data_dir=None, checkpoints=None))
     before = counted.LOADS
     for attempt in ("a", "b"):
-        place = {"home": tmp_path, "store": tmp_path / attempt, "data_dir": None, "device": "cpu"}
+        place = {"store": tmp_path / attempt, "data_dir": None, "device": "cpu"}
         (report,) = Assignment(config=config, attempt=1, **place, trainer="train", threads=1).reports(lambda: False)
         assert report.metrics == direct[0].metrics
         assert (checkpoint_folder(tmp_path / attempt, config.key) / str(report.checkpoint)).exists()

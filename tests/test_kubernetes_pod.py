@@ -7,16 +7,14 @@ worker runs inside the head's container, because this machine's containers have 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pods_here import Here, require_containers
+from pods_here import Here, Inside, require_containers
 
 from ablate.kubernetes import ClusterRequest, manifest
 from ablate.kubernetes.pods import NO_ABLATE, USER
@@ -76,31 +74,10 @@ def test_the_doctor_looks_before_ray_starts(
     _, group = parts()
     (doctor,) = group["template"]["spec"]["initContainers"]
     one = here(tmp_path, group, doctor, storage, **({"PATH": path} if path else {}))
-    with one.started() as process:
-        assert process.wait(180) == code, one.log()
+    with one.started() as container:
+        assert container.wait(180) == code, one.log()
     assert said in one.log()
     assert one.log().rstrip().splitlines()[-1].startswith("ablate: ") or code == 0
-
-
-@dataclass
-class Inside:
-    """A container that runs, from inside."""
-
-    pod: Here
-    process: subprocess.Popen[bytes]
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as the pod's user and return how it ended."""
-        return subprocess.run(
-            [*self.pod.entering(self.process), *command], env=self.pod.environment(),
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-
-    def begin(self, log: Path, *command: str) -> subprocess.Popen[bytes]:
-        """Start a command as the pod's user."""
-        with log.open("wb") as output:
-            command = (*self.pod.entering(self.process), *command)
-            return subprocess.Popen(command, env=self.pod.environment(), stdout=output, stderr=output)
 
 
 @contextmanager
@@ -108,8 +85,8 @@ def ray(pod: Here, group: dict[str, Any]) -> Iterator[Inside]:
     """Start the head's container with the operator's command."""
     options = {**group["rayStartParams"], "metrics-export-port": "8080", "dashboard-agent-listen-port": "52365"}
     start = " ".join(["ray start --head", *(f"--{key}={value}" for key, value in sorted(options.items())), "--block"])
-    with pod.started(["/bin/bash", "-c", "--", f"ulimit -n 65536; {start}"], alone=True) as process:
-        yield Inside(pod, process)
+    with pod.started(["/bin/bash", "-c", "--", f"ulimit -n 65536; {start}"], alone=True) as inside:
+        yield inside
 
 
 @pytest.mark.faults

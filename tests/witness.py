@@ -43,8 +43,8 @@ class WatchedSearch(Search):
         fakes.note(self.home, "commit", key, epoch=report.epoch, loss=report.mean("val_loss"))
         return decision
 
-    def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
-        super().fail(key, message, retry=retry)
+    def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
+        super().fail(key, message, retry=retry, detail=detail)
         fakes.note(self.home, "fail", key, message=message, retry=retry)
 
 

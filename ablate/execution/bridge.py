@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from ablate.execution.executor import Assignment, Failure, Outcome, commit, log_failure
+from ablate.execution.executor import Assignment, Failure, Outcome, commit
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
@@ -112,7 +112,7 @@ class Conductor:
         assignment = self.running[trial_id]
         self._count_at = 0.0
         failure = Failure(message=f"its process died: {reason}")
-        log_failure(assignment.home, assignment.config.key, failure)
+        logger.warning("trial %s failed: %s", assignment.config.key, failure.message)
         self.search.fail(assignment.config.key, failure.message, retry=True)
         self.on_event()
 

@@ -15,7 +15,7 @@ from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
 from ablate.folder import Place
 from ablate.registry import Registry
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, checkpoint_folder
+from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -51,7 +51,6 @@ class Assignment:
 
     config: TrialConfig
     attempt: int
-    home: Path
     store: Place
     data_dir: Path | None
     device: str
@@ -85,7 +84,7 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a trial cannot go on: one line for the ledger, the traceback for the log.
+    """Why a trial cannot go on: one line, and the traceback for a note in the ledger.
 
     `kind` says whose fault it is: the trial's own; `memory`, which another attempt may find; or the `store`'s, where
     checkpoints cannot be written, which is no fault of any trial and ends the driver.
@@ -108,7 +107,7 @@ class Failure:
             kind = "store"
         elif isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text:
             kind = "memory"  # by name: torch is not imported here
-        return Failure(message=message, traceback="".join(traceback.format_exception(error)), kind=kind)
+        return Failure(message=message, traceback="".join(traceback.format_exception(error))[-MOST:], kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +116,7 @@ class Paused:
 
 
 Outcome = Report | Failure | Paused
+MOST = 20_000  # characters of a traceback that the ledger keeps, its end
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # what torch says in a RuntimeError on a CPU
 ENDED_EARLY = Failure(message="training ended before its final report")
 
@@ -137,24 +137,10 @@ def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
     if isinstance(outcome, Failure):
         if outcome.kind == "store":
             raise CheckpointDownError(f"trial {key}: {outcome.message}")
-        log_failure(assignment.home, key, outcome)
-        search.fail(key, outcome.message, retry=outcome.kind == "memory")
+        logger.warning("trial %s failed: %s", key, outcome.message)
+        search.fail(key, outcome.message, retry=outcome.kind == "memory", detail=outcome.traceback)
         return False
     if isinstance(outcome, Paused):
         search.pause(key)
         return False
     return search.report(key, outcome) is Decision.CONTINUE and not outcome.final
-
-
-def log_failure(home: Path, key: TrialKey, failure: Failure) -> None:
-    """Say in one line that a trial failed and append its traceback to `home/logs/DATASET-NUMBER.txt`."""
-    place = home / "logs" / f"{key.dataset}-{key.number:06d}.txt"
-    logger.warning("trial %s failed: %s", key, failure.message)
-    if not failure.traceback:
-        return
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("a", encoding="utf-8") as file:
-            file.write(failure.traceback + "\n")
-    except OSError as error:
-        logger.warning("the traceback of trial %s could not be written: %s", key, error)

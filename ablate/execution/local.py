@@ -39,7 +39,6 @@ class LocalExecutor:
                 assignment = Assignment(
                     config=config,
                     attempt=search.attempt(config.key),
-                    home=self.home,
                     store=self.home if self.store is None else self.store,
                     data_dir=self.data_dir,
                     device=device,

@@ -80,7 +80,6 @@ class RayExecutor:
         return Assignment(
             config=config,
             attempt=attempt,
-            home=self.home.absolute(),
             store=self.home.absolute() if self.store is None else self.store,
             data_dir=self.data_dir.absolute() if self.data_dir else None,
             device=device,

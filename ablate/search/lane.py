@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
-RETRIED, RESUMED = "retried", "resumed"
+RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 
 
 @dataclass(kw_only=True)

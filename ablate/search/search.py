@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ablate.config import InputShape
 from ablate.ledger import Hold, Ledger
 from ablate.search.confirmation import FrontMember
-from ablate.search.lane import EXHAUSTED, FROZEN, RESUMED, RETRIED, TEST_OPENED, TIME_UP, Lane
+from ablate.search.lane import EXHAUSTED, FAILED, FROZEN, RESUMED, RETRIED, TEST_OPENED, TIME_UP, Lane
 from ablate.search.progress import Progress, Step, steps
 from ablate.search.returns import Return, Returns
 from ablate.search.spent import DRIVER_STARTED, Spent
@@ -93,10 +93,11 @@ class Search:
                 self._end(lane, trial, state)
             return stands
 
-    def fail(self, key: TrialKey, message: str, *, retry: bool = False) -> None:
+    def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
         """Record that a trial's attempt failed; with `retry` it is handed out again.
 
-        The third attempt that fails so without a new report, over all drivers, ends the trial as FAIL.
+        The third attempt that fails so without a new report, over all drivers, ends the trial as FAIL. `detail` is the
+        traceback, for the note of it.
         """
         with self._lock, self._in_step():
             lane = self._lanes[key.dataset]
@@ -106,10 +107,11 @@ class Search:
             if retry:
                 attempts = lane.retries(key.number) + 1
                 if attempts < ATTEMPTS:
-                    self._note(lane, RETRIED, trial=key.number, epoch=trial.epoch, message=message)
+                    self._note(lane, RETRIED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
                     self._put_back(trial, message)
                     return
                 message = f"{message} (attempt {attempts} at epoch {trial.epoch})"
+            self._note(lane, FAILED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
             self._hold.finish(key, TrialState.FAIL, message)
             self._end(lane, trial, TrialState.FAIL)
 

@@ -1,148 +1,30 @@
-"""What a kubelet and KubeRay do with a rendered RayJob, as far as a machine without containers can.
+"""What KubeRay does with a rendered RayJob, on pods of this machine (see pods_here): a cluster, its job, its end.
 
-Each pod gets a mount namespace of its own: the root read-only as its security context says, emptyDirs, the ConfigMap,
-the data; and the environment that its manifest describes, from a Secret and a ConfigMap given as dictionaries. The
-container's image is this machine. Processes and network are shared, so ports come from the caller.
+The pods share processes' network, so ports come from here.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raylets import STORE_BYTES, Node, free_port
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-_MADE: list[Path] = []
-KEPT = ("LANG", "LC_ALL")
-PATH = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
-
-
-def missing() -> str | None:
-    """Return why no pod can be run here, or None."""
-    if os.getuid() != 0 or shutil.which("unshare") is None:
-        return "mount namespaces need root and unshare"
-    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
-    return None if tried.returncode == 0 else "no mount namespace can be made here"
+from pods_here import Here, Inside
+from raylets import STORE_BYTES, free_port
 
 
 @dataclass(frozen=True, kw_only=True)
-class Volumes:
-    """Where what the cluster would provide lies on this machine; emptyDirs are made below `scratch`."""
+class Provided:
+    """What the namespace provides: Secrets and ConfigMaps by name, claims as folders; pods are made below `scratch`."""
 
-    secret: Mapping[str, str]
-    settings: Mapping[str, str]
-    files: Mapping[str, Mapping[str, str]]  # ConfigMaps with files, by name
-    data: Path
+    secrets: Mapping[str, Mapping[str, str]]
+    settings: Mapping[str, Mapping[str, str]]
+    claims: Mapping[str, Path]
     scratch: Path
-
-
-@dataclass
-class Pod:
-    """One pod of a manifest: its template, its own volumes, and what runs in it."""
-
-    spec: Mapping[str, Any]
-    volumes: Volumes
-    folder: Path
-    extra: Mapping[str, str]
-    nodes: list[Node] = field(default_factory=list)
-
-    @property
-    def container(self) -> Mapping[str, Any]:
-        """The first container."""
-        first: Mapping[str, Any] = self.spec["containers"][0]
-        return first
-
-    def begin(self, container: Mapping[str, Any], command: Sequence[str], *, log: Path) -> subprocess.Popen[bytes]:
-        """Start `command` as `container` would run it, without the machine's own environment."""
-        script = "\n".join([*self._mounts(container), 'exec "$@"'])
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "pod", *command],
-                cwd="/",
-                env=kept | {"PATH": PATH} | self._environment(container) | dict(self.extra),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def run(self, container: Mapping[str, Any], command: Sequence[str], *, seconds: float = 120.0) -> tuple[int, str]:
-        """Run `command` to its end and return its exit code and what it printed."""
-        log = self.folder / f"run-{len(list(self.folder.glob('run-*')))}.log"
-        process = self.begin(container, command, log=log)
-        code = process.wait(seconds)
-        return code, log.read_text(errors="replace")
-
-    def start_ray(self, arguments: Sequence[str]) -> Node:
-        """Start Ray as KubeRay does: its own words, the group's rayStartParams, the container's limits."""
-        cpus = self.container["resources"]["limits"]["cpu"]
-        words = ["ray", "start", "--block", *arguments, "--object-store-memory", str(STORE_BYTES)]
-        words += ["--dashboard-agent-listen-port", str(free_port()), "--metrics-export-port", str(free_port())]
-        if "--num-cpus=0" not in words:
-            words += [f"--num-cpus={cpus}"]
-        log = self.folder / "ray.log"
-        self.nodes.append(Node(starter=self.begin(self.container, words, log=log), log=log))
-        return self.nodes[-1]
-
-    def kill(self) -> None:
-        """End every process of the pod at once."""
-        for node in self.nodes:
-            node.kill()
-        self.nodes = []
-
-    def _environment(self, container: Mapping[str, Any]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        sources = {"secretKeyRef": self.volumes.secret, "configMapKeyRef": self.volumes.settings}
-        for variable in container.get("env", []):
-            if "value" in variable:
-                found[variable["name"]] = variable["value"]
-                continue
-            ((kind, reference),) = variable["valueFrom"].items()
-            value = sources[kind].get(reference["key"])
-            if value is None:
-                assert reference.get("optional"), f"the pod would not start: {reference} is missing"
-                continue
-            found[variable["name"]] = value
-        return found
-
-    def _mounts(self, container: Mapping[str, Any]) -> list[str]:
-        """Return the shell lines that give the container its file system; places outside it are made read-only last."""
-        volumes = {volume["name"]: volume for volume in self.spec["volumes"]}
-        sources = {mount["mountPath"]: self._source(volumes[mount["name"]]) for mount in container["volumeMounts"]}
-        lines = []
-        for target, source in sources.items():
-            if not Path(target).exists():  # in an image the engine makes them
-                Path(target).mkdir()
-                _MADE.append(Path(target))
-            if REPOSITORY.is_relative_to(target):  # a clone below /tmp is to be seen there
-                inside = source / REPOSITORY.relative_to(target)
-                inside.mkdir(parents=True, exist_ok=True)
-                lines.insert(0, f"mount --bind {shlex.quote(str(REPOSITORY))} {shlex.quote(str(inside))}")
-            lines.append(f"mount --rbind {shlex.quote(str(source))} {target}")
-        lines.sort(key=lambda line: line.endswith(" /tmp"))  # sources may lie below /tmp
-        if container["securityContext"]["readOnlyRootFilesystem"]:
-            lines.append("mount -o remount,bind,ro /")
-        return lines
-
-    def _source(self, volume: Mapping[str, Any]) -> Path:
-        own = self.folder / "volumes" / volume["name"]
-        own.mkdir(parents=True, exist_ok=True)
-        if "configMap" in volume:
-            for name, text in self.volumes.files[volume["configMap"]["name"]].items():
-                (own / name).write_text(text)
-        elif "persistentVolumeClaim" in volume:
-            return self.volumes.data
-        return own
 
 
 @dataclass
@@ -150,9 +32,9 @@ class RayCluster:
     """The pods of one attempt of a RayJob: the head, the workers, and the submitter's words."""
 
     job: Mapping[str, Any]
-    volumes: Volumes
+    provided: Provided
     token: str
-    pods: list[Pod] = field(default_factory=list)
+    running: list[Inside] = field(default_factory=list)
     port: int = field(default_factory=free_port)
     dashboard: int = field(default_factory=free_port)
 
@@ -163,63 +45,83 @@ class RayCluster:
         return cluster
 
     @property
-    def head(self) -> Pod:
-        """The head's pod."""
-        return self.pods[0]
+    def head(self) -> Inside:
+        """The head's container."""
+        return self.running[0]
 
     def start(self) -> str:
         """Run the head's init containers, then head and workers; return what the init containers printed."""
-        self._add(self.spec["headGroupSpec"])
-        said = ""
-        for container in self.head.spec.get("initContainers", []):
-            code, printed = self.head.run(container, container["command"])
+        group = self.spec["headGroupSpec"]
+        pod, said = group["template"]["spec"], ""
+        for container in pod.get("initContainers", []):
+            code, printed = self._to_its_end(pod, container, None)
             said += printed
             assert code == 0, f"init container {container['name']}: {printed}"
-        start = {f"--{key}={value}" for key, value in self.spec["headGroupSpec"]["rayStartParams"].items()}
         ports = [f"--port={self.port}", f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={free_port()}"]
-        self.head.start_ray(["--head", "--node-ip-address=127.0.0.1", *ports, *sorted(start)])
+        self._start_ray(group, ["--head", *ports])
         for group in self.spec["workerGroupSpecs"]:
             for _ in range(group["replicas"]):
-                self._add(group).start_ray([f"--address=127.0.0.1:{self.port}", "--node-ip-address=127.0.0.1"])
+                self._start_ray(group, [f"--address=127.0.0.1:{self.port}"])
         return said
 
     def submit(self, submission: str) -> tuple[int, str]:
         """Hand the entrypoint to the head as the submitter's pod does, and return its exit code and words."""
-        template = self.job["spec"]["submitterPodTemplate"]["spec"]
-        pod = self._pod(template)
-        command = (
-            f"ray job submit --address http://127.0.0.1:{self.dashboard} --no-wait --submission-id {submission} -- "
+        pod = self.job["spec"]["submitterPodTemplate"]["spec"]
+        command = f"ray job submit --address http://127.0.0.1:{self.dashboard} --no-wait --submission-id {submission}"
+        return self._to_its_end(
+            pod, pod["containers"][0], ["/bin/sh", "-c", f"{command} -- {self.job['spec']['entrypoint']}"]
         )
-        return pod.run(pod.container, ["/bin/sh", "-c", command + self.job["spec"]["entrypoint"]])
 
     def stop(self) -> tuple[int, str]:
         """Run the head's preStop hook as it is written."""
-        hook = self.head.container["lifecycle"]["preStop"]["exec"]["command"]
-        return self.head.run(self.head.container, hook)
+        hook = self.head.pod.container["lifecycle"]["preStop"]["exec"]["command"]
+        done = self.head.run(*hook)
+        return done.returncode, done.stdout + done.stderr
 
     def kill(self) -> None:
         """End every pod at once."""
-        for pod in self.pods:
-            pod.kill()
+        while self.running:
+            self.running.pop().kill()
 
-    def _add(self, group: Mapping[str, Any]) -> Pod:
-        self.pods.append(self._pod(group["template"]["spec"]))
-        return self.pods[-1]
+    def logs(self) -> str:
+        """Return what the job's driver has printed."""
+        return self.head.run("sh", "-c", "tail -n 60 /tmp/ray/session_latest/logs/job-driver*").stdout
 
-    def _pod(self, spec: Mapping[str, Any]) -> Pod:
-        folder = self.volumes.scratch / f"pod-{len(list(self.volumes.scratch.glob('pod-*')))}"
+    def _start_ray(self, group: Mapping[str, Any], words: list[str]) -> None:
+        """Start Ray as KubeRay does: its own words, the group's rayStartParams, the container's limits."""
+        pod = group["template"]["spec"]
+        parameters = group["rayStartParams"] | {"object-store-memory": str(STORE_BYTES), "node-ip-address": "127.0.0.1"}
+        parameters |= {name: str(free_port()) for name in ("dashboard-agent-listen-port", "metrics-export-port")}
+        parameters.setdefault("num-cpus", pod["containers"][0]["resources"]["limits"]["cpu"])
+        options = [f"--{key}={value}" for key, value in sorted(parameters.items())]
+        here = self._here(pod, pod["containers"][0])
+        self.running.append(here.start(["ray", "start", "--block", *words, *options]))
+
+    def _to_its_end(self, pod: Any, container: Any, command: list[str] | None) -> tuple[int, str]:
+        here = self._here(pod, container)
+        with here.started(command) as inside:
+            code = inside.wait(120)
+        return code, here.log()
+
+    def _here(self, pod: Any, container: Any) -> Here:
+        claims = {volume["name"]: volume["persistentVolumeClaim"] for volume in pod["volumes"]
+                  if "persistentVolumeClaim" in volume}  # fmt: skip
+        folder = self.provided.scratch / f"pod-{len(list(self.provided.scratch.glob('pod-*')))}"
         folder.mkdir(parents=True)
-        extra = {
-            "RAY_AUTH_MODE": self.job["spec"]["rayClusterSpec"]["authOptions"]["mode"],
-            "RAY_AUTH_TOKEN": self.token,
-        }
-        return Pod(spec=spec, volumes=self.volumes, folder=folder, extra=extra)
+        return Here(
+            folder=folder, pod=pod, container=container,
+            secrets=self.provided.secrets, settings=self.provided.settings,
+            folders={name: self.provided.claims[claim["claimName"]] for name, claim in claims.items()},
+            changes={"RAY_AUTH_MODE": self.spec["authOptions"]["mode"], "RAY_AUTH_TOKEN": self.token},
+        )  # fmt: skip
 
 
-def remove_mount_points() -> None:
-    """Remove the empty folders that stood for mount points."""
-    while _MADE:
-        _MADE.pop().rmdir()
+def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
+    """Wait for `condition`; fail where it never comes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
 
 
 def driver_pids(study: str) -> list[int]:

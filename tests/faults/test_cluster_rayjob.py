@@ -16,18 +16,15 @@ from typing import Any
 import kubelet
 import pytest
 import yaml
-from kubelet import RayCluster, Volumes
+from kubelet import Provided, RayCluster, until
 from lossless import check_mlflow, check_whole, study
 from mlflow_server import mlflow_server
+from pods_here import require_containers
 from postgres import PostgresServer
 from s3 import S3Server
 from study_runs import StudyRun
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(kubelet.missing() is not None, reason=str(kubelet.missing())),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 NAME, TRIALS, EPOCHS = "shipped", 10, 60
 
 
@@ -54,26 +51,29 @@ def of_kind(manifest: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def volumes(run: StudyRun, manifest: list[dict[str, Any]], s3_server: S3Server, tmp_path: Path) -> Iterator[Volumes]:
+def provided(run: StudyRun, manifest: list[dict[str, Any]], s3_server: S3Server, tmp_path: Path) -> Iterator[Provided]:
     """PostgreSQL, a bucket and an MLflow server, told to the pods by Secret and ConfigMap alone."""
+    require_containers()
     store = s3_server.url(f"shipped-{secrets.token_hex(4)}")
     (tmp_path / "tracking").mkdir()
     with mlflow_server(tmp_path / "tracking") as server:
         server.start()
         study_file = of_kind(manifest, "ConfigMap")
         keys = s3_server.environment()
-        yield Volumes(
-            secret={
-                "storage-url": str(run.storage),
-                "aws-access-key-id": keys["AWS_ACCESS_KEY_ID"],
-                "aws-secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+        secret = {
+            "storage-url": str(run.storage),
+            "aws-access-key-id": keys["AWS_ACCESS_KEY_ID"],
+            "aws-secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+        }
+        yield Provided(
+            secrets={"ablate": secret},
+            settings={
+                "ablate": {"ABLATE_STORE": store, "MLFLOW_TRACKING_URI": server.url},
+                study_file["metadata"]["name"]: study_file["data"],
             },
-            settings={"ABLATE_STORE": store, "MLFLOW_TRACKING_URI": server.url},
-            files={study_file["metadata"]["name"]: study_file["data"]},
-            data=run.data,
+            claims={"ablate-data": run.data},
             scratch=tmp_path / "pods",
         )
-        kubelet.remove_mount_points()
 
 
 def status(cluster: RayCluster, submission: str) -> dict[str, Any]:
@@ -87,17 +87,10 @@ def status(cluster: RayCluster, submission: str) -> dict[str, Any]:
         return {}
 
 
-def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
-def attempt(manifest: list[dict[str, Any]], volumes: Volumes, number: int) -> tuple[RayCluster, str]:
+def attempt(manifest: list[dict[str, Any]], provided: Provided, number: int) -> tuple[RayCluster, str]:
     """Make a new cluster from the same manifest and hand it the job, as KubeRay does for each retry."""
-    volumes.scratch.mkdir(exist_ok=True)
-    cluster = RayCluster(job=of_kind(manifest, "RayJob"), volumes=volumes, token=secrets.token_hex(16))
+    provided.scratch.mkdir(exist_ok=True)
+    cluster = RayCluster(job=of_kind(manifest, "RayJob"), provided=provided, token=secrets.token_hex(16))
     said = cluster.start()
     assert "FAULT" not in said
     until(lambda: _dashboard(cluster))
@@ -118,7 +111,7 @@ def _dashboard(cluster: RayCluster) -> bool:
 
 
 def test_a_job_whose_driver_and_whose_clusters_are_lost_is_finished_by_its_retries(
-    run: StudyRun, manifest: list[dict[str, Any]], volumes: Volumes, measured: Callable[[str], None]
+    run: StudyRun, manifest: list[dict[str, Any]], provided: Provided, measured: Callable[[str], None]
 ) -> None:
     committed = [0]
 
@@ -126,7 +119,7 @@ def test_a_job_whose_driver_and_whose_clusters_are_lost_is_finished_by_its_retri
         return lambda: run.committed() >= committed[-1] + reports
 
     # The driver alone is killed: the job fails, KubeRay deletes the cluster and makes another one.
-    cluster, job = attempt(manifest, volumes, 0)
+    cluster, job = attempt(manifest, provided, 0)
     try:
         until(further(40))
         kubelet.kill_driver("/study/study.yaml")
@@ -136,7 +129,7 @@ def test_a_job_whose_driver_and_whose_clusters_are_lost_is_finished_by_its_retri
     committed.append(run.committed())
 
     # The whole cluster is killed.
-    cluster, job = attempt(manifest, volumes, 1)
+    cluster, job = attempt(manifest, provided, 1)
     try:
         until(further(40))
     finally:
@@ -144,7 +137,7 @@ def test_a_job_whose_driver_and_whose_clusters_are_lost_is_finished_by_its_retri
     committed.append(run.committed())
 
     # The head is drained: its preStop hook lets running trials pause, then the pods end.
-    cluster, job = attempt(manifest, volumes, 2)
+    cluster, job = attempt(manifest, provided, 2)
     try:
         until(further(40))
         before = time.monotonic()
@@ -157,13 +150,13 @@ def test_a_job_whose_driver_and_whose_clusters_are_lost_is_finished_by_its_retri
     assert "RUNNING" not in {str(trial.state) for trial in run.trials()}, "a trial was not paused"
     committed.append(run.committed())
 
-    cluster, job = attempt(manifest, volumes, 3)
+    cluster, job = attempt(manifest, provided, 3)
     try:
         until(lambda: status(cluster, job).get("status") in ("SUCCEEDED", "FAILED"), 300)
-        assert status(cluster, job)["status"] == "SUCCEEDED", (cluster.head.folder / "ray.log").read_text()
+        assert status(cluster, job)["status"] == "SUCCEEDED", cluster.logs()
     finally:
         cluster.kill()
     check_whole(run, trials=TRIALS, epochs=EPOCHS, drivers=4)
-    check_mlflow(run, volumes.settings["MLFLOW_TRACKING_URI"])
+    check_mlflow(run, provided.settings["ablate"]["MLFLOW_TRACKING_URI"])
     measured(f"RayJob executed as written, {len(committed)} clusters: driver killed, cluster killed, head drained in "
              f"{stopped:.1f} s, then finished: {TRIALS} trials x {EPOCHS} epochs, none lost or doubled")  # fmt: skip

@@ -1,0 +1,110 @@
+"""All that the ledger knows of one trial: what it is, its epochs, what befell it, its traceback if it failed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.folder import below, shown
+from ablate.report.numbers import count, quantity
+from ablate.results import trials_table
+from ablate.review import opened, place_of
+from ablate.settings import Settings
+from ablate.study_file import parse_study
+from ablate.trial import checkpoint_folder
+
+EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
+
+
+def story(name: str, settings: Settings, *, number: int, dataset: str | None = None) -> dict[str, Any]:
+    """Return all that the ledger knows of one trial, as plain values: what it is, its reports, what befell it.
+
+    Raises RequestError where there is no such trial, or one in several data sets and none is named.
+    """
+    with opened(name, settings) as (ledger, record):
+        study = parse_study(record.file_text, name, known_good=True)
+        place = place_of(study, trials_table(ledger, name), number, dataset)
+        trial = next(t for t in ledger.trials(name) if (t.key.dataset, t.key.number) == place)
+        reports = [r for r in ledger.reports_since(name, 0) if r.key == trial.key]
+        notes = [n for n in ledger.notes(name) if n.dataset == place[0] and n.payload.get("trial") == number]
+    folder = checkpoint_folder(settings.checkpoint_root(name), trial.key)
+    return {
+        "trial": str(trial.key),
+        "stage": trial.config.stage,
+        "state": trial.state.value,
+        "error": trial.error,
+        "attempts": trial.attempt,
+        "epochs": trial.epochs_done,
+        "max_epochs": trial.config.train.epochs,
+        "wall_seconds": trial.wall_seconds,
+        "params": trial.params,
+        "flops": trial.flops,
+        "checkpoint": shown(below(folder, trial.checkpoint)) if trial.checkpoint else None,
+        "mlflow_run": trial.mlflow_run_id,
+        "config": trial.config.to_json(),
+        "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
+                     "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
+                    for r in sorted(reports, key=lambda r: (r.epoch, r.replicate))],
+        "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
+                   for n in notes],
+    }  # fmt: skip
+
+
+def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what `story` found, for a terminal."""
+    config = found["config"]
+    variant = f", {config['variant']}" if config["variant"] else ""
+    source = f", from trial {config['source']}" if config["source"] is not None else ""
+    again = f", {found['attempts']} attempts" if found["attempts"] > 1 else ""
+    yield Text(
+        f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
+        f"{found['max_epochs']} epochs, {found['wall_seconds']:.1f} s of training{again}"
+    )
+    yield Text(f"{count(found['params'])} parameters, {count(found['flops'])} FLOPs; seeds {config['seeds']}")
+    for name, value in config["parameters"].items():
+        yield Text(f"  {name}: {value}")
+    if found["checkpoint"]:
+        yield Text(f"Checkpoint: {found['checkpoint']}")
+    if found["mlflow_run"]:
+        yield Text(f"MLflow run: {found['mlflow_run']}")
+    if found["reports"]:
+        yield _epochs(found["reports"])
+    for event in found["events"]:
+        yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
+        if event.get("detail"):
+            yield Text(event["detail"].rstrip(), style="dim")
+    if found["error"]:
+        yield Text(f"FAIL: {found['error']}", style="red")
+
+
+def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a line for each epoch and replicate; the middle of a long trial is left out."""
+    names = sorted({name for report in reports for name in report["metrics"]})
+    table = Table(box=None, pad_edge=False)
+    for name in ("epoch", "replicate", *names, "decision"):
+        table.add_column(name.replace("_", " "), justify="right")
+    epochs = sorted({report["epoch"] for report in reports})
+    hidden = set(epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2]) if len(epochs) > EPOCHS_SHOWN else set()
+    for report in reports:
+        if report["epoch"] in hidden:
+            if report["epoch"] == min(hidden) and report["replicate"] == 0:
+                table.add_row("…")
+            continue
+        values = [quantity(name, report["metrics"].get(name)) for name in names]
+        table.add_row(str(report["epoch"]), str(report["replicate"]), *values, report["decision"])
+    return table
+
+
+def _rest(event: Mapping[str, Any]) -> str:
+    epoch = f" at epoch {event['epoch']}" if event.get("epoch") is not None else ""
+    return epoch + (f": {event['message']}" if event.get("message") else "")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
