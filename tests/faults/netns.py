@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-PREFIX = "10.219.77"
-BRIDGE_HOST = f"{PREFIX}.1"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -50,26 +47,33 @@ def missing() -> str | None:
     return None
 
 
-def ip(*arguments: str) -> None:
-    """Run `ip`; raise RuntimeError with what it says."""
+def free_prefix() -> str:
+    """Return the first three bytes of a network that this machine is not in: a killed test may have left one."""
+    used = ip("-4", "-o", "addr")
+    return next(prefix for prefix in (f"10.219.{n}" for n in range(1, 255)) if f" {prefix}." not in used)
+
+
+def ip(*arguments: str) -> str:
+    """Run `ip` and return what it prints; raise RuntimeError with what it says."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 @contextmanager
-def hosts(count: int) -> Iterator[list[Host]]:
-    """Yield so many hosts; this machine is reached from them, and reaches them, at BRIDGE_HOST. All is removed."""
-    own = secrets.token_hex(2)
+def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
+    """Yield this machine's address, as the hosts reach it, and so many hosts. All is removed in the end."""
+    own, prefix = secrets.token_hex(2), free_prefix()
     bridge = f"ab{own}"
-    made = [Host(name=f"ablate-{own}-{n}", address=f"{PREFIX}.{n + 2}", link=f"ab{own}v{n}") for n in range(count)]
+    made = [Host(name=f"ablate-{own}-{n}", address=f"{prefix}.{n + 2}", link=f"ab{own}v{n}") for n in range(count)]
     try:
         ip("link", "add", bridge, "type", "bridge")
-        ip("addr", "add", f"{BRIDGE_HOST}/24", "dev", bridge)
+        ip("addr", "add", f"{prefix}.1/24", "dev", bridge)
         ip("link", "set", bridge, "up")
         for host in made:
             _join(host, bridge)
-        yield made
+        yield f"{prefix}.1", made
     finally:
         for host in made:
             subprocess.run(["ip", "netns", "del", host.name], capture_output=True, check=False)

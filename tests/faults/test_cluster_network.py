@@ -22,8 +22,8 @@ TRIALS, EPOCHS = 20, 12
 def test_a_link_that_is_down_for_a_while_costs_each_trial_on_it_one_step_at_most(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    with netns.hosts(2) as hosts, cluster() as ray:
-        ray.add_head(host=netns.BRIDGE_HOST)
+    with netns.hosts(2) as (here, hosts), cluster() as ray:
+        ray.add_head(host=here)
         for host in hosts:
             ray.add_node(cpus=1, host=host.address, within=host.within)
         ray.wait()
