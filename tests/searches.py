@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ledgers import SHAPE, Clock
 
 from ablate.config import InputShape, ModelConfig, Size
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Hold, Ledger, TrialRecord
 from ablate.search import Search
 from ablate.study import Study
 from ablate.trial import Decision, Report, TrialConfig
@@ -120,3 +120,23 @@ def url_in(folder: Path) -> str:
 def parameters_of(configs: list[TrialConfig]) -> list[Mapping[str, Any]]:
     """Return what the sampler chose."""
     return [config.parameters for config in configs]
+
+
+@contextmanager
+def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, Hold, Ledger]]:
+    """Yield a search with its hold and ledger."""
+    clock = clock or Clock()
+    with Ledger.open(url_in(folder), clock=clock) as ledger, hold_of(study, ledger) as hold:
+        yield search_of(study, hold, ledger, clock=clock), hold, ledger
+
+
+def stored(folder: Path) -> list[TrialRecord]:
+    """Return the ledger's trials."""
+    with Ledger.open(url_in(folder)) as ledger:
+        return ledger.trials("s")
+
+
+def notes(folder: Path, kind: str) -> list[tuple[str | None, dict[str, Any]]]:
+    """Return the ledger's notes of one kind."""
+    with Ledger.open(url_in(folder)) as ledger:
+        return [(n.dataset, n.payload) for n in ledger.notes("s") if n.kind == kind]

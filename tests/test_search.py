@@ -1,64 +1,37 @@
-"""The search as executors see it: budgets, turns, ends of trials, confirmation, and going on after a crash."""
+"""The search as executors see it: budgets, turns, and going on after a crash."""
 
 from __future__ import annotations
 
-import math
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import moocore
-import numpy as np
 import pytest
 from ledgers import SHAPE, Clock
 from searches import (
     ONE,
     TWO,
-    accuracy,
     driving,
-    hold_of,
+    notes,
+    opened,
     report_at,
     run_all,
     run_trial,
-    search_of,
     size_of,
+    stored,
     study_of,
     url_in,
 )
 
-from ablate.errors import LedgerError, StaleDriverError
-from ablate.ledger import Hold, Ledger, TrialRecord
+from ablate.errors import LedgerError
+from ablate.ledger import Ledger
 from ablate.search import Search
-from ablate.search.confirmation import FrontMember, spread
-from ablate.study import Study
-from ablate.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig, TrialState
+from ablate.trial import Decision, Report, TrialConfig, TrialState
 
 BOTH = {"digits": {}, "mnist": {}}
-
-
-@contextmanager
-def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, Hold, Ledger]]:
-    """Yield a search with its hold and ledger."""
-    clock = clock or Clock()
-    with Ledger.open(url_in(folder), clock=clock) as ledger, hold_of(study, ledger) as hold:
-        yield search_of(study, hold, ledger, clock=clock), hold, ledger
-
-
-def stored(folder: Path) -> list[TrialRecord]:
-    """Return the ledger's trials."""
-    with Ledger.open(url_in(folder)) as ledger:
-        return ledger.trials("s")
-
-
-def notes(folder: Path, kind: str) -> list[tuple[str | None, dict[str, Any]]]:
-    """Return the ledger's notes of one kind."""
-    with Ledger.open(url_in(folder)) as ledger:
-        return [(n.dataset, n.payload) for n in ledger.notes("s") if n.kind == kind]
 
 
 def test_a_trial_is_committed_as_running_before_it_is_handed_out(tmp_path: Path) -> None:
@@ -240,297 +213,6 @@ def test_a_repeated_report_gets_the_decision_that_stands(tmp_path: Path) -> None
         assert search.report(good.key, report_at(good, 1, lambda c, e: 0.0)) is Decision.CONTINUE
         assert [(r.key, r.epoch) for r in ledger.reports("s")] == [(good.key, 1), (bad.key, 1)]
         assert search.counts() == {"digits": {TrialState.RUNNING: 1, TrialState.PRUNED: 1}}
-
-
-def test_a_diverged_replicate_fails_its_trial_and_the_study_goes_on(tmp_path: Path) -> None:
-    with driving(study_of(replicates=2, budget={"trials": 3}), url_in(tmp_path)) as search:
-        config = search.next_trial()
-        search.report(config.key, report_at(config, 1))
-        report = replace(report_at(config, 2), diverged=(False, True))
-        assert search.report(config.key, report) is Decision.STOP
-        assert len(run_all(search)) == 2
-        assert search.finished
-        assert config.key not in {m.config.key for m in search.front("digits")}
-    failed = stored(tmp_path)[0]
-    assert (failed.state, failed.error) == (TrialState.FAIL, "diverged at epoch 2 (seeds [1])")
-
-
-def test_an_objective_that_is_never_reported_is_named(tmp_path: Path) -> None:
-    objectives = [{"metric": "val_f1", "direction": "maximize"}]
-    with driving(study_of(objectives=objectives, budget={"trials": 1}), url_in(tmp_path)) as search:
-        run_all(search)
-    error = "no finite value of val_f1 in the last report (reported: train_loss, val_accuracy, val_loss)"
-    assert stored(tmp_path)[0].error == error
-
-
-def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:
-    study = study_of(budget={"trials": 2})
-    with driving(study, url_in(tmp_path)) as search:
-        config = search.next_trial()
-        for attempt in (1, 2):
-            search.fail(config.key, f"worker {attempt} died", retry=True)
-            assert stored(tmp_path)[0].state is TrialState.WAITING
-            assert search.next_trial() == config
-    with driving(study, url_in(tmp_path)) as search:
-        assert search.next_trial() == config
-        search.fail(config.key, "worker 3 died", retry=True)
-        search.fail(config.key, "again")
-        assert len(run_all(search)) == 1
-    failed = stored(tmp_path)[0]
-    assert (failed.state, failed.error) == (TrialState.FAIL, "worker 3 died (attempt 3 at epoch 0)")
-
-
-def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
-    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
-        config = search.next_trial()
-        for epoch in range(4):
-            for _ in range(2):
-                search.fail(config.key, "its node died", retry=True)
-                assert search.next_trial() == config
-            search.report(config.key, report_at(config, epoch + 1))
-    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
-        for _ in range(2):
-            assert search.next_trial() == config
-            search.fail(config.key, "its node died", retry=True)
-        assert search.next_trial() == config
-        search.fail(config.key, "its node died", retry=True)
-        assert search.finished
-    assert str(stored(tmp_path)[0].error) == "its node died (attempt 3 at epoch 4)"
-    assert [p["epoch"] for _, p in notes(tmp_path, "retried")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-
-
-def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
-    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, hold, _):
-        config = search.next_trial()
-        search.report(config.key, report_at(config, 1))
-        hold.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
-        hold.requeue(config.key)
-    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
-        assert search.next_trial() == config
-        search.fail(config.key, "died", retry=True)
-        assert search.next_trial() == config
-        search.fail(config.key, "died", retry=True)
-        assert search.finished
-
-
-def test_a_paused_trial_goes_on_and_is_never_given_up(tmp_path: Path) -> None:
-    study = study_of(budget={"trials": 1})
-    for _ in range(15):
-        with driving(study, url_in(tmp_path)) as search:
-            config = search.next_trial()
-            search.pause(config.key)
-            assert stored(tmp_path)[0].state is TrialState.WAITING
-    with driving(study, url_in(tmp_path)) as search:
-        run_trial(search, search.next_trial())
-        search.pause(config.key)
-        assert search.finished
-    assert [(t.state, t.attempt, t.error) for t in stored(tmp_path)] == [(TrialState.COMPLETE, 16, None)]
-    assert notes(tmp_path, "resumed") == notes(tmp_path, "retried") == []
-
-
-def test_a_trial_that_ends_its_driver_again_and_again_is_given_up(tmp_path: Path) -> None:
-    study = study_of(budget={"trials": 1})
-    handed = 0
-    for _ in range(14):
-        with driving(study, url_in(tmp_path)) as search:
-            handed += search.next_trial() is not None
-            over = search.finished
-    assert (handed, over) == (11, True)
-    assert "10 times at epoch 0" in str(stored(tmp_path)[0].error)
-
-
-def test_a_refused_commit_leaves_the_search_as_the_ledger_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = study_of(objectives=ONE, scheduler={"name": "asha"}, budget={"trials": 6})
-    with opened(study, tmp_path) as (search, hold, _):
-        good, bad = search.next_trial(), search.next_trial()
-        search.report(good.key, report_at(good, 1, lambda c, e: 0.9))
-        with monkeypatch.context() as broken:
-            broken.setattr(hold, "report", refuse)
-            with pytest.raises(LedgerError, match="disk full"):
-                search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1))
-            broken.setattr(hold, "add_trials", refuse)
-            with pytest.raises(LedgerError, match="disk full"):
-                search.next_trial()
-        assert search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1)) is Decision.STOP
-        assert search.next_trial().key.number == 2
-
-
-def refuse(*args: object, **kwargs: object) -> None:
-    """Stand in for a ledger that cannot write."""
-    raise LedgerError("disk full")
-
-
-def test_an_overtaken_driver_is_refused(tmp_path: Path) -> None:
-    study = study_of()
-    with opened(study, tmp_path) as (search, _, ledger):
-        config = search.next_trial()
-        with hold_of(study, ledger):
-            with pytest.raises(StaleDriverError, match="another driver took over"):
-                search.report(config.key, report_at(config, 1))
-            with pytest.raises(StaleDriverError, match="another driver took over"):
-                search.next_trial()
-
-
-def test_a_driver_that_was_overtaken_is_told_so_without_writing(tmp_path: Path) -> None:
-    study = study_of()
-    with opened(study, tmp_path) as (search, hold, ledger):
-        search.check()
-        with hold_of(study, ledger):
-            search.check()  # nobody has told it yet: asking costs no look at the ledger
-            with pytest.raises(StaleDriverError, match="another driver took over"):
-                hold.renew()
-            with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(epoch 1\)"):
-                search.check()
-
-
-def test_stop_hands_out_nothing_more_and_the_next_driver_goes_on(tmp_path: Path) -> None:
-    study = study_of(budget={"trials": 3})
-    with driving(study, url_in(tmp_path)) as search:
-        config = search.next_trial()
-        search.stop()
-        assert search.next_trial() is None
-        run_trial(search, config)
-        assert not search.finished
-    with driving(study, url_in(tmp_path)) as search:
-        assert len(run_all(search)) == 2
-        assert search.finished
-
-
-def front_by_definition(trials: list[TrialRecord], values: dict[int, tuple[float, float]]) -> set[int]:
-    """Return the numbers of COMPLETE search trials that moocore finds non-dominated."""
-    done = [t.key.number for t in trials if t.state is TrialState.COMPLETE and t.config.stage == "search"]
-    points = np.array([[-values[n][0], values[n][1]] for n in done])
-    return {n for n, keep in zip(done, moocore.is_nondominated(points), strict=True) if keep}
-
-
-def test_the_confirmed_front_is_that_of_the_finished_trials(tmp_path: Path) -> None:
-    study = study_of(scheduler={"name": "asha"}, budget={"trials": 25}, confirm={"replicates": 3})
-
-    def value(config: TrialConfig, epoch: int) -> float:
-        if config.key.number == 4 and config.stage == "search":
-            return math.nan if epoch == 9 else 0.999
-        return accuracy(config, 9) if epoch == 9 else 0.9 + accuracy(config, epoch) / 20  # stopped ones look best
-
-    with driving(study, url_in(tmp_path)) as search:
-        run_all(search, value)
-        assert search.finished
-        members = {m.config.key.number for m in search.front("digits")}
-    trials = stored(tmp_path)
-    assert {t.state for t in trials} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
-    values = {t.key.number: (accuracy(t.config, 9), float(t.params or 0)) for t in trials}
-    confirmed = [t for t in trials if t.config.stage == "confirm"]
-    assert members == {t.config.source for t in confirmed} == front_by_definition(trials, values)
-    assert [t.key.number for t in trials] == list(range(len(trials)))
-    for trial in confirmed:
-        source = trials[trial.config.source or 0].config
-        assert trial.config.seeds == tuple(CONFIRM_SEED_BASE + i for i in range(3))
-        assert not set(trial.config.seeds) & set(source.seeds)
-        assert (trial.config.model, trial.config.train) == (source.model, source.train)
-        assert (trial.state, trial.epochs_done) == (TrialState.COMPLETE, 9)
-    assert [p["trial"] for _, p in notes(tmp_path, "test_opened")] == [25]
-    assert [p for _, p in notes(tmp_path, "frozen")] == [
-        {"search_trials": 25, "confirmed": [t.config.source for t in confirmed]}
-    ]
-
-
-def test_a_broken_constraint_keeps_a_trial_off_the_front(tmp_path: Path) -> None:
-    study = study_of(objectives=ONE, constraints=["val_loss >= 0.6"], budget={"trials": 12})
-    with driving(study, url_in(tmp_path)) as search:
-        configs = run_all(search)
-        best = search.front("digits")
-    kept = {c.key: accuracy(c, 9) for c in configs if 1 - accuracy(c, 9) >= 0.6}
-    assert len(kept) < len(configs)
-    assert [(m.config.key, m.values) for m in best] == [(max(kept, key=kept.__getitem__), (max(kept.values()),))]
-
-
-class CrashError(Exception):
-    """Stands for kill -9 between two writes."""
-
-
-@pytest.mark.parametrize("survived", range(5))
-def test_confirmation_is_the_same_whichever_write_was_the_last(tmp_path: Path, survived: int) -> None:
-    study = study_of(budget={"trials": 4}, confirm={"replicates": 2})
-    (tmp_path / "calm").mkdir()
-    with driving(study, url_in(tmp_path / "calm")) as search:
-        run_all(search)
-    with opened(study, tmp_path) as (search, hold, _):
-        for _ in range(4):
-            run_trial(search, search.next_trial())
-        left = [survived]
-        for name in ("add_trials", "note", "start", "report"):
-            setattr(hold, name, dying(getattr(hold, name), left))
-        with pytest.raises(CrashError):
-            run_all(search)
-    with driving(study, url_in(tmp_path)) as search:
-        run_all(search)
-        assert search.finished
-
-    def facts(folder: Path) -> list[object]:
-        return [(t.config, t.state, t.epochs_done) for t in stored(folder)]
-
-    assert facts(tmp_path) == facts(tmp_path / "calm")
-    assert len(notes(tmp_path, "test_opened")) == 1
-    assert [p["search_trials"] for _, p in notes(tmp_path, "frozen")] == [4]
-
-
-def dying(write: Any, left: list[int]) -> Any:
-    """Return `write`, which raises instead once `left[0]` writes are done."""
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if left[0] == 0:
-            raise CrashError
-        left[0] -= 1
-        return write(*args, **kwargs)
-
-    return guarded
-
-
-def test_a_search_that_is_extended_confirms_only_what_is_new(tmp_path: Path) -> None:
-    with driving(study_of(budget={"trials": 4}, confirm={"replicates": 2}), url_in(tmp_path)) as search:
-        run_all(search)
-    before = stored(tmp_path)
-    with driving(study_of(budget={"trials": 12}, confirm={"replicates": 2}), url_in(tmp_path)) as search:
-        run_all(search)
-        assert search.finished
-        front = {m.config.key.number for m in search.front("digits")}
-    after = stored(tmp_path)
-    assert [t.config for t in after[: len(before)]] == [t.config for t in before]
-    assert sum(t.config.stage == "search" for t in after) == 12
-    sources = [t.config.source for t in after if t.config.stage == "confirm"]
-    assert len(sources) == len(set(sources))
-    assert front <= set(sources)
-    assert len(notes(tmp_path, "frozen")) == 2
-
-
-def test_confirmation_trials_are_never_stopped(tmp_path: Path) -> None:
-    study = study_of(objectives=ONE, scheduler={"name": "asha"}, budget={"trials": 5}, confirm={"replicates": 1})
-
-    def value(config: TrialConfig, epoch: int) -> float:
-        return 0.0 if config.stage == "confirm" else accuracy(config, epoch)
-
-    with driving(study, url_in(tmp_path)) as search:
-        run_all(search, value)
-    last = stored(tmp_path)[-1]
-    assert (last.config.stage, last.state, last.epochs_done) == ("confirm", TrialState.COMPLETE, 9)
-
-
-def test_without_a_finished_trial_there_is_nothing_to_confirm(tmp_path: Path) -> None:
-    with driving(study_of(budget={"trials": 2}, confirm={"replicates": 1}), url_in(tmp_path)) as search:
-        for _ in range(2):
-            search.fail(search.next_trial().key, "boom")
-        assert search.next_trial() is None
-        assert search.finished
-    assert notes(tmp_path, "frozen") == [("digits", {"search_trials": 2, "confirmed": []})]
-
-
-def test_top_spreads_over_the_front() -> None:
-    study = study_of()
-    config = TrialConfig.__new__(TrialConfig)
-    values = [(0.9, 1e6), (0.89, 9.9e5), (0.88, 9.8e5), (0.5, 1e4), (0.1, 1e2)]
-    members = [FrontMember(config=config, values=v) for v in values]
-    assert [m.values for m in spread(study, members, 3)] == [(0.9, 1e6), (0.5, 1e4), (0.1, 1e2)]
-    assert [m.values for m in spread(study, members, 1)] == [(0.9, 1e6)]
-    assert spread(study, members, None) == spread(study, members, 5) == tuple(members)
 
 
 def test_many_threads_share_one_search(tmp_path: Path) -> None:
