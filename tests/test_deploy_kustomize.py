@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_schemas import core_refusals, pods_of
+from cluster_schemas import pods_of
 from deployed import (
     DEPLOY,
-    FOREIGN,
     OVERLAYS,
     PARTS,
     WORKLOADS,
@@ -23,92 +22,23 @@ from deployed import (
     containers,
     make_secret,
     one,
-    pod,
     pod_of,
     references,
 )
+from deployment_rules import ENDS, NEEDED, NEEDED_OF, refused
 
 from ablate.errors import RequestError
-from ablate.kubernetes import ClusterRequest, faults, manifest, preflight
+from ablate.kubernetes import ClusterRequest, manifest, preflight
 from ablate.kubernetes.pods import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES
 from ablate.kubernetes.quantities import number
 
 EVERY = ("base", *OVERLAYS, *PARTS)
-CLUSTER_WIDE = ("Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass")
 
 
 def study(**changes: Any) -> ClusterRequest:
     """Return a request with the defaults of `ablate k8s render`, and `changes`."""
     fields: dict[str, Any] = {"name": "digits", "study_text": "study: digits\n", "image": "r/ablate:0.1.0", "gpus": 0}
     return ClusterRequest(**fields | changes)
-
-
-def refused(objects: Sequence[Plain]) -> list[str]:
-    """Return all that is wrong with what is deployed: schemas, rules, and what only a deployment can get wrong."""
-    found = [fault.render("rules") for fault in faults(objects)]
-    for each in objects:
-        place = f"{each['kind']}/{each['metadata']['name']}"
-        if each["kind"] in FOREIGN:
-            if each["apiVersion"] != FOREIGN[each["kind"]]:
-                found.append(f"{place}: is of {each['apiVersion']}")
-        else:
-            found += [f"{place}: {line}" for line in core_refusals(each)]
-        if each["kind"] == "Secret":
-            found.append(f"{place}: secrets are made by deploy/secret.sh")
-        if each["kind"] not in CLUSTER_WIDE and each["metadata"].get("namespace") != "ablate":
-            found.append(f"{place}: is in no namespace")
-        if each["kind"] == "Service" and each["spec"].get("type", "ClusterIP") != "ClusterIP":
-            found.append(f"{place}: is open to the world")
-        if each["kind"] in WORKLOADS:
-            if each["spec"]["template"]["spec"].get("automountServiceAccountToken") is not False:
-                found.append(f"{place}: has a token of the API server")
-            images = [container["image"] for container in containers([each])]
-            found += [
-                f"{place}: {image} has no version" for image in images if not re.search(r":(?!latest$)[^/]+$", image)
-            ]
-    if any(each["kind"] == "Namespace" for each in objects):
-        found += [f"{a} may speak to {b}" for a, b, port in FORBIDDEN if connects(objects, ENDS[a], ENDS[b], port)]
-    return found
-
-
-ENDS = {
-    "head": pod(component="head"),
-    "worker": pod(component="worker"),
-    "submitter": pod(component="submitter"),
-    "data": pod(component="data"),
-    "mlflow": pod(app="mlflow"),
-    "postgres": pod(app="postgres"),
-    "a pod of ours": pod(app="anything"),
-    "a pod elsewhere": pod("default", app="anything"),
-    "a pod elsewhere that calls itself head": pod("default", component="head"),
-    "the operator": pod("kuberay-system", part="kuberay-operator"),
-    "one that calls itself operator": pod("default", part="kuberay-operator"),
-    "Prometheus": pod("monitoring", app="prometheus"),
-    "the internet": End(address="93.184.216.34"),
-    "the node's metadata": End(address="169.254.169.254"),
-}
-FORBIDDEN = [
-    ("a pod elsewhere", "head", 8265), ("a pod elsewhere", "head", 6379), ("a pod elsewhere", "mlflow", 5000),
-    ("a pod elsewhere", "postgres", 5432), ("a pod elsewhere that calls itself head", "mlflow", 5000),
-    ("a pod elsewhere that calls itself head", "worker", 10001), ("one that calls itself operator", "head", 8265),
-    ("the operator", "head", 6379), ("the operator", "worker", 8265), ("the internet", "head", 8265),
-    ("the internet", "mlflow", 5000), ("Prometheus", "mlflow", 5000), ("Prometheus", "head", 8265),
-    ("a pod elsewhere", "a pod of ours", 80), ("a pod of ours", "the internet", 443),
-    ("a pod of ours", "head", 8265), ("a pod of ours", "postgres", 5432), ("worker", "mlflow", 5000),
-    ("worker", "postgres", 5432), ("submitter", "postgres", 5432), ("submitter", "the internet", 443),
-    ("postgres", "the internet", 443), ("worker", "the internet", 5432), ("head", "the internet", 22),
-    ("head", "the node's metadata", 80), ("worker", "the node's metadata", 443), ("mlflow", "the node's metadata", 443),
-]  # fmt: skip
-NEEDED = [
-    ("head", "worker", 10002), ("worker", "head", 6379), ("worker", "worker", 31234), ("submitter", "head", 8265),
-    ("head", "mlflow", 5000), ("the operator", "head", 8265), ("Prometheus", "head", METRICS_PORT),
-    ("Prometheus", "worker", 8080),
-]  # fmt: skip
-NEEDED_OF = {
-    "overlays/local": [("head", "postgres", 5432), ("mlflow", "postgres", 5432)],
-    "overlays/gpu": [("head", "the internet", 5432), ("head", "the internet", 443), ("worker", "the internet", 443),
-                     ("mlflow", "the internet", 5432), ("mlflow", "the internet", 443)],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", EVERY)
@@ -324,107 +254,3 @@ def test_mlflow_is_started_with_options_and_variables_that_it_has() -> None:
     assert path.startswith(auth["mountPath"])
     bucket = {entry["name"] for entry in container["env"]} & set(BUCKET_SECRETS)
     assert bucket == set(BUCKET_SECRETS)
-
-
-Mutation = Callable[[list[Plain]], object]
-
-
-def spec(objects: list[Plain], kind: str = "Deployment", name: str = "mlflow") -> Plain:
-    """Return the spec of a workload's pods."""
-    found: Plain = one(objects, kind, name)["spec"]["template"]["spec"]
-    return found
-
-
-def first(objects: list[Plain], kind: str = "Deployment", name: str = "mlflow") -> Plain:
-    """Return a workload's first container."""
-    found: Plain = spec(objects, kind, name)["containers"][0]
-    return found
-
-
-def policy(objects: list[Plain], name: str) -> Plain:
-    """Return the spec of a NetworkPolicy."""
-    found: Plain = one(objects, "NetworkPolicy", name)["spec"]
-    return found
-
-
-def without(objects: list[Plain], kind: str, name: str) -> None:
-    """Remove an object."""
-    objects.remove(one(objects, kind, name))
-
-
-SECRET = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": "s", "namespace": "ablate"},
-    "stringData": {"a": "b"},
-}
-EMPTY_SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ablate"}}
-MUTATIONS: dict[str, tuple[Mutation, str]] = {
-    "root": (lambda o: spec(o)["securityContext"].update(runAsUser=0), "runAsNonRoot"),
-    "root-database": (lambda o: spec(o, "StatefulSet", "postgres").pop("securityContext"), "runAsNonRoot"),
-    "privileged": (lambda o: first(o)["securityContext"].update(privileged=True), "privileged"),
-    "writable-root": (lambda o: first(o)["securityContext"].pop("readOnlyRootFilesystem"), "readOnlyRootFilesystem"),
-    "no-limits": (lambda o: first(o)["resources"].pop("limits"), "limits: must name cpu and memory"),
-    "no-requests": (lambda o: first(o, "StatefulSet", "postgres").pop("resources"), "requests: must name cpu"),
-    "host-path": (lambda o: spec(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}), "hostPath"),
-    "host-network": (lambda o: spec(o).update(hostNetwork=True), "hostNetwork"),
-    "mount-of-no-volume": (lambda o: spec(o)["volumes"].pop(), "is no volume of this pod"),
-    "secret-object": (lambda o: o.append(SECRET), "no secret may stand in a manifest"),
-    "secret-without-data": (lambda o: o.append(EMPTY_SECRET), "made by deploy/secret.sh"),
-    "password-in-sight": (
-        lambda o: first(o)["env"].append({"name": "MLFLOW_AUTH_ADMIN_PASSWORD", "value": "x"}), "from a Secret"),
-    "password-in-a-url": (
-        lambda o: first(o)["args"].append("--backend-store-uri=postgresql://a:b@c/d"), "hold no password"),
-    "password-in-settings": (
-        lambda o: one(o, "ConfigMap", "ablate")["data"].update(ABLATE_STORAGE="postgresql://a:b@c/d"), "place is a S"),
-    "image-latest": (lambda o: first(o).update(image="ablate:latest"), "ablate:latest has no version"),
-    "image-without-version": (lambda o: first(o).update(image="registry:5000/ablate"), "has no version"),
-    "open-service": (lambda o: one(o, "Service", "mlflow")["spec"].update(type="NodePort"), "open to the world"),
-    "token": (lambda o: spec(o).pop("automountServiceAccountToken"), "has a token of the API server"),
-    "no-namespace": (lambda o: one(o, "Service", "mlflow")["metadata"].pop("namespace"), "is in no namespace"),
-    "unknown-field": (lambda o: first(o).update(readiness={}), "'readiness' was unexpected"),
-    "unknown-field-of-a-policy": (lambda o: policy(o, "mlflow").update(policyType=["Ingress"]), "'policyType' was"),
-    "replicas-as-text": (lambda o: one(o, "Deployment", "mlflow")["spec"].update(replicas="1"), "is not of type"),
-    "probe-without-a-port": (lambda o: first(o)["readinessProbe"]["httpGet"].pop("port"), "'port' is a required"),
-    "no-denial": (lambda o: without(o, "NetworkPolicy", "deny-all"), "elsewhere may speak to a pod of ours"),
-    "denial-of-one-direction": (lambda o: policy(o, "deny-all")["policyTypes"].remove("Ingress"), "to a pod of ours"),
-    "mlflow-open-to-all-namespaces": (
-        lambda o: policy(o, "mlflow")["ingress"][0]["from"][0].update(namespaceSelector={}), "elsewhere may speak"),
-    "operator-from-anywhere": (
-        lambda o: policy(o, "operator-to-head")["ingress"][0]["from"][0].update(namespaceSelector={}),
-        "one that calls itself operator may speak to head"),
-    "operator-on-every-port": (
-        lambda o: policy(o, "operator-to-head")["ingress"][0].pop("ports"), "the operator may speak to head"),
-    "metrics-on-every-port": (lambda o: policy(o, "metrics")["ingress"][0].pop("ports"), "Prometheus may speak"),
-    "database-open-to-trials": (
-        lambda o: policy(o, "ray").update(egress=[{}]) or policy(o, "postgres").update(ingress=[{}]),
-        "worker may speak to postgres"),
-    "ray-open-to-all-namespaces": (
-        lambda o: policy(o, "ray").update(ingress=[{"from": [{"namespaceSelector": {}}]}]), "elsewhere may speak"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("mutate", "said"), MUTATIONS.values(), ids=MUTATIONS.keys())
-def test_a_deployment_with_one_fault_is_refused(mutate: Mutation, said: str) -> None:
-    objects = built("overlays/local")
-    mutate(objects)
-    assert any(re.search(said, line) for line in refused(objects)), refused(objects)
-
-
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        ({"cidr": "0.0.0.0/0"}, "mlflow may speak to the node's metadata"),
-        ({"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}, "mlflow may speak to the node's metadata"),
-    ],
-)
-def test_a_way_to_the_nodes_credentials_is_refused(block: Plain, said: str) -> None:
-    objects = built("overlays/gpu")
-    policy(objects, "mlflow-bucket-and-database")["egress"][0]["to"][0]["ipBlock"] = block
-    assert said in refused(objects)
-
-
-def test_another_version_of_kueue_is_noticed() -> None:
-    objects = built("kueue")
-    objects[0]["apiVersion"] = "kueue.x-k8s.io/v1alpha1"
-    assert any("is of kueue.x-k8s.io/v1alpha1" in line for line in refused(objects))
