@@ -16,9 +16,9 @@ import pytest
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import ClusterLostError, ResourceError
-from ablate.execution import lifeline
+from ablate.execution import cluster, lifeline
 from ablate.execution.bridge import Conductor, Halt
-from ablate.execution.cluster import connected, environment, plan
+from ablate.execution.cluster import Plan, awaited, connected, environment, plan
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.training import train
@@ -91,6 +91,50 @@ def test_impossible_requests_say_what_there_is_and_what_to_type(
 ) -> None:
     with pytest.raises(ResourceError, match=re.escape(message)):
         plan(nodes, gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=cpus)
+
+
+class Joining:
+    """Nodes that join one at a look."""
+
+    def __init__(self, *nodes: dict[str, float]) -> None:
+        self.nodes = nodes
+        self.looks = 0
+
+    def plan(self, gpus: int, per_trial: float = 1.0) -> Plan:
+        self.looks += 1
+        return plan(self.nodes[: self.looks], gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=None)
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only sleeping moves; the list of sleeps."""
+    sleeps: list[float] = []
+    monkeypatch.setattr(cluster, "time", Mock(monotonic=lambda: sum(sleeps), sleep=sleeps.append))
+    return sleeps
+
+
+def test_nodes_that_join_late_are_waited_for(slept: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    joining = Joining({}, {"CPU": 32.0, "GPU": 4.0}, {"CPU": 32.0, "GPU": 4.0}, {"CPU": 32.0, "GPU": 4.0})
+    checks: list[None] = []
+    assert awaited(lambda: joining.plan(8), seconds=60, check=lambda: checks.append(None)).slots == 8
+    assert (joining.looks, len(slept), len(checks)) == (3, 2, 3)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("--gpus 8: the cluster has 0 GPUs and 0 CPUs on 1 node.")
+    assert said.endswith("Waiting up to 60 s for more nodes to join.")
+
+
+def test_waiting_ends_with_what_there_is_and_never_begins_for_what_no_node_can_mend(slept: list[float]) -> None:
+    with pytest.raises(ResourceError, match="--gpus 8: the cluster has 4 GPUs"):
+        awaited(lambda: Joining(ONE_BOX[0] | {"GPU": 4.0}).plan(8), seconds=2.5, check=lambda: None)
+    assert sum(slept) == 2.5
+    slept.clear()
+    with pytest.raises(ResourceError, match=r"--gpus-per-trial 1\.5"):
+        awaited(lambda: Joining(*ONE_BOX).plan(8, 1.5), seconds=60, check=lambda: None)
+    with pytest.raises(ResourceError, match="--gpus 9"):
+        awaited(lambda: Joining(*ONE_BOX).plan(9), seconds=0, check=lambda: None)
+    with pytest.raises(InterruptedError):
+        awaited(lambda: Joining({}).plan(8), seconds=60, check=Mock(side_effect=[None, InterruptedError]))
+    assert slept == [1.0]
 
 
 @pytest.mark.parametrize(

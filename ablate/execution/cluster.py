@@ -7,7 +7,8 @@ import math
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +22,17 @@ from ablate.errors import ResourceError
 
 OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
 CONNECT_SECONDS = 10.0
+JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
 EPSILON = 1e-6
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
+
+
+logger = logging.getLogger("ablate")
+
+
+class TooFewError(ResourceError):
+    """The nodes that are there now hold no trial, or fewer GPUs than asked for; more may join."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +171,7 @@ def plan(
     here = f"the cluster has {_count(has_gpus, 'GPU')} and {_count(has_cpus, 'CPU')} on {_count(len(nodes), 'node')}"
     if gpus > has_gpus:
         some = f"--gpus {int(has_gpus)} to use those, or " if has_gpus >= 1 else ""
-        raise ResourceError(f"--gpus {gpus}: {here}. Type {some}--gpus 0 to train on CPUs.")
+        raise TooFewError(f"--gpus {gpus}: {here}. Type {some}--gpus 0 to train on CPUs.")
     share = gpus_per_trial if gpus else 0.0
     if gpus and not _possible_share(share):
         raise ResourceError(
@@ -172,7 +181,7 @@ def plan(
     wanted = _gpu_slots(gpus, share) if gpus else None
     if gpus and not (wanted and sum(on_gpus)):
         largest = max((int(node.get("GPU", 0)) for node in nodes), default=0)
-        raise ResourceError(
+        raise TooFewError(
             f"--gpus-per-trial {share:g}: {here}, and no trial can hold so many on one node within --gpus {gpus}. "
             f"Type --gpus-per-trial {min(largest, gpus)}."
         )
@@ -183,10 +192,30 @@ def plan(
     slots = slots_on(nodes, cpus=cpus, share=share, gpus=gpus)
     if slots < 1:
         largest_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
-        raise ResourceError(
+        raise TooFewError(
             f"--cpus-per-trial {cpus:g}: {here}, and no node holds one trial. Type --cpus-per-trial {largest_cpus:g}."
         )
     return Plan(slots=slots, cpus=cpus, gpus=share)
+
+
+def awaited(make: Callable[[], Plan], *, seconds: float, check: Callable[[], None]) -> Plan:
+    """Return the plan as soon as enough nodes have joined; raise TooFewError where they have not within `seconds`.
+
+    `check` is called meanwhile, and what it raises is passed on.
+    """
+    deadline, told = time.monotonic() + seconds, False
+    while True:
+        check()
+        try:
+            return make()
+        except TooFewError as error:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            if not told:
+                logger.warning("%s Waiting up to %.0f s for more nodes to join.", error, seconds)
+                told = True
+            time.sleep(min(1.0, left))
 
 
 def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float, gpus: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,18 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
-from ablate.execution.cluster import Plan, connected, environment, gcs_address, hushed, node_resources, plan, slots_on
+from ablate.execution.cluster import (
+    JOIN_SECONDS,
+    Plan,
+    awaited,
+    connected,
+    environment,
+    gcs_address,
+    hushed,
+    node_resources,
+    plan,
+    slots_on,
+)
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.lifeline import lifeline
@@ -57,13 +68,8 @@ class RayExecutor:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
         with Interruption(self.grace_seconds) as interruption, connected(self.address), lifeline(gcs_address()) as line:
             interruption.listen()
-            interruption.check()
-            held = plan(
-                node_resources(),
-                gpus=self.gpus,
-                gpus_per_trial=self.gpus_per_trial,
-                cpus_per_trial=self.cpus_per_trial,
-            )
+            patience = JOIN_SECONDS if self.address else 0.0
+            held = awaited(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
             conductor = Conductor(
                 search=search,
                 assign=lambda config: self._assignment(config, search.attempt(config.key), held),
@@ -74,6 +80,9 @@ class RayExecutor:
             )
             _tune(conductor, held)
             interruption.check()
+
+    def _plan(self, nodes: Sequence[Mapping[str, float]]) -> Plan:
+        return plan(nodes, gpus=self.gpus, gpus_per_trial=self.gpus_per_trial, cpus_per_trial=self.cpus_per_trial)
 
     def _assignment(self, config: TrialConfig, attempt: int, held: Plan) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
