@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -82,7 +83,7 @@ def search(
     with Ledger.open(settings.storage_url(study.name)) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
         executor = make_executor(settings, home, settings.checkpoint_root(study.name))
-        with _held(ledger, study, text, settings) as hold:
+        with resumption.when_free(partial(_held, ledger, study, text, settings), partial(_say, console)) as hold:
             write_study_file(text, home)
             found = resumption.find(ledger, study)
             if found is not None:

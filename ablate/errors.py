@@ -103,9 +103,17 @@ class LedgerDownError(LedgerError):
 
 
 class LedgerHeldError(LedgerError):
-    """Another live driver holds the study."""
+    """Another driver holds the study until `until` (UTC epoch seconds), unless it renews its lease.
+
+    `here` says that it was started where this process was and is alive; of one elsewhere nothing is known but that.
+    """
 
     exit_code = RESUMABLE
+
+    def __init__(self, message: str, *, until: float = 0.0, here: bool = False) -> None:
+        super().__init__(message)
+        self.until = until
+        self.here = here
 
 
 class StaleDriverError(LedgerError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ablate.errors import StudyMismatchError
-from ablate.ledger import Ledger, NoteRecord, ReportRecord, TrialRecord
+from ablate.errors import LedgerHeldError, StudyMismatchError
+from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
 from ablate.search import Return
 from ablate.search.spent import DRIVER_STARTED
 from ablate.study import Study
@@ -15,6 +16,7 @@ from ablate.study_file import difference, parse_study
 from ablate.trial import TrialKey, TrialState
 
 LISTED = 5  # trials named one by one
+LONGEST_WAIT = 90.0  # seconds for a lease to end: clocks may differ
 ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
 
 
@@ -34,6 +36,26 @@ class Found:
     begun: tuple[tuple[TrialKey, int], ...]
     last_at: float
     last_holder: str | None
+
+
+def when_free(ask: Callable[[], Hold], say: Callable[[str], None]) -> Hold:
+    """Return what `ask` returns, once the driver that holds the study has let its lease end; raise LedgerHeldError.
+
+    A driver elsewhere that was killed looks like one that lives, until it fails to renew: a retry on a new cluster
+    would be lost on it. One that renews, or lives on this machine, is refused at once.
+    """
+    began, until = time.time(), None
+    while True:
+        try:
+            return ask()
+        except LedgerHeldError as error:
+            if error.here or error.until != (until or error.until) or time.time() - began > LONGEST_WAIT:
+                raise
+            if until is None:
+                left = max(0.0, error.until - began)
+                say(f"{error}. It may be gone: waiting {left:.0f} s to see whether it renews.")
+            until = error.until
+        time.sleep(1.0)
 
 
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:

@@ -89,7 +89,8 @@ def claim(connection: Connection, wanted: Claim) -> Grant:
     if row["token"] == wanted.token:  # committed by an attempt whose acknowledgement was lost
         return Grant(study_id=found["id"], epoch=row["epoch"], revision=row["revision"])
     if not wanted.takeover and row["held_until"] is not None and row["held_until"] > wanted.now and not is_dead(row):
-        raise LedgerHeldError(_held(wanted.study, row))
+        here = row["place"] == wanted.process.place
+        raise LedgerHeldError(_held(wanted.study, row), until=float(row["held_until"]), here=here)
     epoch = row["epoch"] + 1
     connection.execute(update(lease_table).where(where).values(epoch=epoch, **_holder(wanted)))
     if (found["file"], found["fingerprint"]) != (wanted.file_text, wanted.fingerprint):
