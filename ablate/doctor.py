@@ -12,7 +12,7 @@ from uuid import uuid4
 from ablate import __version__
 from ablate.drive import check_data
 from ablate.errors import AblateError, RequestError
-from ablate.folder import below, open_folder
+from ablate.folder import below, one_line, open_folder, shown
 from ablate.ledger import Ledger
 from ablate.settings import Settings
 from ablate.study_file import load_study
@@ -59,16 +59,17 @@ def _ledger(settings: Settings) -> str:
 
 
 def _store(url: str) -> str:
-    name = f"doctor-{uuid4().hex}"
+    name, written = f"doctor-{uuid4().hex}", b"written"
     folder = open_folder(below(url, ".ablate"))
     try:
-        folder.write(name, b"written")
-        if folder.read(name) != b"written":
-            raise RequestError(f"{url}: what was written does not come back")
+        folder.write(name, written)
+        found = folder.read(name)
         folder.remove(name)
     except OSError as error:
-        raise RequestError(f"{url}: cannot be written and read: {error}") from error
-    return f"{url}: written, read and removed a file"
+        raise RequestError(f"{shown(url)}: cannot be written and read: {one_line(error)}") from error
+    if found != written:
+        raise RequestError(f"{shown(url)}: what was written does not come back")
+    return f"{shown(url)}: written, read and removed a file"
 
 
 def _study(file: Path, settings: Settings) -> str:

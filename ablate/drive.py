@@ -26,7 +26,7 @@ from ablate.errors import (
     did_you_mean,
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
-from ablate.folder import Place, copy_into, require_writable
+from ablate.folder import Place, copy_into, require_writable, shown
 from ablate.ledger import Hold, Ledger
 from ablate.metrics import served
 from ablate.models import measure
@@ -221,7 +221,7 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
             copy_into(settings.checkpoint_root(study.name), written)
         except OSError as error:
             raise CheckpointDownError(
-                f"--store {settings.store}: the report cannot be written there: {error}"
+                f"--store {shown(settings.store)}: the report cannot be written there: {error}"
             ) from error
 
 

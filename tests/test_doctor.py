@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from postgres import PASSWORD, PostgresServer
 
+from ablate import doctor, drive
 from ablate.doctor import examine
+from ablate.errors import CheckpointDownError
 from ablate.ledger import Ledger
 from ablate.settings import Settings
 
@@ -69,3 +72,59 @@ def test_a_faulty_study_is_a_fault(text: str, tmp_path: Path) -> None:
     good, seen = findings(tmp_path / "small.yaml", runs_dir=tmp_path)["study"]
     assert not good
     assert "small.yaml:" in seen
+
+
+STORE = "s3://AKIAME:hunter2@bucket/prefix?session_token=tr0ub4dor"
+
+
+class OneFile:
+    """A store that hands out what it got, or what it was told to, or fails."""
+
+    def __init__(self, *, returned: bytes | None = None, error: str = "") -> None:
+        self.files: dict[str, bytes] = {}
+        self.returned, self.error = returned, error
+
+    def write(self, name: str, content: bytes) -> None:
+        if self.error:
+            raise OSError(self.error)
+        self.files[name] = content
+
+    def read(self, name: str) -> bytes:
+        return self.files[name] if self.returned is None else self.returned
+
+    def remove(self, name: str) -> None:
+        del self.files[name]
+
+
+@pytest.mark.parametrize(
+    ("folder", "good", "said"),
+    [
+        (OneFile(), True, "s3://bucket/prefix: written, read and removed a file"),
+        (OneFile(returned=b""), False, "s3://bucket/prefix: what was written does not come back"),
+        (OneFile(returned=b"writteN"), False, "s3://bucket/prefix: what was written does not come back"),
+        (OneFile(error="no such\nbucket"), False, "s3://bucket/prefix: cannot be written and read: no such bucket"),
+    ],
+    ids=["sound", "returns-nothing", "returns-other-bytes", "fails"],
+)
+def test_a_store_is_written_read_back_and_named_without_its_credentials(
+    folder: OneFile, good: bool, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "open_folder", lambda _: folder)
+    found = findings(runs_dir=tmp_path, store=STORE)
+    assert found["store"] == (good, said)
+    assert folder.files == {}, "nothing stays"
+
+
+def test_a_report_that_a_store_does_not_take_is_said_without_the_store_s_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("no such bucket")
+
+    monkeypatch.setattr(drive, "copy_into", fails)
+    tracker = SimpleNamespace(log_models=lambda *_, **__: None, log_artifacts=lambda _: None)
+    engine = SimpleNamespace(study=SimpleNamespace(name="small", confirm=None, labels=()))
+    settings = Settings(runs_dir=tmp_path, store=STORE)
+    with pytest.raises(CheckpointDownError) as refused:
+        drive._publish(tracker, SimpleNamespace(), engine, tmp_path, settings)  # type: ignore[arg-type]
+    assert str(refused.value) == "--store s3://bucket/prefix: the report cannot be written there: no such bucket"
