@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from ablate import cli_options as options
 from ablate.cli_options import RUNS
 from ablate.errors import RequestError, StudyFailedError
-from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, rendered
+from ablate.kubernetes import ClusterRequest, Command, entrypoint, holds_password, preflight, rendered
 from ablate.settings import Settings
 from ablate.study_file import parse_study, study_text
 
@@ -65,7 +66,8 @@ def submit(
     from ablate.execution.jobs import submit as start
 
     text, name, command = _study(file, scale, only)
-    words = ["ablate", command, "study.yaml", "--address", "auto", "--gpus", str(gpus), *_checked(further)]
+    _refuse_passwords(further or ())
+    words = ["ablate", command, "study.yaml", "--address", "auto", "--gpus", str(gpus), *(further or ())]
     job = start(address, Job(name=name, study_text=text, words=tuple(words)))
     console.print(f"Submitted {job}", highlight=False, soft_wrap=True)
     if detach:
@@ -108,7 +110,7 @@ def render(
         name=name or study, study_text=text, image=image, gpus=gpus, gpus_per_node=gpus_per_node,
         gpus_per_trial=gpus_per_trial, nodes=nodes, cpus=cpus, memory=memory, command=command, namespace=namespace,
         secret=secret, data_claim=data_claim or None, runs_claim=runs_claim, queue=queue, spot=spot, retries=retries,
-        arguments=tuple(_checked(further)),
+        arguments=tuple(further or ()),
     )  # fmt: skip
     _parse(context, entrypoint(request))
     if check:
@@ -161,13 +163,9 @@ def _parse(context: typer.Context, command: str) -> None:
     commands.commands[name].make_context(name, words, parent=root)
 
 
-def _checked(further: list[str] | None) -> list[str]:
-    """Return the further options; raise RequestError where one of them holds a password."""
-    for word in further or []:
-        credentials, at, _ = word.partition("://")[2].rpartition("@")
-        if at and ":" in credentials:
-            raise RequestError(
-                "an option holds a password, which would stand in the job's description for all to read. Set"
-                " ABLATE_STORAGE where the cluster's processes start (on Kubernetes: in the Secret)."
-            )
-    return further or []
+def _refuse_passwords(words: Sequence[str]) -> None:
+    if any(map(holds_password, words)):
+        raise RequestError(
+            "an option holds a password, which would stand in the job's description for all to read. Set"
+            " ABLATE_STORAGE where the cluster's processes start (on Kubernetes: in the Secret)."
+        )

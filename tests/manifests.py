@@ -13,6 +13,23 @@ from ablate.study_file import study_text
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEARCH = study_text(REPOSITORY / "search_spaces/digits.yaml")
 COMPARE = study_text(REPOSITORY / "search_spaces/fashion_mnist.yaml", scale=0.02)
+PASSWORDS = (
+    "postgresql+psycopg://ada:tr0ub4dor@db/ablate",
+    "--storage=postgresql+psycopg://ada:tr0ub4dor@db:5432/ablate?sslmode=require",
+    "--tracking-uri=http://:tr0ub4dor@mlflow",
+    "s3://bucket?secret_key=tr0ub4dor",
+    "postgresql://db/ablate?user=ada&password=tr0ub4dor",
+    "s3://AKIAME:wJalr/tr0ub4dor/x@bucket",
+    "postgresql://ada@org:tr0ub4dor@db/ablate",
+    "postgresql://ada:tr0ub4dor:7@db/ablate",
+)
+HARMLESS = (
+    "postgresql+psycopg://ada@db.internal:5432/ablate?sslmode=require",
+    "http://mlflow:5000/of/ada@example.org",
+    "https://example.org/?seen=12:30",
+    "s3://bucket/ada@org/x",
+    "registry:5000/ablate@sha256:0",
+)
 
 
 def request(**changes: Any) -> ClusterRequest:

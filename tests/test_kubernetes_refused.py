@@ -12,19 +12,14 @@ import yaml
 from cluster_schemas import CRDS, Plain, core_refusals, crd_refusals, needs_crds, refusals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from manifests import SEARCH, container, head, job, request, worker
+from manifests import HARMLESS, PASSWORDS, SEARCH, container, head, job, request, worker
+from typer.main import get_command
 
+from ablate import cli
 from ablate.errors import RequestError
-from ablate.kubernetes import ClusterRequest, faults, manifest, rendered
+from ablate.kubernetes import ClusterRequest, faults, holds_password, manifest, rendered
+from ablate.kubernetes.arguments import TAKEN
 from ablate.kubernetes.request import proposal
-
-PASSWORDS = (
-    "postgresql+psycopg://ada:tr0ub4dor@db/ablate",
-    "--storage=postgresql+psycopg://ada:tr0ub4dor@db:5432/ablate?sslmode=require",
-    "--tracking-uri=http://:tr0ub4dor@mlflow",
-    "s3://bucket?secret_key=tr0ub4dor",
-    "postgresql://db/ablate?user=ada&password=tr0ub4dor",
-)
 
 
 @pytest.mark.parametrize("word", PASSWORDS)
@@ -37,10 +32,31 @@ def test_a_password_among_further_options_is_refused_and_not_repeated(word: str)
     assert "tr0ub4dor" not in str(refused.value)
 
 
-@pytest.mark.parametrize("option", ["--storage", "--takeover", "--gpus=4", "--address", "--runs-dir", "--grace"])
+@pytest.mark.parametrize("word", HARMLESS)
+def test_an_address_without_a_password_is_none(word: str) -> None:
+    assert not holds_password(word)
+    assert request(study_text=f"{SEARCH}\n# {word}\n")
+
+
+@pytest.mark.parametrize("option", TAKEN)
 def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> None:
-    with pytest.raises(RequestError, match=f"{option.partition('=')[0]}.*is not for this place"):
-        request(arguments=(option,))
+    for words in ((option,), (option, "4"), (f"{option}=4",)):
+        with pytest.raises(RequestError, match=f"{option}'.*is not for this place"):
+            request(arguments=words)
+
+
+@pytest.mark.parametrize(
+    ("name", "free"),
+    [
+        ("search", {"--cpus-per-trial", "--tracker", "--extend", "--deterministic"}),
+        ("compare", {"--cpus-per-trial", "--tracker", "--extend", "--scale", "--dataset"}),
+    ],
+)
+def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:
+    command = get_command(cli.app).commands[name]  # type: ignore[attr-defined]
+    options = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    assert options - free == set(TAKEN)
+    assert free <= options
 
 
 @pytest.mark.parametrize("word", ["a b", "a;b", "$HOME", "s3://b?x=1&y=2", "it's", "a\nb", "", "`id`", "*"])

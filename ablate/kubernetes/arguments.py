@@ -10,7 +10,8 @@ from ablate.errors import Fault
 # The submitter's shell splits the entrypoint, `ray job submit` joins the words as Windows would, and the head's shell
 # splits them again: only words that need no quotes arrive as they were written.
 PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
-PASSWORD_IN_URL = re.compile(r"://[^/\s:@]{0,256}:[^/\s@]{1,256}@")
+# What stands between `:` and `@`, as SQLAlchemy reads it: `/` may be in it, unless it follows a port.
+PASSWORD_IN_URL = re.compile(r"://[^/\s:]{0,256}:(?![0-9]{1,5}/)[^\s@]{1,256}@")
 PASSWORD_IN_QUERY = re.compile(r"[?&;](password|sslpassword|passfile|secret_key|session_token|access_key)=", re.I)
 
 TAKEN = {
