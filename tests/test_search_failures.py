@@ -57,6 +57,7 @@ def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:
         assert search.next_trial() == config
         search.fail(config.key, "worker 3 died", retry=True)
         search.fail(config.key, "again")
+        assert len(notes(tmp_path, "failed")) == 1
         assert len(run_all(search)) == 1
     failed = stored(tmp_path)[0]
     assert (failed.state, failed.error) == (TrialState.FAIL, "worker 3 died (attempt 3 at epoch 0)")
@@ -135,6 +136,19 @@ def test_a_refused_commit_leaves_the_search_as_the_ledger_is(tmp_path: Path, mon
                 search.next_trial()
         assert search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1)) is Decision.STOP
         assert search.next_trial().key.number == 2
+
+
+def test_a_trial_that_was_put_back_is_not_forgotten_when_a_commit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(study_of(budget={"trials": 2}), tmp_path) as (search, hold, _):
+        back, other = search.next_trial(), search.next_trial()
+        search.fail(back.key, "its node died", retry=True)
+        with monkeypatch.context() as broken:
+            broken.setattr(hold, "report", refuse)
+            with pytest.raises(LedgerError, match="disk full"):
+                search.report(other.key, report_at(other, 1))
+        assert search.next_trial() == back
 
 
 def refuse(*args: object, **kwargs: object) -> None:

@@ -75,3 +75,19 @@ def test_an_absent_or_ambiguous_trial_is_refused_with_what_there_is(told: Path) 
         story("faked", Settings(runs_dir=told), number=9)
     with pytest.raises(RequestError, match=r"has no data set 'digit'\. Did you mean 'digits'"):
         story("faked", Settings(runs_dir=told), number=0, dataset="digit")
+
+
+def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_path: Path) -> None:
+    home = tmp_path / "faked"
+    home.mkdir()
+    with witness.searching(home, 2, datasets=("one", "two")) as search:
+        configs = [config for _ in range(2) if (config := search.next_trial())]
+        assert [(c.key.dataset, c.key.number) for c in configs] == [("one", 0), ("two", 0)]
+        search.fail(configs[0].key, "ValueError: no")
+        search.report(configs[1].key, fakes.report(configs[1], 1))
+    settings = Settings(runs_dir=tmp_path)
+    one, two = (story("faked", settings, number=0, dataset=name) for name in ("one", "two"))
+    assert (one["state"], len(one["events"]), one["reports"]) == ("FAIL", 1, [])
+    assert (two["error"], two["events"], len(two["reports"])) == (None, [], 1)
+    with pytest.raises(RequestError, match=r"several data sets have one\. Type --dataset to say which: one, two"):
+        story("faked", settings, number=0)

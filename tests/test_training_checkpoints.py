@@ -160,8 +160,12 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         (trial(model=ModelConfig(width=12, depth=1, mlp=8)), "model"),
         (trial(seeds=(3, 5)), "seeds"),
         (trial(train=trial().train.model_copy(update={"weight_decay": 0.5})), "train"),
+        (trial(stage="confirm"), "stage"),
+        (trial(study_seed=8), "study_seed"),
+        (trial(protocol="paper"), "protocol"),
+        (trial(task=trial().task.model_copy(update={"train_limit": 99})), "task"),
     ],
-    ids=["model", "seeds", "train"],
+    ids=["model", "seeds", "train", "stage", "study_seed", "protocol", "task"],
 )
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path, other: TrialConfig, field: str) -> None:
     next(train(trial(), checkpoints=tmp_path))

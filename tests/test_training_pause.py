@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -280,9 +281,16 @@ def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, m
 
         with pytest.raises(KeyboardInterrupt):
             list(train(config, checkpoints=tmp_path / str(at), pause=killed))
+        written.clear()
         went_on = list(train(config, checkpoints=tmp_path / str(at), attempt=2))
+        steps = [STEPS * epoch + step for epoch, step in written]
+        assert all(later - earlier <= 3 for earlier, later in pairwise(steps)), "30 s at most, in this life as well"
         assert [(said(r), r.wall_seconds) for r in went_on] == [(said(r), r.wall_seconds) for r in whole]
         assert weights(tmp_path / str(at), config) == weights(tmp_path / "whole", config)
+
+
+def test_a_kill_costs_five_minutes_of_training_at_most() -> None:
+    assert course.CHECKPOINT_SECONDS == 300
 
 
 def test_half_an_epoch_without_its_means_or_generators_is_said(tmp_path: Path) -> None:

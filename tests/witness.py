@@ -17,7 +17,7 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey
 
 STUDY = """\
 study: faked
-datasets: {digits: {patch: 4}}
+datasets: {%(datasets)s}
 model: {width: 8, depth: 1, mlp: none}
 training: {epochs: %(epochs)d, learning_rate: {float: [1.0e-4, 1.0e-1], log: true}}
 objectives: [{metric: val_loss, direction: minimize}]
@@ -50,13 +50,20 @@ class WatchedSearch(Search):
 
 @contextmanager
 def searching(
-    home: Path, trials: int, *, epochs: int = 3, stops: Sequence[tuple[int, int]] = (), confirm: int = 0
+    home: Path,
+    trials: int,
+    *,
+    epochs: int = 3,
+    stops: Sequence[tuple[int, int]] = (),
+    confirm: int = 0,
+    datasets: Sequence[str] = ("digits",),
 ) -> Iterator[WatchedSearch]:
     """Hold a study of so many trials in `home/ledger.sqlite`.
 
     `stops` are the (trial, epoch) at which the scheduler stops; the front gets `confirm` fresh seeds.
     """
-    text = STUDY % {"epochs": epochs, "trials": trials, "stops": [list(stop) for stop in stops]}
+    sets = ", ".join(f"{name}: {{task: digits, patch: 4}}" for name in datasets)
+    text = STUDY % {"datasets": sets, "epochs": epochs, "trials": trials, "stops": [list(stop) for stop in stops]}
     study = parse_study(text + (f"confirm: {{replicates: {confirm}}}\n" if confirm else "confirm: null\n"))
     claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "test"}
     with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger, ledger.hold(study.name, **claim) as hold:

@@ -56,7 +56,6 @@ def _run_trial(
         while going:
             with interruption.breakable():
                 outcome = advance(reports)
-            search.check()
             going = commit(search, assignment, outcome)
             on_event()
             if going and interruption.arrived:

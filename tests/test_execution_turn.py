@@ -1,0 +1,133 @@
+"""Between two events of Ray Tune: a lost study is left, a signal pauses, and nobody waits longer than the grace."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from ray.tune.experiment import Trial
+
+from ablate.drive import make_executor
+from ablate.errors import ClusterLostError, StaleDriverError
+from ablate.execution import RayExecutor, bridge, ray_tune
+from ablate.execution.bridge import Conductor
+from ablate.execution.cluster import JOIN_SECONDS
+from ablate.execution.interruption import Interruption
+from ablate.settings import Settings
+
+
+class Stage:
+    """A conductor with one trial that runs and one that waits for its actor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        monkeypatch.setattr(bridge, "request_pause", self.asked.append)
+        self.search, self.answers = Mock(), Mock()
+        self.interruption = Interruption(grace_seconds=20.0)
+        self.clock = 100.0
+        monkeypatch.setattr("ablate.execution.interruption.time.monotonic", lambda: self.clock)
+        self.conductor = Conductor(
+            search=self.search,
+            assign=lambda config: Mock(config=config),
+            on_event=lambda: None,
+            interruption=self.interruption,
+            slots=lambda: 2,
+            answers=self.answers,
+        )
+        self.statuses = {"runs": Trial.RUNNING, "waits": Trial.PENDING}
+        for name in self.statuses:
+            self.search.next_trial.return_value = Mock(key=name)
+            self.conductor.suggest(name)
+
+    def turn(self) -> None:
+        trials = [Mock(trial_id=name, status=status) for name, status in self.statuses.items()]
+        self.conductor.turn(Mock(get_trials=lambda: trials))
+
+    def paused(self) -> list[str]:
+        return [call.args[0] for call in self.search.pause.call_args_list]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    made = Stage(monkeypatch)
+    with made.interruption:
+        yield made
+
+
+def test_a_signal_asks_once_and_waits_for_trials_that_run(stage: Stage) -> None:
+    stage.turn()
+    assert stage.asked == []
+    signal.raise_signal(signal.SIGTERM)
+    stage.clock += 19.0
+    stage.turn()
+    stage.turn()
+    assert len(stage.asked) == 1
+    assert stage.paused() == []
+    assert stage.conductor.suggest("another") is None
+    stage.conductor.ended("runs")
+    with pytest.raises(KeyboardInterrupt) as left:
+        stage.turn()
+    assert left.value.args == (signal.SIGTERM,)
+    assert stage.paused() == ["waits"], "it has nothing to write"
+
+
+def test_the_end_of_the_grace_is_not_waited_past_for_a_trial_that_does_not_pause(stage: Stage) -> None:
+    signal.raise_signal(signal.SIGTERM)
+    stage.turn()
+    stage.clock += 20.5
+    with pytest.raises(KeyboardInterrupt):
+        stage.turn()
+    assert stage.paused() == ["waits"], "the other one has written nothing: it is resumed as one that was killed"
+
+
+def test_a_second_signal_ends_the_grace(stage: Stage) -> None:
+    signal.raise_signal(signal.SIGINT)
+    stage.turn()
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        stage.turn()
+
+
+@pytest.mark.parametrize(
+    ("part", "error"), [("search", StaleDriverError("another driver")), ("answers", ClusterLostError("no answer"))]
+)
+def test_a_study_or_a_cluster_that_was_lost_is_left_between_two_reports(
+    stage: Stage, part: str, error: Exception
+) -> None:
+    (stage.search.check if part == "search" else stage.answers).side_effect = error
+    with pytest.raises(type(error)):
+        stage.turn()
+
+
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_the_grace_that_was_asked_for_reaches_the_executor(executor: str, tmp_path: Path) -> None:
+    settings = Settings(runs_dir=tmp_path, executor=executor, device="cpu", grace_seconds=3.5)
+    made: Any = make_executor(settings, tmp_path, tmp_path)
+    assert made.grace_seconds == 3.5
+
+
+@pytest.mark.parametrize(("address", "seconds"), [("head:6379", JOIN_SECONDS), (None, 0.0)])
+def test_only_a_cluster_elsewhere_is_waited_for(
+    address: str | None, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def awaited(make: object, *, seconds: float, check: object) -> None:
+        waits.append(seconds)
+        raise StopIteration
+
+    @contextmanager
+    def lifeline(_: str) -> Iterator[Mock]:
+        yield Mock()
+
+    fakes = {"awaited": awaited, "lifeline": lifeline, "connected": nullcontext, "gcs_address": lambda: "head:6379"}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(ray_tune, name, fake)
+    with pytest.raises(StopIteration):
+        RayExecutor(home=tmp_path, address=address).run(Mock(), on_event=lambda: None)
+    assert waits == [seconds]
