@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from ablate import cli
 from ablate.kubernetes import ClusterRequest, entrypoint, manifest, rendered
-from ablate.kubernetes.pods import BUCKET_SECRETS, DRIVER_SECRETS, STOP
+from ablate.kubernetes.pods import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
 
 
 @pytest.fixture(params=REQUESTS.values(), ids=REQUESTS.keys())
@@ -111,6 +111,62 @@ def test_the_budget_protects_the_head_and_nothing_else(good: ClusterRequest) -> 
     wanted = budget["spec"]["selector"]["matchLabels"].items()
     chosen = [pod for pod in pods_of(objects[-1]) if wanted <= pod["metadata"]["labels"].items()]
     assert [pod["spec"]["containers"][0]["name"] for pod in chosen] == ["ray-head"]
+    assert budget["spec"]["minAvailable"] == 1
+
+
+def test_an_autoscaler_leaves_the_head_s_node_alone_and_may_take_a_worker_s(good: ClusterRequest) -> None:
+    assert head(manifest(good))["template"]["metadata"]["annotations"] == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+    assert "annotations" not in worker(manifest(good))["template"]["metadata"]
+
+
+def test_a_worker_that_is_taken_away_stops_ray_within_its_time(good: ClusterRequest) -> None:
+    hook = container(worker(manifest(good)))["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["/bin/sh", "-c", "ray stop --grace-period 3"]
+
+
+def test_data_are_read_and_never_written(good: ClusterRequest) -> None:
+    objects = manifest(good)
+    for spec in (group["template"]["spec"] for group in (head(objects), worker(objects))):
+        claims = [each["persistentVolumeClaim"] for each in spec["volumes"] if each["name"] == "data"]
+        wanted = {"claimName": good.data_claim, "readOnly": True}
+        assert claims == ([wanted] if good.data_claim else [])
+        for each in [*spec["containers"], *spec.get("initContainers", [])]:
+            mounts = [mount for mount in each["volumeMounts"] if mount["name"] == "data"]
+            assert mounts == ([{"name": "data", "mountPath": "/data", "readOnly": True}] if good.data_claim else [])
+
+
+def test_a_job_that_does_not_come_up_ends_and_its_submitter_is_tried_again(good: ClusterRequest) -> None:
+    spec = job(manifest(good))
+    assert spec["preRunningDeadlineSeconds"] == 3600
+    assert spec["submitterConfig"] == {"backoffLimit": 2}
+
+
+def test_the_submitter_knows_no_place_and_mounts_nothing_but_a_scratch_folder(good: ClusterRequest) -> None:
+    spec = job(manifest(good))["submitterPodTemplate"]["spec"]
+    (found,) = spec["containers"]
+    assert found["env"] == [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}]
+    assert found["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}]
+
+
+@pytest.mark.parametrize("code", [0, 2, None], ids=["sound", "a-fault", "no-ablate"])
+def test_the_head_starts_only_where_the_doctor_has_looked_at_the_study_and_found_no_fault(
+    code: int | None, good: ClusterRequest, tmp_path: Path
+) -> None:
+    """The init container's command as written, with an `ablate` that ends with `code`."""
+    (doctor,) = head(manifest(good))["template"]["spec"]["initContainers"]
+    if code is not None:
+        (tmp_path / "ablate").write_text(f'#!/bin/sh\necho "ablate $*"\nexit {code}\n')
+        (tmp_path / "ablate").chmod(0o755)
+    done = subprocess.run(
+        doctor["command"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == (2 if code is None else code)
+    asked = "ablate doctor /study/study.yaml --runs-dir /runs"
+    assert done.stdout == f"{NO_ABLATE if code is None else asked}\n"
 
 
 def test_the_head_keeps_off_spot_nodes_and_workers_seek_them() -> None:
@@ -168,7 +224,8 @@ time.sleep(60)
 """
 
 
-def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["search", "compare"])
+def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: str, tmp_path: Path) -> None:
     """The hook as written, among processes of its own: it looks for drivers by name, and others may run here."""
     own = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if not shutil.which("unshare") or subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
@@ -179,8 +236,9 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(tmp_path: P
     (binaries / "ray").write_text(f'#!/bin/sh\necho "ray $*" >> {tmp_path}/said\n')
     (binaries / "ray").chmod(0o755)
     (tmp_path / "hook").write_text(STOP)
-    script = textwrap.dedent(f"""
-        {sys.executable} {binaries}/ablate search /study/study.yaml >> {tmp_path}/said & driver=$!
+    script = tmp_path / "script"
+    text = textwrap.dedent(f"""
+        {sys.executable} {binaries}/ablate {command} /study/study.yaml >> {tmp_path}/said & driver=$!
         sleep 30 & other=$!
         until grep -q 'at work' {tmp_path}/said; do sleep 0.1; done
         /bin/sh -c "$(cat {tmp_path}/hook)"
@@ -189,10 +247,9 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(tmp_path: P
         kill $other
     """)
     environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
-    (tmp_path / "script").write_text(script)
-    command = [*own, "/bin/sh", str(tmp_path / "script")]
+    script.write_text(text)
     started = time.monotonic()
-    subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True)
+    subprocess.run([*own, "/bin/sh", str(script)], env=environment, timeout=60, check=False, capture_output=True)
     assert (tmp_path / "said").read_text().splitlines() == [
         "at work", "paused", "ended", "ray stop --grace-period 3", "driver 75", "other at work",
     ]  # fmt: skip
