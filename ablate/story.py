@@ -19,6 +19,7 @@ from ablate.settings import Settings
 from ablate.study_file import parse_study
 from ablate.trial import checkpoint_folder
 
+TEST = "test_"
 EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
 
 
@@ -74,7 +75,10 @@ def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     if found["mlflow_run"]:
         yield Text(f"MLflow run: {found['mlflow_run']}")
     if found["reports"]:
+        yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
         yield _epochs(found["reports"])
+        if tested := _test(found["reports"]):
+            yield Text(f"On the test split: {tested}")
     for event in found["events"]:
         yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
         if event.get("detail"):
@@ -84,21 +88,36 @@ def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a line for each epoch and replicate; the middle of a long trial is left out."""
-    names = sorted({name for report in reports for name in report["metrics"]})
-    table = Table(box=None, pad_edge=False)
-    for name in ("epoch", "replicate", *names, "decision"):
-        table.add_column(name.replace("_", " "), justify="right")
-    epochs = sorted({report["epoch"] for report in reports})
-    hidden = set(epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2]) if len(epochs) > EPOCHS_SHOWN else set()
+    """Return a line of means for each epoch; the middle of a long trial is left out."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
-        if report["epoch"] in hidden:
-            if report["epoch"] == min(hidden) and report["replicate"] == 0:
-                table.add_row("…")
-            continue
-        values = [quantity(name, report["metrics"].get(name)) for name in names]
-        table.add_row(str(report["epoch"]), str(report["replicate"]), *values, report["decision"])
+        by_epoch.setdefault(report["epoch"], []).append(report)
+    names = sorted({name for report in reports for name in report["metrics"] if not name.startswith(TEST)})
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in ("epoch", *names, "decision"):
+        table.add_column(name.replace("_", " "), justify="right")
+    shown_epochs = sorted(by_epoch)
+    hidden = shown_epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2] if len(by_epoch) > EPOCHS_SHOWN else []
+    for epoch in shown_epochs:
+        if epoch in hidden[:1]:
+            table.add_row("…")
+        if epoch not in hidden:
+            values = [quantity(name, _mean(by_epoch[epoch], name)) for name in names]
+            table.add_row(str(epoch), *values, by_epoch[epoch][0]["decision"])
     return table
+
+
+def _test(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return the means of what was measured on the test split, once; nothing where it was not opened."""
+    names = sorted({name for report in reports for name in report["metrics"] if name.startswith(TEST)})
+    last = [report for report in reports if all(name in report["metrics"] for name in names)]
+    return ", ".join(f"{name.replace('_', ' ')} {quantity(name, _mean(last, name))}" for name in names)
+
+
+def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return a metric's mean over replicates, None where one has no finite value."""
+    values = [report["metrics"].get(name) for report in reports]
+    return None if None in values else sum(values) / len(values)
 
 
 def _rest(event: Mapping[str, Any]) -> str:

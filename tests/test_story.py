@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import fakes
 import pytest
 import witness
+from rich.console import Console
 from test_cli import run
 
 from ablate.errors import RequestError
 from ablate.settings import Settings
-from ablate.story import story
+from ablate.story import story, story_lines
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixtur
         for epoch in range(1, 41):
             search.report(config.key, fakes.report(config, epoch))
     _, out, _ = run(capfd, "trial", "faked", "0", "--runs-dir", str(tmp_path))
-    shown = [int(line.split()[0]) for line in out.splitlines() if re.match(r" +\d+ +0 ", line)]
+    shown = [int(line.split()[0]) for line in out.splitlines() if line.endswith(("CONTINUE", "STOP"))]
     assert shown == [1, 2, 3, 4, 5, 36, 37, 38, 39, 40]
     assert out.count("…") == 1
 
@@ -91,3 +93,20 @@ def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_pat
     assert (two["error"], two["events"], len(two["reports"])) == (None, [], 1)
     with pytest.raises(RequestError, match=r"several data sets have one\. Type --dataset to say which: one, two"):
         story("faked", settings, number=0)
+
+
+def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_own(told: Path) -> None:
+    found = story("faked", Settings(runs_dir=told), number=0)
+
+    def row(epoch: int, replicate: int, **metrics: float | None) -> dict[str, object]:
+        return {"epoch": epoch, "replicate": replicate, "decision": "CONTINUE", "metrics": metrics}
+
+    first = [row(1, 0, val_accuracy=0.9, val_loss=1.0), row(1, 1, val_accuracy=0.7, val_loss=None)]
+    last = [row(2, n, val_accuracy=0.5, val_loss=2.0, test_accuracy=share) for n, share in enumerate((0.25, 0.75))]
+    screen = Console(width=80, record=True, file=io.StringIO())
+    for line in story_lines(found | {"reports": first + last}):
+        screen.print(line)
+    text = screen.export_text()
+    assert re.search(r"\n +1 +80\.00% +– +CONTINUE", text), "a diverged replicate has no mean"
+    assert re.search(r"\n +2 +50\.00% +2 +CONTINUE", text)
+    assert "On the test split: test accuracy 50.00%" in text
