@@ -20,7 +20,6 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 CRDS = Path(__file__).resolve().parents[2] / "shared" / "k8s"
 VERSIONS = ("1.32", "1.37")  # of Kubernetes
 RAY_KINDS = {"RayJob": "rayjobs", "RayCluster": "rayclusters"}
-needs_crds = pytest.mark.skipif(not CRDS.is_dir(), reason="KubeRay's CRD schemas are not here (../shared/k8s)")
 
 Plain = dict[str, Any]
 

@@ -96,6 +96,7 @@ MUTATIONS: dict[str, tuple[str, Mutation, str]] = {  # name: (who refuses it, wh
     "head-with-cpus": ("rules", lambda o: head(o).update(rayStartParams={"num-cpus": "2"}), "num-cpus: must be '0'"),
     "head-with-all-cpus": ("rules", lambda o: head(o)["rayStartParams"].pop("num-cpus"), "num-cpus: must be '0'"),
     "number-in-start-parameters": ("crd", lambda o: head(o)["rayStartParams"].update({"num-cpus": 0}), "0 is not of"),
+    "number-beside-text": ("rules", lambda o: worker(o)["rayStartParams"].update({"num-cpus": 8}), "quote numbers"),
     "labels-in-start-parameters": ("rules", lambda o: worker(o)["rayStartParams"].update(labels="a=b"), "group's lab"),
     "resources-said-twice": ("rules", lambda o: head(o).update(resources={"CPU": "0"}), "must not stand beside"),
     "two-groups-of-one-name": (
@@ -266,9 +267,10 @@ def test_no_rule_is_without_a_manifest_that_breaks_it(monkeypatch: pytest.Monkey
 
     for module in (rules, podsecurity):
         monkeypatch.setattr(module, "Fault", noted)
-    for _, mutate, _ in MUTATIONS.values():
+    for layer, mutate, _ in MUTATIONS.values():
         mutate(objects := copy.deepcopy(manifest(request(gpus=2))))
-        faults(objects)
+        if layer == "rules":
+            faults(objects)
     for change, _ in OF_A_CONTAINER.values():
         change(container(worker(objects := copy.deepcopy(manifest(request(gpus=2))))))
         faults(objects)
