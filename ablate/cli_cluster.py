@@ -14,7 +14,7 @@ from rich.console import Console
 from ablate import cli_options as options
 from ablate.cli_options import RUNS
 from ablate.errors import RequestError, StudyFailedError
-from ablate.kubernetes import ClusterRequest, Command, entrypoint, holds_password, preflight, rendered
+from ablate.kubernetes import ClusterRequest, Command, entrypoint, holds_password, preflight, proposal, rendered
 from ablate.settings import Settings
 from ablate.study_file import parse_study, study_text
 
@@ -107,7 +107,7 @@ def render(
     """Print the study as one manifest for `kubectl apply -f -`: its file, a RayJob that resumes, the head's budget."""
     text, study, command = _study(file, scale, only)
     request = ClusterRequest(
-        name=name or study, study_text=text, image=image, gpus=gpus, gpus_per_node=gpus_per_node,
+        name=name or proposal(study), study_text=text, image=image, gpus=gpus, gpus_per_node=gpus_per_node,
         gpus_per_trial=gpus_per_trial, nodes=nodes, cpus=cpus, memory=memory, command=command, namespace=namespace,
         secret=secret, data_claim=data_claim or None, runs_claim=runs_claim, queue=queue, spot=spot, retries=retries,
         arguments=tuple(further or ()),

@@ -94,6 +94,26 @@ def test_a_password_never_gets_into_a_job_s_description(word: str, ray: Ray, sub
     assert ray.started == []
 
 
+def render(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of `ablate k8s render` on a study of that text."""
+    (folder / "study.yaml").write_text(text)
+    return run(capfd, "k8s", "render", str(folder / "study.yaml"), "--image", "r/ablate:1", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "name"), [("tiny", ["--scale", "0.5"], "tiny-scale-0-5"), ("My_Study", [], "my-study")]
+)
+def test_a_job_is_named_after_its_study_as_kubernetes_allows(
+    study: str, arguments: list[str], name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = render(capfd, tmp_path, TINY.replace("study: tiny", f"study: {study}"), *arguments)
+    assert (code, err) == (0, "")
+    assert f"kind: RayJob\nmetadata:\n  name: {name}\n" in out
+    code, out, err = render(capfd, tmp_path, TINY, "--name", "My_Study")
+    assert (code, out) == (2, "")
+    assert "--name = 'My_Study'" in err, "a name that was given is not changed"
+
+
 def doctor(capfd: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Return exit code, standard output and standard error of `ablate doctor` with its runs in `folder`."""
     return run(capfd, "doctor", "--runs-dir", str(folder / "runs"), *arguments)
