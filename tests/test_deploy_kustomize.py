@@ -218,6 +218,10 @@ def test_each_right_of_a_user_is_explained_and_none_is_wide() -> None:
         if "secrets" in rule["resources"]:
             assert rule["resourceNames"] == ["ablate"]
             assert rule["verbs"] == ["get"]
+    for group, resource in (("batch", "jobs"), ("apps", "deployments")):  # kubectl logs job/…, exec deploy/…
+        (verbs,) = [rule["verbs"] for rule in role["rules"] if resource in rule["resources"]]
+        assert verbs == ["get"]
+        assert [rule["apiGroups"] for rule in role["rules"] if resource in rule["resources"]] == [[group]]
     binding = one(built("base"), "RoleBinding", "ablate-user")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert {each["kind"] for each in binding["subjects"]} == {"Group"}, "no account of a pod has any right"
