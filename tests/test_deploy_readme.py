@@ -7,11 +7,15 @@ import shlex
 from pathlib import Path
 
 import pytest
-from deployed import DEPLOY, REPOSITORY, built, one
+from cluster_schemas import pods_of
+from deployed import DEPLOY, REPOSITORY, built, containers, one
+from manifests import request
 from typer.main import get_command
 
 from ablate import cli
+from ablate.kubernetes import manifest
 from ablate.kubernetes.pods import METRICS_PORT
+from ablate.kubernetes.quantities import number
 
 TEXT = (DEPLOY / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
@@ -46,6 +50,19 @@ def test_eight_commands_make_a_study_from_nothing() -> None:
     lines = re.sub(r"\\\n\s*", "", BLOCKS[0]).splitlines()
     assert len(lines) <= 8
     assert any(line.startswith("ablate k8s render") for line in lines)
+
+
+def test_what_the_first_study_asks_for_in_all_is_the_sum_of_its_pods() -> None:
+    pods = pods_of(manifest(request(cpus="2", memory="4Gi", runs_claim="ablate-runs"))[-1])
+    every = [*(each for pod in pods for each in pod["spec"]["containers"]), *containers(built("overlays/local"))]
+    cpus, memory = (sum(number(each["resources"]["requests"][name]) for each in every) for name in ("cpu", "memory"))
+    assert f"asks for {float(cpus):g} CPUs and {float(memory / 2**30):g} GiB in all" in TEXT
+    assert len(re.findall(r"--runs-claim ablate-runs --cpus 2 --memory 4Gi", TEXT)) == 2, "it goes on as it began"
+
+
+@pytest.mark.parametrize("name", re.findall(r"kubectl wait \S+ job/(\S+)", TEXT))
+def test_the_job_that_is_waited_for_is_there(name: str) -> None:
+    one(built("data"), "Job", name)
 
 
 @pytest.mark.parametrize("path", re.findall(r"(?:-k|sh|--file) (deploy/[\w/.-]+)", TEXT))
@@ -85,4 +102,5 @@ def test_keys_services_and_names_are_those_that_are_deployed() -> None:
 def test_every_overlay_says_where_names_are_to_be_put() -> None:
     marked = {path.name for path in (DEPLOY / "overlays/gpu").glob("*.yaml") if "REPLACE" in path.read_text()}
     assert marked == {"kustomization.yaml", "settings.yaml", "data.yaml"}
+    assert "REPLACE" in (DEPLOY / "data/kustomization.yaml").read_text()
     assert not [path for path in Path(DEPLOY / "overlays/local").glob("*.yaml") if "REPLACE" in path.read_text()]
