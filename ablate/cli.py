@@ -181,7 +181,11 @@ def _top(
         print(f"ablate {__version__}")
         raise typer.Exit
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
+    handler: logging.Handler = RichHandler(console=errors, show_path=False)
+    if not errors.is_terminal:  # a log in a file has one line for each message, however long
+        handler = logging.StreamHandler()
+    layout = "%(message)s" if errors.is_terminal else "%(asctime)s %(levelname)-8s %(message)s"
+    logging.basicConfig(level=level, format=layout, datefmt="[%X]", handlers=[handler])
 
 
 def _drive(

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,8 +41,7 @@ def status(
         print(json.dumps(found, indent=1))
         return
     console.print(_states_table([found]))
-    driver = found["driver"]
-    console.print(f"Driven by {driver['holder']}." if driver else "No driver is running.", highlight=False)
+    console.print(_driver(found["driver"]), highlight=False)
     for failure in found["failed"]:
         console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", markup=False, highlight=False)
     console.print(front_of(study, settings))
@@ -176,6 +176,13 @@ def schema() -> None:
     from ablate.study_file import json_schema
 
     print(json_schema(), end="")
+
+
+def _driver(driver: dict[str, Any] | None) -> str:
+    if driver is None:
+        return "No driver is running."
+    until = time.strftime("%H:%M:%S", time.gmtime(driver["until"]))
+    return f"Driven by {driver['holder']}: its lease lasts until {until} UTC, and longer while it lives."
 
 
 def _states_table(found: list[Any]) -> Table:

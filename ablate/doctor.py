@@ -12,12 +12,13 @@ from uuid import uuid4
 from ablate import __version__
 from ablate.drive import check_data
 from ablate.errors import AblateError, RequestError
-from ablate.folder import below, one_line, open_folder, shown
+from ablate.folder import Place, below, one_line, open_folder, shown
 from ablate.ledger import Ledger
 from ablate.settings import Settings
 from ablate.study_file import load_study
 from ablate.tracking import reachable
 
+PROBE_BYTES = 2**16  # a full disk often still takes an empty file
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
 
 
@@ -35,6 +36,7 @@ def examine(settings: Settings, file: Path | None) -> Iterator[Finding]:
     yield Finding(
         what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
     )
+    yield _looked("runs", lambda: _runs(settings.runs_dir.absolute()))
     yield _looked("ledger", lambda: _ledger(settings))
     if settings.store is not None:
         yield _looked("store", lambda: _store(str(settings.store)))
@@ -58,18 +60,30 @@ def _ledger(settings: Settings) -> str:
     return Ledger.look(settings.storage)
 
 
+def _runs(path: Path) -> str:
+    """Look at the folder of all studies, or at the first one above it that is there: it will be made in that."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if not there.is_dir():
+        raise RequestError(f"{there} is no folder. Choose another one with --runs-dir or ABLATE_RUNS.")
+    return _written(there, there)
+
+
 def _store(url: str) -> str:
-    name, written = f"doctor-{uuid4().hex}", b"written"
-    folder = open_folder(below(url, ".ablate"))
+    return _written(below(url, ".ablate"), url)
+
+
+def _written(place: Place, called: Place) -> str:
+    name, written = f"doctor-{uuid4().hex}", bytes(PROBE_BYTES)
+    folder = open_folder(place)
     try:
         folder.write(name, written)
         found = folder.read(name)
         folder.remove(name)
     except OSError as error:
-        raise RequestError(f"{shown(url)}: cannot be written and read: {one_line(error)}") from error
+        raise RequestError(f"{shown(called)}: cannot be written and read: {one_line(error)}") from error
     if found != written:
-        raise RequestError(f"{shown(url)}: what was written does not come back")
-    return f"{shown(url)}: written, read and removed a file"
+        raise RequestError(f"{shown(called)}: what was written does not come back")
+    return f"{shown(called)}: written, read and removed a file"
 
 
 def _study(file: Path, settings: Settings) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -216,3 +217,13 @@ def test_a_study_in_a_shared_database_is_read_from_elsewhere(
     assert run(capfd, "report", "tiny", *elsewhere)[0] == 0
     assert (tiny.parent / "laptop" / "tiny" / "report" / "index.html").is_file()
     assert (tiny.parent / "laptop" / "tiny" / "trials.parquet").is_file()
+
+
+def test_a_message_in_a_log_file_is_one_line_however_long(tmp_path: Path) -> None:
+    name = "a-study-with-a-rather-long-name-" * 3
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "ledger.sqlite").write_text("no database at all, and longer than its header would be " * 3)
+    command = [sys.executable, "-m", "ablate", "list", "--runs-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    (line,) = done.stderr.splitlines()
+    assert re.match(rf"\[\d\d:\d\d:\d\d\] WARNING +{name} is left out: ledger sqlite:///", line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
+import psycopg
 import pytest
 from postgres import PASSWORD, PostgresServer
 
@@ -25,7 +27,7 @@ def test_a_sound_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> No
     (tmp_path / "small.yaml").write_text(STUDY)
     found = findings(tmp_path / "small.yaml", runs_dir=tmp_path / "runs", store=f"file://{tmp_path}/store")
     assert all(good for good, _ in found.values()), found
-    assert list(found) == ["software", "ledger", "store", "study", "devices"]
+    assert list(found) == ["software", "runs", "ledger", "store", "study", "devices"]
     assert "torch 2" in found["software"][1]
     assert found["study"][1] == "small: digits, all data here"
     assert not (tmp_path / "runs").exists()
@@ -128,3 +130,38 @@ def test_a_report_that_a_store_does_not_take_is_said_without_the_store_s_credent
     with pytest.raises(CheckpointDownError) as refused:
         drive._publish(tracker, SimpleNamespace(), engine, tmp_path, settings)  # type: ignore[arg-type]
     assert str(refused.value) == "--store s3://bucket/prefix: the report cannot be written there: no such bucket"
+
+
+def test_a_folder_of_runs_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, said in {"file": "is no folder", "file/below": "is no folder"}.items():
+        good, seen = findings(runs_dir=tmp_path / place)["runs"]
+        assert (good, said in seen) == (False, True), seen
+    good, seen = findings(runs_dir=Path("/proc/runs"))["runs"]
+    assert not good
+    assert seen.startswith("/proc: cannot be written")
+    assert findings(runs_dir=tmp_path / "not" / "yet")["runs"][0]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_role_that_may_not_make_tables_is_found_with_what_it_lacks(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    name = f"guest_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres_server.url().replace("+psycopg", ""), autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'guest'")
+        owner.execute(f"CREATE SCHEMA {name}_s")
+        owner.execute(f"GRANT USAGE ON SCHEMA {name}_s TO {name}")
+        url = postgres_server.url(password="guest").replace("//ablate:", f"//{name}:")
+        url += f"?options=-csearch_path%3D{name}_s"
+        good, seen = findings(runs_dir=tmp_path, storage=url)["ledger"]
+        assert not good
+        assert "GRANT CREATE ON SCHEMA" in seen
+        assert "LINE" not in seen
+        owner.execute(f"GRANT CREATE ON SCHEMA {name}_s TO {name}")
+        good, seen = findings(runs_dir=tmp_path, storage=url)["ledger"]
+        assert good, seen
+        assert owner.execute(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{name}_s'").fetchone() == (0,)
+        owner.execute(f"DROP OWNED BY {name} CASCADE")
+        owner.execute(f"DROP SCHEMA {name}_s")
+        owner.execute(f"DROP ROLE {name}")

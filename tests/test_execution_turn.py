@@ -13,7 +13,7 @@ import pytest
 from ray.tune.experiment import Trial
 
 from ablate.drive import make_executor
-from ablate.errors import ClusterLostError, StaleDriverError
+from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, bridge, ray_tune
 from ablate.execution.bridge import Conductor
 from ablate.execution.cluster import JOIN_SECONDS
@@ -109,6 +109,22 @@ def test_the_grace_that_was_asked_for_reaches_the_executor(executor: str, tmp_pa
     settings = Settings(runs_dir=tmp_path, executor=executor, device="cpu", grace_seconds=3.5)
     made: Any = make_executor(settings, tmp_path, tmp_path)
     assert made.grace_seconds == 3.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"device": "cuda"}, "--device cuda: there is no GPU here"),
+        ({"address": "head:6379"}, "--address head:6379: --executor local trains in this process"),
+        ({"gpus": 4}, "--gpus 4: --executor local trains in this process"),
+    ],
+)
+def test_what_this_process_cannot_give_is_refused_before_a_trial_is_spent_on_it(
+    asked: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ResourceError, match=said):
+        make_executor(Settings(runs_dir=tmp_path, executor="local", **asked), tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize(("address", "seconds"), [("head:6379", JOIN_SECONDS), (None, 0.0)])

@@ -45,11 +45,19 @@ SQLITE_ADVICE = {
 }
 
 
+POSTGRES_ADVICE = {
+    "42501": "its user lacks a right here; tables are made after GRANT CREATE ON SCHEMA public TO it",
+}
+
+
 class Database:
     """Runs transactions on SQLite or PostgreSQL; transient faults are tried again for `retry_seconds`."""
 
-    def __init__(self, url: str, *, create: bool, retry_seconds: float) -> None:
-        """Open `url`, creating the tables when `create`; raise LedgerError in one line, never with a password."""
+    def __init__(self, url: str, *, create: bool, retry_seconds: float, keep: bool = True) -> None:
+        """Open `url`, creating the tables when `create`; raise LedgerError in one line, never with a password.
+
+        Without `keep` they are made in a transaction that is rolled back.
+        """
         self.url = _parse(url)
         self.place = _shown(self.url)
         self.retry_seconds = retry_seconds
@@ -61,10 +69,16 @@ class Database:
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self.engine.execution_options(**snapshot)
         try:
-            self._open(create)
+            self._open(create, keep)
         except BaseException:
             self.engine.dispose()
             raise
+
+    @staticmethod
+    def refuse_where_none_can_be_made(url: str) -> None:
+        """Make a ledger's tables on PostgreSQL and take them back at once; raise LedgerError where that fails."""
+        if _parse(url).get_backend_name() != "sqlite":
+            Database(url, create=True, retry_seconds=0.0, keep=False).close()
 
     def write(self, body: Callable[[Connection], T], *, retry: bool = True) -> T:
         """Run `body` in one committed transaction; it may run again after a transient fault."""
@@ -89,11 +103,13 @@ class Database:
     def explain(self, error: SQLAlchemyError) -> LedgerError:
         """Return the one-line LedgerError of a database fault."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-        advice = ""
         if isinstance(cause, sqlite3.Error):
             name = getattr(cause, "sqlite_errorname", "") or ""
             advice = next((advice for prefix, advice in SQLITE_ADVICE.items() if name.startswith(prefix)), "")
-        said = " ".join(str(cause).split()) or type(cause).__name__
+        else:
+            advice = POSTGRES_ADVICE.get(str(getattr(cause, "sqlstate", None)), "")
+        told = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+        said = " ".join(told.split()) or type(cause).__name__
         for secret in _secrets(self.url):
             said = said.replace(secret, "***")
         kind = LedgerDownError if _passing(error) else LedgerError
@@ -112,13 +128,15 @@ class Database:
             time.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, LAST_DELAY_SECONDS)
 
-    def _open(self, create: bool) -> None:
+    def _open(self, create: bool, keep: bool) -> None:
         wait = self.retry_seconds if self.is_sqlite else 0.0  # a server that does not answer is said at once
         version = self._transact(self._reader, schema.stored_version, wait)
         if version is None:
             if not create:
                 raise NoLedgerError(f"ledger {self.place}: there is no ledger here")
-            self.write(schema.create)
+            self.write(schema.create if keep else _made_and_taken_back)
+            if not keep:
+                return
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
         if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
@@ -143,6 +161,12 @@ class Database:
                 return driver.execute(f"PRAGMA {statement}").fetchone()[0]
             except sqlite3.Error as error:
                 raise OperationalError(statement, {}, error) from error
+
+
+def _made_and_taken_back(connection: Connection) -> None:
+    nested = connection.begin_nested()
+    schema.create(connection)
+    nested.rollback()
 
 
 def _parse(url: str) -> URL:

@@ -59,6 +59,7 @@ class Ledger:
                 count = len(ledger.studies())
                 return f"{ledger.url}: {count} {'study' if count == 1 else 'studies'}"
         except NoLedgerError as error:
+            Database.refuse_where_none_can_be_made(url)
             return f"{str(error).removeprefix('ledger ')} yet; the first study makes one"
 
     @property

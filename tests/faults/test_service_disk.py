@@ -17,6 +17,8 @@ from lossless import check_mlflow, check_whole, repeated_steps, study
 from small_disk import SmallDisk
 from study_runs import LOCAL, Command, StudyRun
 
+from ablate.doctor import examine
+from ablate.settings import Settings
 from ablate.training import checkpoint
 
 TRIALS, EPOCHS, MEGABYTES = 3, 8, 16
@@ -130,3 +132,14 @@ def test_a_disk_that_was_full_before_is_one_line_and_the_same_command_begins_lat
         full.disk.free()
         full.run.finish()
         check_whole(full.run, trials=TRIALS, epochs=EPOCHS, drivers=2)
+
+
+@pytest.mark.skipif(small_disk.missing() is not None, reason=str(small_disk.missing()))
+def test_the_doctor_sees_that_a_disk_is_full_though_it_takes_an_empty_file(tmp_path: Path) -> None:
+    with small_disk.small_disk(tmp_path / "disk", megabytes=1) as disk:
+        disk.fill()
+        (disk.folder / "empty").touch()
+        settings = Settings(runs_dir=disk.folder)
+        (found,) = [finding for finding in examine(settings, None) if finding.what == "runs"]
+        assert not found.good
+        assert "No space left" in found.seen
