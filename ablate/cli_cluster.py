@@ -15,6 +15,7 @@ from ablate import cli_options as options
 from ablate.cli_options import RUNS
 from ablate.errors import RequestError, StudyFailedError
 from ablate.kubernetes import ClusterRequest, Command, entrypoint, holds_password, preflight, proposal, rendered
+from ablate.kubernetes.arguments import TAKEN
 from ablate.settings import Settings
 from ablate.study_file import parse_study, study_text
 
@@ -160,7 +161,13 @@ def _parse(context: typer.Context, command: str) -> None:
     _, name, *words = shlex.split(command)
     root = context.find_root()
     commands: Any = root.command
-    commands.commands[name].make_context(name, words, parent=root)
+    try:
+        commands.commands[name].make_context(name, words, parent=root)
+    except Exception as error:
+        near: list[str] | None = getattr(error, "possibilities", None)
+        if near:  # an unknown option: name none that would be refused as well
+            error.possibilities = [option for option in near if option not in TAKEN]  # type: ignore[attr-defined]
+        raise
 
 
 def _refuse_passwords(words: Sequence[str]) -> None:

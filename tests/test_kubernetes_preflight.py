@@ -313,6 +313,8 @@ def test_the_command_names_what_it_may_not_see_on_the_side(cluster: Cluster, run
     [
         (("--name", "My_Study"), "Try --name my-study."),
         (("--", "--nonsense"), "No such option: --nonsense"),
+        (("--", "--scale", "0.5"), "is not for this place: give it to `ablate k8s render`"),
+        (("--cpus", "2", "--", "--cpus-per-trial", "4"), "--cpus-per-trial 4: a trial has its CPUs on one node"),
         (("--", "--cpus-per-trial", "many"), "Invalid value for '--cpus-per-trial'"),
         (("--", "--storage", "postgresql://a:tr0ub4dor@b/c"), "password"),
         (("--gpus", "3", "--gpus-per-node", "2"), "must be a multiple of --gpus-per-node 2"),
@@ -323,3 +325,8 @@ def test_a_bad_command_renders_nothing(run: Run, arguments: tuple[str, ...], lin
     assert (code, out) == (2, "")
     assert line in " ".join(err.split())
     assert "tr0ub4dor" not in err
+
+
+def test_an_option_that_is_refused_is_not_proposed(run: Run) -> None:
+    assert "--storage" not in run("--", "--storag", "x")[2]
+    assert "--tracker" in run("--", "--tracke", "x")[2]

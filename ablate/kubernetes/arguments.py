@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ablate.errors import Fault
 
@@ -18,6 +19,8 @@ TAKEN = {
     "--address": "KubeRay says where the cluster is",
     "--gpus": "give it to `ablate k8s render`",
     "--gpus-per-trial": "give it to `ablate k8s render`",
+    "--scale": "give it to `ablate k8s render`",
+    "--dataset": "give it to `ablate k8s render`",
     "--device": "--gpus decides it",
     "--executor": "a study on a cluster runs on Ray",
     "--runs-dir": "the pods' volumes are mounted where the command expects them",
@@ -34,6 +37,19 @@ TAKEN = {
 def holds_password(text: str) -> bool:
     """Return whether a URL in `text` holds a password."""
     return bool(PASSWORD_IN_URL.search(text) or PASSWORD_IN_QUERY.search(text))
+
+
+def cpus_of_trial(words: Sequence[str]) -> float | None:
+    """Return the --cpus-per-trial among `words`, None where there is none or it is no number: the command says so."""
+    found = None
+    for word, following in pairwise((*words, "")):
+        option, sign, text = word.partition("=")
+        if option == "--cpus-per-trial":
+            found = text if sign else following
+    try:
+        return None if found is None else float(found)
+    except ValueError:
+        return None
 
 
 def argument_faults(words: Sequence[str]) -> Iterator[Fault]:

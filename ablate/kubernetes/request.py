@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablate.errors import Fault, RequestError
-from ablate.kubernetes.arguments import argument_faults, holds_password
+from ablate.kubernetes.arguments import argument_faults, cpus_of_trial, holds_password
 from ablate.kubernetes.quantities import number
 
 NAME_LENGTH = 47  # KubeRay adds to a RayJob's name for its cluster and pods, and a label's value ends at 63
@@ -132,6 +132,8 @@ class ClusterRequest:
         yield from self._image_faults()
         if not CPUS.fullmatch(self.cpus) or not number(self.cpus):
             yield Fault(path="--cpus", value=self.cpus, rule="must be a number of CPUs, such as 8, 1.5 or 500m.")
+        else:
+            yield from self._trial_faults()
         if not MEMORY.fullmatch(self.memory):
             yield Fault(path="--memory", value=self.memory, rule="must be an amount of memory, such as 32Gi.")
         elif number(self.memory) < LEAST_MEMORY:
@@ -144,6 +146,13 @@ class ClusterRequest:
             yield Fault(path="FILE", value=None, rule=f"a study file on Kubernetes has at most {STUDY_BYTES:,} bytes.")
         if holds_password(self.study_text):
             yield Fault(path="FILE", value=None, rule="holds a password, which would stand in a ConfigMap.")
+
+    def _trial_faults(self) -> Iterator[Fault]:
+        """Yield why no worker can ever hold a trial; KubeRay gives Ray a node's CPUs rounded up."""
+        trial, node = cpus_of_trial(self.arguments), math.ceil(number(self.cpus))
+        if trial is not None and trial > node:
+            rule = f"a trial has its CPUs on one node, which has {node}. Give more by --cpus."
+            yield Fault(path=f"--cpus-per-trial {trial:g}", value=None, rule=rule)
 
     def _image_faults(self) -> Iterator[Fault]:
         image = IMAGE.fullmatch(self.image)
