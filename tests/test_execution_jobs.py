@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.errors import RequestError
+from ablate.execution import jobs
 from ablate.ledger import Ledger
 
 STUDY = """\
@@ -29,6 +31,15 @@ scheduler: {name: none}
 budget: {trials: 2}
 confirm: null
 """
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://head:10001", "auto", "head"])
+def test_what_is_no_dashboard_s_address_is_refused_at_once(address: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(RequestError, match="give the dashboard's address, http://HOST:8265") as refused:
+        jobs.submit(address, jobs.Job(name="tiny", study_text=STUDY, words=("ablate",)))
+    assert str(refused.value).startswith(f"--address {address}: ")
+    assert time.monotonic() - began < 2
 
 
 def free_port() -> int:

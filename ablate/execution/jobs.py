@@ -16,7 +16,7 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.exceptions import RayError
 
 from ablate import __version__
-from ablate.errors import ResourceError
+from ablate.errors import RequestError, ResourceError
 from ablate.execution.cluster import SAME_TOKEN
 
 OTHER_VERSION = 3
@@ -39,7 +39,8 @@ class Job:
 def submit(address: str, job: Job) -> str:
     """Start `job` on the cluster whose dashboard answers at `address` and return its submission id.
 
-    Raises ResourceError where no dashboard answers, or where the cluster has no ablate; nothing is started then.
+    Raises RequestError where `address` is none of a dashboard, and ResourceError where no dashboard
+    answers, or where the cluster has no ablate; nothing is started then.
     """
     client = _client(address)
     _require_ablate(client, address)
@@ -104,6 +105,8 @@ def _ended(client: Any, submission_id: str, seconds: float) -> str:
 
 
 def _client(address: str) -> Any:
+    if not address.startswith(("http://", "https://")):
+        raise RequestError(f"--address {address}: give the dashboard's address, http://HOST:8265")
     from ray.job_submission import JobSubmissionClient
 
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
