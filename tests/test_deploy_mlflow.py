@@ -18,9 +18,11 @@ from postgres import PostgresServer
 SECONDS = 240.0
 
 
-def get(url: str, password: str | None = None, *, host: str | None = None, body: object = None) -> int:
+def get(
+    url: str, password: str | None = None, *, host: str | None = None, body: object = None, method: str | None = None
+) -> int:
     """Return the status of a request."""
-    request = urllib.request.Request(url, data=None if body is None else json.dumps(body).encode())
+    request = urllib.request.Request(url, data=None if body is None else json.dumps(body).encode(), method=method)
     if password is not None:
         token = base64.b64encode(f"ablate:{password}".encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
@@ -80,6 +82,11 @@ def test_mlflow_starts_as_deployed_and_lets_nobody_in_without_its_password(
         assert put(artifact, password) == 200
         assert (artifacts / "x.txt").read_bytes() == b"kept"
         assert (artifacts / "x.txt").stat().st_uid == 1000
+        other = {"username": "ablate", "current_password": password, "password": "another-one-of-more-than-12"}
+        changed = get(f"{url}/api/2.0/mlflow/users/update-password", password, body=other, method="PATCH")
+        assert changed == 200, "as README tells"
+        assert get(search, password, body={"max_results": 1}) == 401
+        assert get(search, other["password"], body={"max_results": 1}) == 200
     assert password not in here.log()
 
 
