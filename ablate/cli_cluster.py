@@ -114,6 +114,9 @@ def render(
         arguments=tuple(further or ()),
     )  # fmt: skip
     _parse(context, entrypoint(request))
+    if request.name != (name or study):
+        told = f"ablate: {study!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
+        errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if check:
         for note in preflight(request):
             errors.print(f"ablate: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -107,11 +107,13 @@ def test_a_job_is_named_after_its_study_as_kubernetes_allows(
     study: str, arguments: list[str], name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = render(capfd, tmp_path, TINY.replace("study: tiny", f"study: {study}"), *arguments)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.endswith(f"is no DNS label, so the job is named {name}; --name gives it another name.\n")
     assert f"kind: RayJob\nmetadata:\n  name: {name}\n" in out
     code, out, err = render(capfd, tmp_path, TINY, "--name", "My_Study")
     assert (code, out) == (2, "")
     assert "--name = 'My_Study'" in err, "a name that was given is not changed"
+    assert render(capfd, tmp_path, TINY)[2] == ""
 
 
 def doctor(capfd: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
