@@ -140,3 +140,19 @@ def notes(folder: Path, kind: str) -> list[tuple[str | None, dict[str, Any]]]:
     """Return the ledger's notes of one kind."""
     with Ledger.open(url_in(folder)) as ledger:
         return [(n.dataset, n.payload) for n in ledger.notes("s") if n.kind == kind]
+
+
+class CrashError(Exception):
+    """Stands for kill -9 between two writes."""
+
+
+def dying(write: Any, left: list[int]) -> Any:
+    """Return `write`, which raises instead once `left[0]` writes are done."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if left[0] == 0:
+            raise CrashError
+        left[0] -= 1
+        return write(*args, **kwargs)
+
+    return guarded

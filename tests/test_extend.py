@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from extended import COMPARISON, SEARCH, finish, run, seeds_of, stored
 from ledgers import Clock
-from searches import hold_of, search_of, url_in
+from searches import CrashError, dying, hold_of, search_of, url_in
 
 from ablate import resumption
 from ablate.errors import StudyMismatchError
@@ -167,22 +166,6 @@ def run_rest(search: Search) -> None:
     """Run what there is to run."""
     while (config := search.next_trial()) is not None:
         finish(search, config, "")
-
-
-class CrashError(Exception):
-    """Stands for kill -9 between two writes."""
-
-
-def dying(write: Any, left: list[int]) -> Any:
-    """Return `write`, which raises instead once `left[0]` writes are done."""
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if left[0] == 0:
-            raise CrashError
-        left[0] -= 1
-        return write(*args, **kwargs)
-
-    return guarded
 
 
 def test_a_study_whose_stored_fingerprint_is_of_an_older_ablate_goes_on(tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import moocore
 import numpy as np
 import pytest
 from searches import (
     ONE,
+    CrashError,
     accuracy,
     driving,
+    dying,
     notes,
     opened,
     run_all,
@@ -74,10 +75,6 @@ def test_a_broken_constraint_keeps_a_trial_off_the_front(tmp_path: Path) -> None
     assert [(m.config.key, m.values) for m in best] == [(max(kept, key=kept.__getitem__), (max(kept.values()),))]
 
 
-class CrashError(Exception):
-    """Stands for kill -9 between two writes."""
-
-
 @pytest.mark.parametrize("survived", range(5))
 def test_confirmation_is_the_same_whichever_write_was_the_last(tmp_path: Path, survived: int) -> None:
     study = study_of(budget={"trials": 4}, confirm={"replicates": 2})
@@ -102,18 +99,6 @@ def test_confirmation_is_the_same_whichever_write_was_the_last(tmp_path: Path, s
     assert facts(tmp_path) == facts(tmp_path / "calm")
     assert len(notes(tmp_path, "test_opened")) == 1
     assert [p["search_trials"] for _, p in notes(tmp_path, "frozen")] == [4]
-
-
-def dying(write: Any, left: list[int]) -> Any:
-    """Return `write`, which raises instead once `left[0]` writes are done."""
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if left[0] == 0:
-            raise CrashError
-        left[0] -= 1
-        return write(*args, **kwargs)
-
-    return guarded
 
 
 def test_a_search_that_is_extended_confirms_only_what_is_new(tmp_path: Path) -> None:
