@@ -13,7 +13,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from ablate.errors import AblateError, RequestError, did_you_mean
-from ablate.ledger import Ledger, StudyRecord
+from ablate.ledger import Ledger, StudyRecord, TrialRecord
 from ablate.report import result_lines, write_report
 from ablate.results import reports_table, trials_table, write_tables
 from ablate.settings import Settings
@@ -104,11 +104,17 @@ def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
     return write_report(_covered(study, trials), trials, reports, home, notes=ledger.notes(study.name))
 
 
-def place_of(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
-    """Return data set and number of the trial that is meant: without a number the leader on the first objective.
+def trial_of(ledger: Ledger, record: StudyRecord, number: int | None, dataset: str | None) -> TrialRecord:
+    """Return the trial that is meant: without a number the leader on the first objective.
 
     Raises RequestError where there is none, or several.
     """
+    study = parse_study(record.file_text, record.name, known_good=True)
+    place = _place(study, trials_table(ledger, study.name), number, dataset)
+    return next(t for t in ledger.trials(study.name, place[0]) if t.key.number == place[1])
+
+
+def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
     if dataset is not None and dataset not in study.datasets:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
     rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)

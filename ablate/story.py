@@ -13,10 +13,8 @@ from rich.text import Text
 
 from ablate.folder import below, shown
 from ablate.report.numbers import count, quantity
-from ablate.results import trials_table
-from ablate.review import opened, place_of
+from ablate.review import opened, trial_of
 from ablate.settings import Settings
-from ablate.study_file import parse_study
 from ablate.trial import checkpoint_folder
 
 TEST = "test_"
@@ -29,11 +27,9 @@ def story(name: str, settings: Settings, *, number: int, dataset: str | None = N
     Raises RequestError where there is no such trial, or one in several data sets and none is named.
     """
     with opened(name, settings) as (ledger, record):
-        study = parse_study(record.file_text, name, known_good=True)
-        place = place_of(study, trials_table(ledger, name), number, dataset)
-        trial = next(t for t in ledger.trials(name) if (t.key.dataset, t.key.number) == place)
-        reports = [r for r in ledger.reports_since(name, 0) if r.key == trial.key]
-        notes = [n for n in ledger.notes(name) if n.dataset == place[0] and n.payload.get("trial") == number]
+        trial = trial_of(ledger, record, number, dataset)
+        reports = ledger.reports(name, trial.key.dataset, number)
+        notes = [n for n in ledger.notes(name) if n.dataset == trial.key.dataset and n.payload.get("trial") == number]
     folder = checkpoint_folder(settings.checkpoint_root(name), trial.key)
     return {
         "trial": str(trial.key),
@@ -51,7 +47,7 @@ def story(name: str, settings: Settings, *, number: int, dataset: str | None = N
         "config": trial.config.to_json(),
         "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
                      "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
-                    for r in sorted(reports, key=lambda r: (r.epoch, r.replicate))],
+                    for r in reports],
         "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
                    for n in notes],
     }  # fmt: skip

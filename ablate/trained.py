@@ -15,10 +15,8 @@ from torch import Tensor
 from ablate.config import InputShape
 from ablate.errors import AblateError, RequestError
 from ablate.randomness import stream
-from ablate.results import trials_table
-from ablate.review import opened, place_of
+from ablate.review import opened, trial_of
 from ablate.settings import Settings
-from ablate.study_file import parse_study
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.bleu import bleu
@@ -64,9 +62,7 @@ def trained(
     Raises RequestError where there is no such trial or replicate, CheckpointError where its weights are gone.
     """
     with opened(study, settings) as (ledger, record):
-        asked = parse_study(record.file_text, study, known_good=True)
-        place = place_of(asked, trials_table(ledger, study), number, dataset)
-        config = next(t.config for t in ledger.trials(study) if (t.key.dataset, t.key.number) == place)
+        config = trial_of(ledger, record, number, dataset).config
     task = load_task(config.task)
     module = predictor(config, checkpoint_folder(settings.checkpoint_root(study), config.key), replicate)
     return Trained(
