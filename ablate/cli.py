@@ -181,11 +181,11 @@ def _top(
         print(f"ablate {__version__}")
         raise typer.Exit
     level = logging.INFO if verbose else logging.WARNING
-    handler: logging.Handler = RichHandler(console=errors, show_path=False)
-    if not errors.is_terminal:  # a log in a file has one line for each message, however long
-        handler = logging.StreamHandler()
-    layout = "%(message)s" if errors.is_terminal else "%(asctime)s %(levelname)-8s %(message)s"
-    logging.basicConfig(level=level, format=layout, datefmt="[%X]", handlers=[handler])
+    if errors.is_terminal:
+        handler = RichHandler(console=errors, show_path=False)
+        logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+    else:  # a log in a file has one line for each message, however long
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)-8s %(message)s", datefmt="[%X]")
 
 
 def _drive(

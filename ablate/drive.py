@@ -147,11 +147,12 @@ def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
     Raises ResourceError for a cluster elsewhere without `gpus`: how many it may use is the user's to say.
     """
     if settings.executor == "local":
+        _refuse_what_is_elsewhere(settings)
         return LocalExecutor(
             home=home,
             store=store,
             data_dir=settings.data_dir,
-            device=_own_device(settings),
+            device=settings.device,
             trainer=settings.trainer,
             grace_seconds=settings.grace_seconds,
         )
@@ -173,17 +174,14 @@ def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
     )
 
 
-def _own_device(settings: Settings) -> str:
-    """Return the device that trains in this process; raise ResourceError for one that is not here."""
+def _refuse_what_is_elsewhere(settings: Settings) -> None:
+    """Raise ResourceError for what training in this process cannot use: another machine, or a GPU that is not here."""
     elsewhere = {"--address": settings.address, "--gpus": settings.gpus or None}
     for option, value in elsewhere.items():
         if value is not None:
             raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         raise ResourceError(f"--device {settings.device}: there is no GPU here. Leave --device out, or type cpu.")
-    if settings.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return settings.device
 
 
 def _held(ledger: Ledger, study: Study, text: str, settings: Settings) -> Hold:

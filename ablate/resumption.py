@@ -49,7 +49,7 @@ def when_free(ask: Callable[[], Hold], say: Callable[[str], None]) -> Hold:
         try:
             return ask()
         except LedgerHeldError as error:
-            if error.here or error.until != (until or error.until) or time.time() - began > LONGEST_WAIT:
+            if error.here or until not in (None, error.until) or time.time() - began > LONGEST_WAIT:
                 raise
             if until is None:
                 left = max(0.0, error.until - began)

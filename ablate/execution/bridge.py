@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from ablate.execution.executor import Assignment, Failure, Outcome, commit
+from ablate.execution.executor import Assignment, Outcome, commit
 from ablate.execution.interruption import Interruption
 from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
@@ -111,9 +111,9 @@ class Conductor:
         """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""
         assignment = self.running[trial_id]
         self._count_at = 0.0
-        failure = Failure(message=f"its process died: {reason}")
-        logger.warning("trial %s failed: %s", assignment.config.key, failure.message)
-        self.search.fail(assignment.config.key, failure.message, retry=True)
+        message = f"its process died: {reason}"
+        logger.warning("trial %s failed: %s", assignment.config.key, message)
+        self.search.fail(assignment.config.key, message, retry=True)
         self.on_event()
 
     def ended(self, trial_id: str) -> None:

@@ -27,7 +27,6 @@ EPSILON = 1e-6
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
 
-
 logger = logging.getLogger("ablate")
 
 

@@ -1,6 +1,6 @@
 """What KubeRay does with a rendered RayJob, on pods of this machine (see pods_here): a cluster, its job, its end.
 
-The pods share processes' network, so ports come from here.
+The pods share this machine's network, so ports come from here.
 """
 
 from __future__ import annotations
