@@ -4,23 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_ENV := OMP_NUM_THREADS=1
+PIP_QUIET := --quiet --disable-pip-version-check
+TOOLS := .venv-tools
+LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test lint types imports unit faults schema bench clean
+.PHONY: help install demo test lint types imports unit faults schema bench lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml build.lock requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ablate needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV): about 5 GB with torch's CUDA libraries, two to ten minutes."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt --group dev --editable .
+	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes --only-binary :all: --requirement build.lock
+	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes --no-build-isolation --requirement requirements.lock
+	$(BIN)/python -m pip install $(PIP_QUIET) --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-install: $(STAMP) ## create .venv and install under constraints.txt
+install: $(STAMP) ## create .venv and install the packages of requirements.lock, each checked against its hashes
 
 demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and its report
 	$(RUN_ENV) $(BIN)/ablate search search_spaces/digits.yaml
@@ -50,5 +55,18 @@ bench: $(STAMP) ## the measured claims of the README
 	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py
 	$(RUN_ENV) $(BIN)/python benchmarks/training.py
 
+$(TOOLS)/.installed: tools.lock
+	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install $(PIP_QUIET) --require-hashes --only-binary :all: --requirement tools.lock
+	@touch $@
+
+lock: $(TOOLS)/.installed ## write *.lock: the versions of constraints.txt with the hashes of their files
+	printf 'pip\nsetuptools\n' | $(LOCK) --constraint constraints.txt --output-file build.lock -
+	$(LOCK) --constraint constraints.txt --group dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --group tools --output-file tools.lock
+
+sbom: $(STAMP) $(TOOLS)/.installed ## write sbom.cdx.json: what is installed in .venv, as CycloneDX
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json $(VENV)
+
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(TOOLS) sbom.cdx.json .mypy_cache .ruff_cache .pytest_cache build *.egg-info
