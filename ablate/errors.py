@@ -9,13 +9,15 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
 ├── StudyFailedError        the study itself failed: exit code 1
 ├── LedgerError             the ledger cannot be opened, read or written
+│   ├── StorageError        its URL is none that a ledger can have: exit code 2
 │   ├── NoLedgerError       the database answers and holds no ledger
 │   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command goes on later
-│   ├── LedgerHeldError     another driver holds the study (who, where and until when are said): exit code 75
+│   ├── LedgerHeldError     another driver holds the study (who, where and since when are said): exit code 75
 │   └── StaleDriverError    this driver's epoch has passed; its writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
 │   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
-├── ClusterLostError        the Ray cluster that a study runs on is gone: exit code 75
+├── ClusterLostError        the Ray cluster that a study runs on is gone, or our own Ray does not start in time: exit 75
+├── OutputLostError         standard output cannot be written (a full disk, a closed pipe): exit code 75
 ├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
 ├── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
 └── PausedError             a trial that was asked to pause has done so: its checkpoint is written
@@ -27,6 +29,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ablate.plain_text import one_printable_line
+
+FAULTS_SHOWN = 20
+NAMES_SHOWN = 50
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on
 
 
@@ -55,17 +61,21 @@ class Fault:
     def render(self, file: str) -> str:
         """Return `file:line: path = value: rule. hint` in one line."""
         place = f"{file}:{self.line}" if self.line is not None else file
-        got = "" if self.value is None else f" = {_shorten(self.value)}"
-        return f"{place}: {self.path}{got}: {self.rule}" + (f" {self.hint}" if self.hint else "")
+        got = "" if self.value is None else f" = {_shorten(repr(self.value))}"
+        line = f"{place}: {_shorten(self.path, 200)}{got}: {self.rule}" + (f" {self.hint}" if self.hint else "")
+        return one_printable_line(line)
 
 
 class StudyFileError(RequestError):
-    """The study file has faults; `faults` lists all of them."""
+    """The study file has faults; `faults` lists all of them, the message the first FAULTS_SHOWN."""
 
     def __init__(self, file: str, faults: Sequence[Fault]) -> None:
         self.file = file
         self.faults = tuple(faults)
-        super().__init__("\n".join(fault.render(file) for fault in self.faults))
+        lines = [fault.render(file) for fault in self.faults[:FAULTS_SHOWN]]
+        if len(self.faults) > FAULTS_SHOWN:
+            lines.append(f"{file}: and {len(self.faults) - FAULTS_SHOWN:,} more faults")
+        super().__init__("\n".join(lines))
 
 
 class DataError(RequestError):
@@ -92,6 +102,12 @@ class LedgerError(AblateError):
     """The ledger cannot be opened, read or written."""
 
 
+class StorageError(LedgerError):
+    """The storage URL is wrong; no ledger can be there."""
+
+    exit_code = RequestError.exit_code
+
+
 class NoLedgerError(LedgerError):
     """The database answers, and there is no ledger in it."""
 
@@ -103,16 +119,20 @@ class LedgerDownError(LedgerError):
 
 
 class LedgerHeldError(LedgerError):
-    """Another driver holds the study until `until` (UTC epoch seconds), unless it renews its lease.
+    """Another driver holds the study.
 
-    `here` says that it was started where this process was and is alive; of one elsewhere nothing is known but that.
+    `mark` is its lease as it was read: each renewal and each write changes it. A lease whose mark stays the same for
+    `lease_seconds` has ended. `here` says that the driver was started on this machine and is alive.
     """
 
     exit_code = RESUMABLE
 
-    def __init__(self, message: str, *, until: float = 0.0, here: bool = False) -> None:
+    def __init__(
+        self, message: str, *, mark: tuple[object, ...] = (), lease_seconds: float = 0.0, here: bool = False
+    ) -> None:
         super().__init__(message)
-        self.until = until
+        self.mark = mark
+        self.lease_seconds = lease_seconds
         self.here = here
 
 
@@ -131,7 +151,13 @@ class CheckpointDownError(CheckpointError):
 
 
 class ClusterLostError(AblateError):
-    """The Ray cluster that a study runs on does not answer any more; what was committed stands."""
+    """The Ray cluster that a study runs on is gone, or our own does not start in time; what was committed stays."""
+
+    exit_code = RESUMABLE
+
+
+class OutputLostError(AblateError):
+    """What a command printed could not be written; the command itself is done."""
 
     exit_code = RESUMABLE
 
@@ -155,9 +181,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     guess = f"Did you mean '{close[0]}'? " if close else ""
-    return f"{guess}Known: {', '.join(names)}."
+    more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return f"{guess}Known: {', '.join(names[:NAMES_SHOWN])}{more}."
 
 
-def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
+def _shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

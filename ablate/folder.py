@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
 from ablate.errors import CheckpointDownError, RequestError
+from ablate.redaction import ADVICE, has_password, redact_text, redact_url
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -19,6 +22,9 @@ Place = Path | str
 
 
 REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
+PROBE_BYTES = 2**16  # a full disk often still takes an empty file
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # a file where nothing is, not even a link
+STUDY_FOLDERS = ("checkpoints", "maps", "report")  # in a study's home
 
 
 def below(place: Place, *names: str) -> Place:
@@ -27,15 +33,6 @@ def below(place: Place, *names: str) -> Place:
         return place.joinpath(*names)
     address, mark, query = place.partition("?")  # pyarrow takes options such as endpoint_override from the query
     return "/".join([address.rstrip("/"), *map(quote, names)]) + mark + query
-
-
-def shown(place: Place) -> str:
-    """Return `place` as a message may show it: without credentials and options."""
-    if isinstance(place, Path):
-        return str(place)
-    scheme, mark, rest = place.partition("?")[0].rpartition("://")
-    user, at, address = rest.partition("@")
-    return scheme + mark + (address if at and "/" not in user else rest).rstrip("/")
 
 
 class Folder(Protocol):
@@ -70,31 +67,88 @@ def open_folder(place: Place) -> Folder:
     return StoreFolder(*_file_system(place))
 
 
-def require_writable(place: Place) -> None:
-    """Write a small file and remove it again.
+def require_writable(place: Place, *, called: Place | None = None) -> None:
+    """Write a small file, read it back and remove it again; messages name `called`, by default `place`.
 
-    Raises, in one line, RequestError where `place` does not let this, CheckpointDownError where it does not answer now.
+    Raises, in one line, RequestError where `place` does not let this, CheckpointDownError where it does not answer now
+    or is full.
     """
-    name = f".probe-{os.getpid()}"
+    named = redact_url(place if called is None else called)
+    name, written = f".probe-{secrets.token_hex(8)}", bytes(PROBE_BYTES)
     try:
         folder = open_folder(place)
-        folder.write(name, b"")
+        folder.write(name, written)
+        found = folder.read(name)
         folder.remove(name)
     except OSError as error:
-        said = one_line(error)
-        known = isinstance(place, Path) or any(reason in said for reason in REFUSALS)
-        kind = RequestError if known else CheckpointDownError
-        raise kind(f"{shown(place)}: cannot be written ({said})") from error
+        raise _cannot_be_written(place, named, error) from error
+    if found != written:
+        raise RequestError(f"{named}: what was written does not come back")
 
 
-def one_line(error: OSError) -> str:
-    """Return in one line what a disk or a store said."""
-    return " ".join((error.strerror or str(error) or type(error).__name__).split())
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it; raise RequestError or CheckpointDownError as `require_writable` does."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_written(path, str(path), error) from error
+
+
+def _cannot_be_written(place: Place, named: str, error: OSError) -> RequestError | CheckpointDownError:
+    said = one_line(error, place)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = "free some space there and run the same command again"
+        return CheckpointDownError(f"{named}: cannot be written ({said}); {free}")
+    known = isinstance(place, Path) or any(reason in said for reason in REFUSALS)
+    return (RequestError if known else CheckpointDownError)(f"{named}: cannot be written ({said})")
+
+
+def refuse_links(home: Path, *, folders: Sequence[str] = STUDY_FOLDERS) -> None:
+    """Raise RequestError where a symbolic link leads a study's ledger or what is in `folders` out of its home.
+
+    Whoever made the link would choose what is read and overwritten. `home` itself, and what is above it, may be one.
+    A table or study file that is a link is replaced when it is written (`DiskFolder.write`).
+    """
+    for path in _entries(home, folders):
+        if path.is_symlink():
+            raise RequestError(f"{path}: is a symbolic link, which is not followed out of a study's folder. Remove it.")
+
+
+def _entries(home: Path, folders: Sequence[str]) -> Iterator[Path]:
+    yield from home.glob("ledger.*")  # SQLite's files, and the mark that names the ledger
+    for place in (home / name for name in folders):
+        yield place
+        for folder, below_it, files in os.walk(place):
+            yield from (Path(folder, name) for name in (*below_it, *files))
+
+
+def make_file(path: Path) -> None:
+    """Create an empty file whose rights follow the umask; raise OSError where something is there, or none can be made.
+
+    SQLite asks for 0644 whatever the umask, and gives its other files (-wal, -shm) the rights of the database.
+    """
+    os.close(os.open(path, NEW, 0o666))
+
+
+def new_file(folder: Path, name: str) -> tuple[int, Path]:
+    """Create the file in which `name` is written until it is whole; return its descriptor and its path.
+
+    Nobody can have put a file or a link there before. Its rights follow the umask; `Folder.sweep` knows its name.
+    """
+    path = folder / f"{name}.{secrets.token_hex(8)}.tmp"
+    return os.open(path, NEW, 0o666), path
+
+
+def one_line(error: OSError, place: Place) -> str:
+    """Return in one line what a disk or a store said about `place`, without the secrets of its URL."""
+    return redact_text(error.strerror or str(error) or type(error).__name__, place)
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:
-    """Write files, and folders with all that is in them, into `place`; raise OSError where it does not answer."""
+    """Write files, and folders with all that is in them but links, into `place`; raise OSError where it is away."""
     for path in paths:
+        if path.is_symlink():
+            continue
         if path.is_dir():
             copy_into(below(place, path.name), sorted(path.iterdir()))
         else:
@@ -108,21 +162,23 @@ class DiskFolder:
         self.path = path
 
     def names(self) -> list[str]:
-        """Return the names of its whole files in order."""
+        """Return the names of its whole files in order, without symbolic links."""
         if not self.path.is_dir():
             return []
-        return sorted(p.name for p in self.path.iterdir() if p.suffix != ".tmp" and p.is_file())
+        whole = (path for path in self.path.iterdir() if path.suffix != ".tmp" and not path.is_symlink())
+        return sorted(path.name for path in whole if path.is_file())
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
-        return (self.path / name).read_bytes()
+        """Return a file's content; raise OSError for a symbolic link."""
+        with os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write beside the file, force to the disk, and rename."""
+        """Write beside the file, force to the disk, and rename: a symbolic link of that name is replaced."""
         self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f"{name}.{os.getpid()}.tmp"
+        descriptor, temporary = new_file(self.path, name)
         try:
-            with temporary.open("wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -193,10 +249,13 @@ def _file_system(url: str) -> tuple[FileSystem, str]:
     if address.startswith("s3://") and "allow_delayed_open" not in query:
         query = f"{query}&allow_delayed_open=true".lstrip("&")  # one request per file, and no upload is left half done
     try:
+        if has_password(address) and address.count("@") > 1:  # the rest of the key would be asked for as a host
+            raise ValueError(f"the secret key ends at the first '@': {ADVICE}")
         files, path = FileSystem.from_uri(f"{address}?{query}" if query else address)
         if not path:
             raise ValueError("it names no bucket")
     except (ArrowInvalid, ValueError) as error:
-        reason = one_line(OSError(str(error).replace(url, shown(url))))
-        raise RequestError(f"{shown(url)}: not the URL of an object store, s3://bucket/prefix ({reason})") from None
+        asked = f"{redact_url(url)}: not the URL of an object store, s3://bucket/prefix"
+        advice = f". Set AWS_SECRET_ACCESS_KEY instead, or {ADVICE}" if "Cannot parse" in str(error) else ""
+        raise RequestError(f"{asked} ({redact_text(str(error), url)}){advice}") from None
     return files, path.rstrip("/")

@@ -17,7 +17,7 @@ from s3 import S3Server
 from test_training_loop import numbers, one_thread, trial
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.folder import DiskFolder, Place, below, copy_into, open_folder, require_writable, shown
+from ablate.folder import DiskFolder, Place, below, copy_into, open_folder, require_writable
 from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
 
@@ -121,7 +121,7 @@ def test_a_place_that_can_be_written_is_left_as_it_was(place: Place) -> None:
         ("s3://", "it names no bucket"),
         ("s3:/bucket", "Missing bucket name in S3 URI"),
         ("s3://bucket/prefix?color=red", "Unexpected query parameter in S3 URI: 'color'"),
-        ("s5://me:secret@bucket/prefix", "Unrecognized filesystem type in URI: s5://bucket/prefix"),
+        ("s5://me:secret@bucket/prefix", "Unrecognized filesystem type in URI: s5://***@bucket/prefix"),
         ("file://relative", "File URI cannot be relative: 'file://relative'"),
     ],
 )
@@ -132,14 +132,6 @@ def test_what_is_no_url_of_a_store_is_refused_in_one_line(url: str, reason: str)
             asked(url)
         assert "\n" not in str(caught.value)
         assert "secret" not in str(caught.value)
-
-
-def test_credentials_and_options_are_not_shown() -> None:
-    url = "s3://me:se/cret@bucket/prefix/?endpoint_override=localhost&scheme=http"
-    assert shown("s3://me:secret@bucket/prefix/?region=x") == "s3://bucket/prefix"
-    assert shown(url.replace("se/cret", "secret")) == "s3://bucket/prefix"
-    assert shown("s3://bucket/a@b") == "s3://bucket/a@b"
-    assert shown(Path("/a/b")) == "/a/b"
 
 
 NO_BUCKET = r"cannot write checkpoint s3://nowhere/trial/epoch-000001-attempt-001.safetensors: .*NO_SUCH_BUCKET.*"

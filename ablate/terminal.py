@@ -1,0 +1,34 @@
+"""What a terminal shows: text of others without the characters that would command it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from ablate.plain_text import printable
+
+
+class Terminal(Console):
+    """A rich console that shows all text by `printable`: names and errors in a ledger come from anybody."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""
+        return super().render_str(printable(text), **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of `renderable`; rich's own control segments stay as they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats log records for a file or a pipe, by `printable`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the formatted record."""
+        return printable(super().format(record))
