@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from ablate.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
 from ablate.search import Return
-from ablate.search.spent import DRIVER_STARTED
+from ablate.search.recorded import DRIVER_STARTED
 from ablate.study import Study
 from ablate.study_file import difference, parse_study
 from ablate.trial import TrialKey, TrialState
 
 LISTED = 5  # trials named one by one
-LONGEST_WAIT = 90.0  # seconds for a lease to end: clocks may differ
+LONGEST_WAIT = 90.0  # seconds that a lease may last to be waited for
+POLL_SECONDS = 1.0
 ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
 
 
@@ -38,24 +39,40 @@ class Found:
     last_holder: str | None
 
 
-def when_free(ask: Callable[[], Hold], say: Callable[[str], None]) -> Hold:
+Ask = Callable[[tuple[object, ...] | None], Hold]
+"""Asks for a study; its argument is the mark of a lease that was not renewed for as long as it lasts, or None."""
+
+
+def when_free(
+    ask: Ask,
+    say: Callable[[str], None],
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Hold:
     """Return what `ask` returns, once the driver that holds the study has let its lease end; raise LedgerHeldError.
 
     A driver elsewhere that was killed looks like one that lives, until it fails to renew: a retry on a new cluster
-    would be lost on it. One that renews, or lives on this machine, is refused at once.
+    would be lost on it. So its lease is watched for as long as it lasts, by the clock of this process alone. One that
+    renews, or lives on this machine, is refused at once.
     """
-    began, until = time.time(), None
+    watched: LedgerHeldError | None = None
+    since = monotonic()
     while True:
+        waited = monotonic() - since
         try:
-            return ask()
+            hold = ask(watched.mark if watched is not None and waited >= watched.lease_seconds else None)
         except LedgerHeldError as error:
-            if error.here or until not in (None, error.until) or time.time() - began > LONGEST_WAIT:
+            if error.here or error.lease_seconds > LONGEST_WAIT or (watched and error.mark != watched.mark):
                 raise
-            if until is None:
-                left = max(0.0, error.until - began)
-                say(f"{error}. It may be gone: waiting {left:.0f} s to see whether it renews.")
-            until = error.until
-        time.sleep(1.0)
+            if watched is None:
+                watched, since = error, monotonic()
+                say(f"{error}. It may be gone: waiting {error.lease_seconds:.0f} s to see whether it renews its lease.")
+        else:
+            if watched is not None:
+                say("It did not renew its lease: this driver continues.")
+            return hold
+        sleep(POLL_SECONDS)
 
 
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
@@ -122,13 +139,13 @@ def _extensions(before: Study, study: Study) -> dict[str, bool]:
 
 def find(ledger: Ledger, study: Study) -> Found | None:
     """Return what the ledger holds of a study before this driver adds to it, or None where it has no trial."""
-    trials, reports = ledger.snapshot(study.name)
+    found = ledger.snapshot(study.name)
+    trials, reports = found.trials, found.reports
     if not trials:
         return None
-    notes = ledger.notes(study.name)
     open_trials = [t for t in trials if not t.state.finished and t.key.dataset in study.labels]
     begun = sorted((t for t in open_trials if t.attempt > 0), key=lambda t: (t.key.number, t.key.dataset))
-    last_at, last_holder = _last_commit(trials, reports, notes)
+    last_at, last_holder = _last_commit(trials, reports, found.notes)
     return Found(
         study=study.name,
         trials=frozenset(t.key for t in trials),
@@ -160,7 +177,8 @@ def start_text(found: Found, *, now: float) -> str:
 
 def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
     """Return in plain words how the trials that were in training went on, and what was lost."""
-    trials, reports = ledger.snapshot(found.study)
+    after = ledger.snapshot(found.study)
+    trials, reports = after.trials, after.reports
     by_key: dict[TrialKey, list[Return]] = {}
     for one in returns:
         by_key.setdefault(one.key, []).append(one)

@@ -54,7 +54,8 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
                     added = int(number)
                 else:
                     acknowledged[int(number)] = int(epoch[0])
-            trials, reports = ledger.snapshot(STUDY)
+            found = ledger.snapshot(STUDY)
+            trials, reports = found.trials, found.reports
             assert [trial.key.number for trial in trials] == list(range(len(trials)))
             assert added < len(trials) <= added + 3, "all that was acknowledged, and at most one transaction more"
             for trial in trials:

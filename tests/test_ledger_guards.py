@@ -17,7 +17,7 @@ from postgres import PostgresServer
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from ablate.errors import LedgerDownError, LedgerError, StaleDriverError
+from ablate.errors import LedgerDownError, LedgerError, StaleDriverError, StorageError
 from ablate.folder import DiskFolder
 from ablate.ledger import Ledger, database
 from ablate.trial import Decision
@@ -144,7 +144,7 @@ def test_what_is_wrong_for_good_is_told_from_what_passes(postgres_server: Postgr
         with pytest.raises(LedgerError) as caught:
             fault()
         kinds[name] = type(caught.value)
-    assert kinds == {"password": LedgerError, "absent": LedgerError, "port": LedgerDownError, "folder": LedgerError}
+    assert kinds == {"password": LedgerError, "absent": LedgerError, "port": LedgerDownError, "folder": StorageError}
 
 
 def test_a_driver_of_the_database_that_repeats_the_password_is_not_quoted(postgres_server: PostgresServer) -> None:

@@ -54,7 +54,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def ledger(storage: str, clock: Clock) -> Iterator[Ledger]:
-    with Ledger.open(storage, clock=clock) as opened:
+    with Ledger.open(storage, clock=clock, monotonic=clock) as opened:
         yield opened
 
 
@@ -103,25 +103,40 @@ def test_a_stale_driver_writes_nothing(write: str, ledger: Ledger) -> None:
         assert not new.lost
 
 
-def test_a_live_lease_is_refused_with_who_since_when_and_until_when(ledger: Ledger, clock: Clock) -> None:
+def test_a_lease_is_refused_with_who_since_when_and_given_to_whom_saw_no_renewal(ledger: Ledger, clock: Clock) -> None:
     with take(ledger, lease_seconds=60.0) as hold:
-        clock.now += 59
+        since = "2023-11-14 22:13:20 UTC"
         said = (
-            rf"study 's' is held by ada \(host .*, pid {os.getpid()}\) since 2023-11-14 22:13:20 UTC; its lease lasts "
-            "until 2023-11-14 22:14:20 UTC unless renewed. Stop that driver, wait, or take the study over"
+            rf"study 's' is held by ada \(host .*, pid {os.getpid()}\) since {since}\."
+            " Stop that driver, or take the study over"
         )
-        with pytest.raises(LedgerHeldError, match=said):
+        with pytest.raises(LedgerHeldError, match=said) as first:
             take(ledger, holder="bob")
-        clock.now += 0.5
+        assert (first.value.here, first.value.lease_seconds) == (True, 60.0)
         hold.renew()
-        clock.now += 59
-        with pytest.raises(LedgerHeldError, match="held by ada"):
-            take(ledger, holder="bob")
-        clock.now += 1
-        with take(ledger, holder="bob") as second:
-            assert second.epoch == 2
+        with pytest.raises(LedgerHeldError, match="held by ada") as second:
+            take(ledger, holder="bob", unrenewed=first.value.mark)
+        hold.note("frozen")
+        with pytest.raises(LedgerHeldError, match="held by ada") as third:
+            take(ledger, holder="bob", unrenewed=second.value.mark)
+        with take(ledger, holder="bob", unrenewed=third.value.mark) as fourth:
+            assert fourth.epoch == 2
         with pytest.raises(StaleDriverError, match="another driver took over"):
             hold.renew()
+
+
+@pytest.mark.parametrize("jump", [3600.0 * 24 * 365, -3600.0 * 24 * 365])
+def test_a_clock_that_jumps_neither_gives_nor_keeps_a_lease(jump: float, ledger: Ledger, clock: Clock) -> None:
+    with take(ledger) as hold:
+        clock.now += jump
+        with pytest.raises(LedgerHeldError, match="held by ada") as refused:
+            take(ledger, holder="bob")
+        hold.renew()
+        clock.now -= 2 * jump
+        with pytest.raises(LedgerHeldError, match="held by ada") as again:
+            take(ledger, holder="bob", unrenewed=refused.value.mark)
+        with take(ledger, holder="bob", unrenewed=again.value.mark) as second:
+            assert second.epoch == 2
 
 
 def test_a_lapsed_lease_that_nobody_took_still_writes(ledger: Ledger, clock: Clock) -> None:
@@ -163,6 +178,8 @@ def test_the_heartbeat_renews_the_lease_by_itself(ledger: Ledger, clock: Clock) 
             study = ledger.study(STUDY)
             assert study is not None
             if study.held_until == clock.now + 0.1:
+                with raw_connection(ledger) as raw:
+                    assert raw.execute(text("SELECT beat FROM ablate_lease")).scalar_one() >= 1
                 return
             time.sleep(0.02)
         pytest.fail("the lease was not renewed")
@@ -209,6 +226,11 @@ def test_a_reused_pid_is_dead_and_a_pid_of_elsewhere_is_not(ledger: Ledger) -> N
 def test_a_commit_whose_acknowledgement_is_lost_happens_once(
     write: str, storage: str, ledger: Ledger, clock: Clock, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    def said(opened: Ledger) -> tuple[object, ...]:
+        found = opened.snapshot(STUDY)
+        rows = (found.trials, found.reports, found.notes)
+        return *rows, opened.mlflow_parents(STUDY), opened.counts(STUDY)
+
     def prepared(opened: Ledger) -> Hold:
         hold = take(opened)
         hold.add_trials([new_trial(0), new_trial(1)])
@@ -217,14 +239,13 @@ def test_a_commit_whose_acknowledgement_is_lost_happens_once(
         return hold
 
     twin = f"sqlite:///{tmp_path_factory.mktemp('twin')}/ledger.sqlite"
-    with Ledger.open(twin, clock=clock) as other, prepared(other) as undisturbed:
+    with Ledger.open(twin, clock=clock, monotonic=clock) as other, prepared(other) as undisturbed:
         expected = WRITES[write](undisturbed)
-        wanted = (other.snapshot(STUDY), other.notes(STUDY), other.mlflow_parents(STUDY), other.counts(STUDY))
+        wanted = said(other)
     hold = prepared(ledger)
     lose_next_acknowledgements(ledger, 3)
     assert WRITES[write](hold) == expected
-    found = (ledger.snapshot(STUDY), ledger.notes(STUDY), ledger.mlflow_parents(STUDY), ledger.counts(STUDY))
-    assert found == wanted
+    assert said(ledger) == wanted
     hold.set_mlflow_run(key(0), "after")
     hold.release()
 
@@ -284,3 +305,37 @@ def test_a_fault_before_the_commit_is_tried_again(ledger: Ledger, monkeypatch: p
             assert hold.start(key(0)) == 1
         assert left[0] < 0
         assert ledger.trials(STUDY)[0].attempt == 1
+
+
+def test_the_time_that_drivers_work_is_kept_with_each_write_and_heartbeat(
+    storage: str,
+) -> None:
+    monotonic, wall = Clock(100.0), Clock()
+    with Ledger.open(storage, clock=wall, monotonic=monotonic) as ledger:
+
+        def stored() -> float:
+            study = ledger.study(STUDY)
+            assert study is not None
+            return study.active_seconds
+
+        with take(ledger) as first:
+            monotonic.now += 1000
+            first.renew()
+            assert stored() == 0, "nothing was done yet"
+            first.note("frozen")
+            monotonic.now += 5
+            wall.now += 1e9
+            first.renew()
+            assert stored() == 5
+            monotonic.now += 2
+            first.note("frozen")
+            assert stored() == first.active_seconds() == 7
+            monotonic.now += 1
+        assert stored() == 8
+        monotonic.now = 3.0  # another boot of the machine
+        wall.now -= 2e9
+        with take(ledger) as second:
+            second.note("frozen")
+            monotonic.now += 4
+            second.note("frozen")
+            assert stored() == 12

@@ -112,7 +112,8 @@ class LedgerModel(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        trials, reports = self.ledger.snapshot(STUDY)
+        found = self.ledger.snapshot(STUDY)
+        trials, reports = found.trials, found.reports
         found = [
             {
                 "state": trial.state,

@@ -83,13 +83,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     clock = Clock()
     with ExitStack() as stack:
         places: dict[str, Path] = {name: tmp_path_factory.mktemp(name) / "ledger.sqlite" for name in NAMES}
-        ledgers = {n: stack.enter_context(Ledger.open(f"sqlite:///{p}", clock=clock)) for n, p in places.items()}
+        ledgers = {
+            n: stack.enter_context(Ledger.open(f"sqlite:///{p}", clock=clock, monotonic=clock))
+            for n, p in places.items()
+        }
         yield play(ledgers, clock)
 
 
 def test_neither_sees_or_changes_anything_of_the_other(storage: str, alone: dict[str, Any]) -> None:
     clock = Clock()
-    with Ledger.open(storage, clock=clock) as shared:
+    with Ledger.open(storage, clock=clock, monotonic=clock) as shared:
         found = play(dict.fromkeys(NAMES, shared), clock)
     assert found == alone
     assert found["a"]["study"]["held_until"] is None

@@ -34,11 +34,14 @@ def found_in(study: Study, folder: Path) -> resumption.Found | None:
 def go_on(study: Study, folder: Path, first: Callable[[TrialConfig], list[Report]]) -> tuple[str, str]:
     """Resume with a driver whose trials report `first` and then their rest; return what it says, start and end."""
     clock = Clock(Clock().now + 3 * 3600 + 5)
-    with Ledger.open(url_in(folder), clock=clock) as ledger, hold_of(study, ledger, holder="bob (process 7)") as hold:
+    with (
+        Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger,
+        hold_of(study, ledger, holder="bob (process 7)") as hold,
+    ):
         found = resumption.find(ledger, study)
         assert found is not None
         start = resumption.start_text(found, now=clock())
-        search = search_of(study, hold, ledger, clock=clock)
+        search = search_of(study, hold, ledger)
         while (config := search.next_trial()) is not None:
             done = 0
             for report in first(config):

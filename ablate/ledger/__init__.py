@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from ablate.ledger.hold import Hold
 from ablate.ledger.ledger import Ledger
-from ablate.ledger.records import NewTrial, NoteRecord, ReportRecord, StudyRecord, TrialRecord
+from ablate.ledger.records import NewTrial, NoteRecord, ReportRecord, Snapshot, StudyRecord, TrialRecord
 
-__all__ = ["Hold", "Ledger", "NewTrial", "NoteRecord", "ReportRecord", "StudyRecord", "TrialRecord"]
+__all__ = ["Hold", "Ledger", "NewTrial", "NoteRecord", "ReportRecord", "Snapshot", "StudyRecord", "TrialRecord"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,15 +16,17 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ablate.errors import LedgerDownError, LedgerError, NoLedgerError
-from ablate.ledger import schema
+from ablate.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
+from ablate.folder import make_file
+from ablate.ledger import migration, schema
+from ablate.redaction import ADVICE, redact_text, redact_url
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 FIRST_DELAY_SECONDS = 0.01
 LAST_DELAY_SECONDS = 1.0
-SECRET_KEYS = ("password", "sslpassword")
 # SQLSTATE classes and codes that a later attempt may mend: connection, rollback, lock, shutdown, too many clients.
 TRANSIENT_SQLSTATES = ("08", "40", "55P03", "57P", "25P03", "53300")
 PASSING_REFUSALS = ("starting up", "shutting down", "recovery mode", "too many", "remaining connection slots")
@@ -54,16 +58,20 @@ class Database:
     """Runs transactions on SQLite or PostgreSQL; transient faults are tried again for `retry_seconds`."""
 
     def __init__(self, url: str, *, create: bool, retry_seconds: float, keep: bool = True) -> None:
-        """Open `url`, creating the tables when `create`; raise LedgerError in one line, never with a password.
+        """Open `url`, making or migrating the tables when `create`; raise LedgerError in one line, without a password.
 
-        Without `keep` they are made in a transaction that is rolled back.
+        Without `keep` they are made in a transaction that is rolled back. `version` is the schema's, and `ledger_id`
+        the id that was made with it (None in version 1, which only readers meet).
         """
         self.url = _parse(url)
-        self.place = _shown(self.url)
+        self._asked = url
+        self.place = redact_url(url)
         self.retry_seconds = retry_seconds
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             _prepare_file(self.url, self.place, create)
+        self.version = schema.SCHEMA_VERSION
+        self.ledger_id: str | None = None
         self.engine = _engine(self.url, self.place)
         self._writer = self.engine.execution_options(ablate_writes=True)
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -109,9 +117,7 @@ class Database:
         else:
             advice = POSTGRES_ADVICE.get(str(getattr(cause, "sqlstate", None)), "")
         told = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
-        said = " ".join(told.split()) or type(cause).__name__
-        for secret in _secrets(self.url):
-            said = said.replace(secret, "***")
+        said = redact_text(told, self._asked) or type(cause).__name__
         kind = LedgerDownError if _passing(error) else LedgerError
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
@@ -139,6 +145,13 @@ class Database:
                 return
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
+        if create and keep and version == 1:
+            if self.write(migration.migrate):
+                log.warning("ledger %s: migrated from schema 1 to %d", self.place, schema.SCHEMA_VERSION)
+            version = schema.SCHEMA_VERSION
+        self.version = int(version or 0)
+        if self.version > 1:
+            self.ledger_id = self.read(schema.ledger_id)
         if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
             self._use_wal()
 
@@ -171,43 +184,34 @@ def _made_and_taken_back(connection: Connection) -> None:
 
 def _parse(url: str) -> URL:
     if url.startswith("postgres://"):
-        raise LedgerError("ledger: 'postgres://' is not a storage URL; write 'postgresql+psycopg://USER@HOST/DATABASE'")
+        raise StorageError(
+            "ledger: 'postgres://' is not a storage URL; write 'postgresql+psycopg://USER@HOST/DATABASE'"
+        )
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise LedgerError(
+        raise StorageError(
             "ledger: the storage is not a URL; write 'sqlite:///PATH' or 'postgresql+psycopg://USER@HOST/DATABASE'"
         ) from None
+    if url.count("@") > 1 and "@" in f"{parsed.host}{parsed.database}":
+        raise StorageError(f"ledger {redact_url(url)}: the user or the password ends at the first '@'; {ADVICE}")
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise LedgerError(
+        raise StorageError(
             f"ledger: storage {parsed.drivername!r} is not known; write 'sqlite:///PATH' or"
             " 'postgresql+psycopg://USER@HOST/DATABASE'"
         )
     return parsed
 
 
-def _secrets(url: URL) -> list[str]:
-    found = [str(url.password)] if url.password else []
-    for key in SECRET_KEYS:
-        value = url.query.get(key, ())
-        found.extend([value] if isinstance(value, str) else value)
-    return [secret for secret in found if secret]
-
-
-def _shown(url: URL) -> str:
-    hidden = {key: "hidden" for key in SECRET_KEYS if key in url.query}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
-
-
 def _prepare_file(url: URL, place: str, create: bool) -> None:
     if url.database in (None, "", ":memory:"):
-        raise LedgerError(f"ledger {place}: a ledger needs a file; write 'sqlite:///PATH'")
+        raise StorageError(f"ledger {place}: a ledger needs a file; write 'sqlite:///PATH'")
     path = Path(str(url.database))
     try:
         if path.is_dir():
-            raise LedgerError(f"ledger {place}: this is a folder, not a file")
+            raise StorageError(f"ledger {place}: this is a folder, not a file")
         if not create and not path.is_file():
             raise NoLedgerError(f"ledger {place}: there is no ledger here")
         if create:
@@ -215,6 +219,9 @@ def _prepare_file(url: URL, place: str, create: bool) -> None:
     except OSError as error:
         reason = f"{path.parent} is a file" if path.parent.is_file() else error.strerror
         raise LedgerError(f"ledger {place}: the folder cannot be made or read ({reason})") from error
+    if create:
+        with suppress(OSError):  # there already; or not to be made, which SQLite says next
+            make_file(path)
 
 
 def _engine(url: URL, place: str) -> Engine:
@@ -233,7 +240,7 @@ def _engine(url: URL, place: str) -> Engine:
             connect_args=arguments,
         )
     except ModuleNotFoundError as error:
-        raise LedgerError(f"ledger {place}: the driver is not installed: pip install 'psycopg[binary]'") from error
+        raise StorageError(f"ledger {place}: the driver is not installed: pip install 'psycopg[binary]'") from error
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

@@ -41,7 +41,15 @@ class Hold:
     lost is recognised by the study's revision and not repeated.
     """
 
-    def __init__(self, database: Database, wanted: Claim, grant: Grant, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        wanted: Claim,
+        grant: Grant,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
         self.study = wanted.study
         self.holder = wanted.holder
         self.epoch = grant.epoch
@@ -50,6 +58,9 @@ class Hold:
         self._study_id = grant.study_id
         self._revision: int | None = grant.revision
         self._clock = clock
+        self._monotonic = monotonic
+        self._active_before = grant.active_seconds
+        self._active_since: float | None = None  # monotonic seconds of the first write
         self._lock = threading.RLock()
         self._lost = False
         self._ended = threading.Event()
@@ -60,6 +71,14 @@ class Hold:
     def lost(self) -> bool:
         """Whether a write or the heartbeat has seen that another driver took the study over."""
         return self._lost
+
+    def active_seconds(self) -> float:
+        """Return how long drivers have worked on the study in all, this one since its first write.
+
+        Measured by monotonic clocks. It is stored with each write and each heartbeat.
+        """
+        since = self._active_since
+        return self._active_before + (0.0 if since is None else self._monotonic() - since)
 
     def check(self) -> None:
         """Raise StaleDriverError where the hold is known to be lost; ask no database."""
@@ -117,7 +136,7 @@ class Hold:
                 self._database.checkpoint()
 
     def renew(self) -> None:
-        """Extend the lease by `lease_seconds` from now; raise StaleDriverError where it is another's."""
+        """Show whoever watches the lease that this driver lives; raise StaleDriverError where it is another's."""
         with self._lock:
             self._require_held()
             until = self._clock() + self.lease_seconds
@@ -140,6 +159,8 @@ class Hold:
     def _write(self, body: Callable[[writes.Scope], T]) -> T:
         with self._lock:
             self._require_held()
+            if self._active_since is None:
+                self._active_since = self._monotonic()
             attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
             self._revision = None  # unknown until the outcome is
             result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, body))
@@ -151,7 +172,7 @@ class Hold:
             if epoch != self.epoch:
                 raise self._stale()
         revision = attempt.previous + 1
-        if not writes.fence(connection, self._study_id, self.epoch, attempt.previous):
+        if not writes.fence(connection, self._study_id, self.epoch, attempt.previous, self.active_seconds()):
             if attempt.answers and writes.standing(connection, self._study_id) == (self.epoch, revision):
                 return attempt.answers[0], revision
             raise self._stale()
@@ -178,7 +199,8 @@ class Hold:
 
     def _extend(self, connection: Connection, until: float | None) -> bool:
         mine = (lease_table.c.study_id == self._study_id) & (lease_table.c.epoch == self.epoch)
-        return bool(connection.execute(update(lease_table).where(mine).values(held_until=until)).rowcount)
+        values = {"held_until": until, "beat": lease_table.c.beat + 1, "active_seconds": self.active_seconds()}
+        return bool(connection.execute(update(lease_table).where(mine).values(values)).rowcount)
 
     def _beat(self) -> None:
         interval = self.lease_seconds / 3

@@ -1,4 +1,4 @@
-"""Who drives a study: a lease that ends by itself, and at once when its process is gone."""
+"""Who drives a study: a lease that ends when it is not renewed, and at once when its process is gone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A request for a study: who asks, with which file, for how long; times in UTC epoch seconds."""
+    """A request for a study: who asks, with which file and places; `now` in UTC epoch seconds.
+
+    `unrenewed` is the mark (LedgerHeldError) that the lease had for as long as it lasts: it has ended if it still has
+    it. `store` and `tracking` are noted without credentials; None leaves what was noted before.
+    """
 
     study: str
     file_text: str
@@ -39,16 +43,20 @@ class Claim:
     now: float
     lease_seconds: float
     takeover: bool
+    unrenewed: tuple[object, ...] | None
+    store: str | None
+    tracking: str | None
     token: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """A granted claim: the study's row, its new epoch and the revision to go on from."""
+    """A granted claim: the study's row, its new epoch, the revision and the active seconds to continue from."""
 
     study_id: int
     epoch: int
     revision: int
+    active_seconds: float
 
 
 def this_process() -> Process:
@@ -59,22 +67,28 @@ def this_process() -> Process:
 
 def is_dead(row: RowMapping) -> bool:
     """Whether the holder in a lease's row is certainly gone: its pid was of this place and is no more."""
-    if row["place"] != _place() or row["pid"] is None:
+    return row["pid"] is not None and is_gone(place=row["place"], pid=int(row["pid"]), started=row["process_started"])
+
+
+def is_gone(*, place: str, pid: int, started: str | None) -> bool:
+    """Return whether a process is certainly gone: False for one of another place, of which nothing is known."""
+    if place != _place():
         return False
     try:
-        os.kill(int(row["pid"]), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         pass
-    started = _started(int(row["pid"]))
-    return started is not None and bool(row["process_started"]) and started != row["process_started"]
+    now = _started(pid)
+    return now is not None and bool(started) and now != started
 
 
 def claim(connection: Connection, wanted: Claim) -> Grant:
-    """Create the study or raise its epoch by one; raise LedgerHeldError while another's lease is live.
+    """Create the study or raise its epoch by one; raise LedgerHeldError while another driver has it.
 
-    StudyMismatchError where the stored seed is another one.
+    No clock decides: a lease is over once it was released, its process is gone from this machine, or the claim says
+    that it was not renewed. Raises StudyMismatchError where the stored seed is another one.
     """
     serialise(connection)
     found = connection.execute(select(study_table).where(study_table.c.name == wanted.study)).mappings().one_or_none()
@@ -87,16 +101,19 @@ def claim(connection: Connection, wanted: Claim) -> Grant:
     where = lease_table.c.study_id == found["id"]
     row = connection.execute(select(lease_table).where(where).with_for_update()).mappings().one()
     if row["token"] == wanted.token:  # committed by an attempt whose acknowledgement was lost
-        return Grant(study_id=found["id"], epoch=row["epoch"], revision=row["revision"])
-    if not wanted.takeover and row["held_until"] is not None and row["held_until"] > wanted.now and not is_dead(row):
+        return _grant(row, row["epoch"])
+    over = row["held_until"] is None or is_dead(row) or _mark(row) == wanted.unrenewed
+    if not wanted.takeover and not over:
         here = row["place"] == wanted.process.place
-        raise LedgerHeldError(_held(wanted.study, row), until=float(row["held_until"]), here=here)
+        lease_seconds = float(row["lease_seconds"])
+        raise LedgerHeldError(_held(wanted.study, row), mark=_mark(row), lease_seconds=lease_seconds, here=here)
     epoch = row["epoch"] + 1
     connection.execute(update(lease_table).where(where).values(epoch=epoch, **_holder(wanted)))
-    if (found["file"], found["fingerprint"]) != (wanted.file_text, wanted.fingerprint):
-        changed = {"file": wanted.file_text, "fingerprint": wanted.fingerprint}
+    asked = {"file": wanted.file_text, "fingerprint": wanted.fingerprint, **_places(wanted)}
+    changed = {name: value for name, value in asked.items() if found[name] != value}
+    if changed:
         connection.execute(update(study_table).where(study_table.c.id == found["id"]).values(**changed))
-    return Grant(study_id=found["id"], epoch=epoch, revision=row["revision"])
+    return _grant(row, epoch)
 
 
 def _create(connection: Connection, wanted: Claim) -> Grant:
@@ -106,10 +123,26 @@ def _create(connection: Connection, wanted: Claim) -> Grant:
         "fingerprint": wanted.fingerprint,
         "seed": wanted.seed,
         "created_at": wanted.now,
+        **_places(wanted),
     }
     study_id = int(connection.execute(insert(study_table).returning(study_table.c.id), row).scalar_one())
     connection.execute(insert(lease_table).values(study_id=study_id, epoch=1, revision=0, **_holder(wanted)))
-    return Grant(study_id=study_id, epoch=1, revision=0)
+    return Grant(study_id=study_id, epoch=1, revision=0, active_seconds=0.0)
+
+
+def _grant(row: RowMapping, epoch: int) -> Grant:
+    active = float(row["active_seconds"])
+    return Grant(study_id=row["study_id"], epoch=epoch, revision=row["revision"], active_seconds=active)
+
+
+def _mark(row: RowMapping) -> tuple[object, ...]:
+    # held_until is there for drivers of version 1, which raise no beat
+    return row["epoch"], row["revision"], row["beat"], row["held_until"]
+
+
+def _places(wanted: Claim) -> dict[str, str]:
+    places = {"store": wanted.store, "tracking": wanted.tracking}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def _holder(wanted: Claim) -> dict[str, Any]:
@@ -122,17 +155,15 @@ def _holder(wanted: Claim) -> dict[str, Any]:
         "token": wanted.token,
         "held_since": wanted.now,
         "held_until": wanted.now + wanted.lease_seconds,
+        "lease_seconds": wanted.lease_seconds,
     }
 
 
 def _held(study: str, row: RowMapping) -> str:
-    since, until = (
-        datetime.fromtimestamp(row[name], tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        for name in ("held_since", "held_until")
-    )
+    since = datetime.fromtimestamp(row["held_since"], tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"study {study!r} is held by {row['holder']} (host {row['host']}, pid {row['pid']}) since {since}; its lease"
-        f" lasts until {until} unless renewed. Stop that driver, wait, or take the study over with --takeover"
+        f"study {study!r} is held by {row['holder']} (host {row['host']}, pid {row['pid']}) since {since}."
+        " Stop that driver, or take the study over with --takeover"
     )
 
 

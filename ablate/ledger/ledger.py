@@ -7,15 +7,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, func, select
+from sqlalchemy import Connection, RowMapping, Select, Table, func, select
 
 from ablate.errors import NoLedgerError
 from ablate.ledger.database import Database
 from ablate.ledger.hold import Hold
 from ablate.ledger.lease import Claim, claim, this_process
+from ablate.ledger.migration import columns_of
 from ablate.ledger.records import (
     NoteRecord,
     ReportRecord,
+    Snapshot,
     StudyRecord,
     TrialRecord,
     note_from_row,
@@ -35,21 +37,28 @@ class Ledger:
     Reads need no hold and never block a writer; each is one consistent snapshot.
     """
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
+        self._monotonic = monotonic
 
     @staticmethod
     def open(
-        url: str, *, create: bool = True, retry_seconds: float = RETRY_SECONDS, clock: Callable[[], float] = time.time
+        url: str,
+        *,
+        create: bool = True,
+        retry_seconds: float = RETRY_SECONDS,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> Ledger:
-        """Open `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`, creating the tables when `create`.
+        """Open `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`.
 
-        A transient fault (a locked file, a lost connection) is tried again for `retry_seconds`; `clock`
-        gives UTC epoch seconds. Raise LedgerError in one line, never with a password, where the database
-        is unreachable, unwritable, damaged, of another schema version, or absent with `create=False`.
+        With `create` missing tables are made and those of an older version migrated. A transient fault (a locked file,
+        a lost connection) is tried again for `retry_seconds`. `clock` gives UTC epoch seconds for what is recorded,
+        `monotonic` seconds for what is measured. Raise LedgerError in one line, never with a password, where the
+        database is unreachable, unwritable, damaged, of an unknown schema version, or absent with `create=False`.
         """
-        return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock)
+        return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock, monotonic=monotonic)
 
     @staticmethod
     def look(url: str) -> str:
@@ -66,6 +75,11 @@ class Ledger:
     def url(self) -> str:
         """The storage URL without its password."""
         return self._database.place
+
+    @property
+    def id(self) -> str | None:
+        """The id that was made with the tables; None in a ledger of schema version 1 that is only read."""
+        return self._database.ledger_id
 
     def close(self) -> None:
         """Close every connection."""
@@ -89,12 +103,16 @@ class Ledger:
         holder: str,
         lease_seconds: float = 60.0,
         takeover: bool = False,
+        unrenewed: tuple[object, ...] | None = None,
+        store: str | None = None,
+        tracking: str | None = None,
     ) -> Hold:
         """Create the study or raise its epoch by one, and return the right to write it.
 
-        Raise LedgerHeldError (who, since when, until when) while another driver's lease is live, unless
-        `takeover`; the lease of a dead process of this machine counts as over. Raise StudyMismatchError
-        where the study was started with another seed; the file and fingerprint are replaced.
+        Raise LedgerHeldError (who, where, since when) while another driver has it, unless `takeover`. A lease is over
+        when it was released, when its process is gone from this machine, or when it still has the mark `unrenewed`
+        that its LedgerHeldError gave `lease_seconds` ago. Raise StudyMismatchError where the study was started with
+        another seed. File and fingerprint are replaced, and `store` and `tracking` (without credentials) where given.
         """
         wanted = Claim(
             study=study,
@@ -106,17 +124,20 @@ class Ledger:
             now=self._clock(),
             lease_seconds=lease_seconds,
             takeover=takeover,
+            unrenewed=unrenewed,
+            store=store,
+            tracking=tracking,
         )
         grant = self._database.write(lambda connection: claim(connection, wanted))
-        return Hold(self._database, wanted, grant, clock=self._clock)
+        return Hold(self._database, wanted, grant, clock=self._clock, monotonic=self._monotonic)
 
     def studies(self) -> list[StudyRecord]:
         """Return every study, ordered by name."""
-        return [study_from_row(row) for row in self._rows(_STUDIES.order_by(study_table.c.name))]
+        return [study_from_row(row) for row in self._rows(self._studies().order_by(study_table.c.name))]
 
     def study(self, name: str) -> StudyRecord | None:
         """Return one study, or None."""
-        rows = self._rows(_STUDIES.where(study_table.c.name == name))
+        rows = self._rows(self._studies().where(study_table.c.name == name))
         return study_from_row(rows[0]) if rows else None
 
     def trials(self, name: str, dataset: str | None = None) -> list[TrialRecord]:
@@ -148,17 +169,27 @@ class Ledger:
         query = _REPORTS.where(study_table.c.name == name, report_table.c.id > rowid)
         return [report_from_row(row, name) for row in self._rows(query.order_by(report_table.c.id))]
 
-    def snapshot(self, name: str) -> tuple[list[TrialRecord], list[ReportRecord]]:
-        """Return `trials(name)` and `reports(name)` as of one moment."""
-        trials = _TRIALS.where(study_table.c.name == name).order_by(*_BY_TRIAL)
-        reports = _REPORTS.where(study_table.c.name == name).order_by(*_BY_REPORT)
-        found = self._database.read(lambda connection: (_fetch(connection, trials), _fetch(connection, reports)))
-        return [trial_from_row(row) for row in found[0]], [report_from_row(row, name) for row in found[1]]
+    def snapshot(self, name: str) -> Snapshot:
+        """Return a study with its trials, reports and notes as of one moment, in one read transaction."""
+        queries = (
+            self._studies().where(study_table.c.name == name),
+            _TRIALS.where(study_table.c.name == name).order_by(*_BY_TRIAL),
+            _REPORTS.where(study_table.c.name == name).order_by(*_BY_REPORT),
+            _NOTES.where(study_table.c.name == name),
+        )
+        studies, trials, reports, notes = self._database.read(
+            lambda connection: [_fetch(connection, query) for query in queries]
+        )
+        return Snapshot(
+            study=study_from_row(studies[0]) if studies else None,
+            trials=[trial_from_row(row) for row in trials],
+            reports=[report_from_row(row, name) for row in reports],
+            notes=[note_from_row(row) for row in notes],
+        )
 
     def notes(self, name: str) -> list[NoteRecord]:
         """Return a study's events in the order of commit."""
-        query = select(note_table).join(study_table).where(study_table.c.name == name).order_by(note_table.c.id)
-        return [note_from_row(row) for row in self._rows(query)]
+        return [note_from_row(row) for row in self._rows(_NOTES.where(study_table.c.name == name))]
 
     def mlflow_parents(self, name: str) -> dict[str, str]:
         """Return the MLflow parent run of each data set that has one."""
@@ -174,6 +205,13 @@ class Ledger:
             found.setdefault(row["dataset"], {})[TrialState(row["state"])] = row["n"]
         return found
 
+    def _studies(self) -> Select[Any]:
+        lease = [column for column in self._columns(lease_table) if column.name not in ("study_id", "token")]
+        return select(*self._columns(study_table), *lease).join(lease_table)
+
+    def _columns(self, table: Table) -> list[Any]:
+        return columns_of(table, self._database.version)
+
     def _rows(self, query: Select[Any]) -> list[RowMapping]:
         return self._database.read(lambda connection: _fetch(connection, query))
 
@@ -182,14 +220,12 @@ def _fetch(connection: Connection, query: Select[Any]) -> list[RowMapping]:
     return list(connection.execute(query).mappings())
 
 
-_STUDIES = select(study_table, *(column for column in lease_table.c if column.name not in ("study_id", "token"))).join(
-    lease_table
-)
 _TRIALS = select(trial_table).join(study_table, trial_table.c.study_id == study_table.c.id)
 _REPORTS = (
     select(report_table, trial_table.c.dataset, trial_table.c.number)
     .join(trial_table, report_table.c.trial_id == trial_table.c.id)
     .join(study_table, report_table.c.study_id == study_table.c.id)
 )
+_NOTES = select(note_table).join(study_table).order_by(note_table.c.id)
 _BY_TRIAL = (trial_table.c.dataset, trial_table.c.number)
 _BY_REPORT = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)

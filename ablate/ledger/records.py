@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping
 
 from ablate.config import InputShape, Size
 from ablate.errors import LedgerError
+from ablate.ledger.lease import is_dead
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # What foreign text in a row can raise; RecursionError for JSON that is nested without end.
@@ -31,7 +32,12 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """A study and who drives it; times are UTC epoch seconds, and the holder's are None while nobody does."""
+    """A study and who drives it; times are UTC epoch seconds, and the holder's are None while nobody does.
+
+    `active_seconds` is how long drivers have worked on it. `store` and `tracking` are where checkpoints and tracking
+    were last, without credentials (None: unknown). `holder_gone` says that the holder's process was of this machine
+    and had ended when the record was read.
+    """
 
     name: str
     file_text: str
@@ -45,6 +51,10 @@ class StudyRecord:
     pid: int | None
     held_since: float | None
     held_until: float | None
+    active_seconds: float = 0.0
+    store: str | None = None
+    tracking: str | None = None
+    holder_gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +126,19 @@ class NoteRecord:
     created_at: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All that the ledger held of one study at one moment; `study` is None where it holds no such study.
+
+    Trials are ordered by data set and number, reports by trial, epoch and replicate, notes by commit.
+    """
+
+    study: StudyRecord | None
+    trials: list[TrialRecord]
+    reports: list[ReportRecord]
+    notes: list[NoteRecord]
+
+
 def to_text(value: object, what: str) -> str:
     """Return `value` as strict JSON; raise LedgerError where it is not JSON (NaN, infinity, foreign types)."""
     try:
@@ -138,19 +161,13 @@ def metrics_from_text(text: str) -> dict[str, float]:
     return {name: math.nan if value is None else float(value) for name, value in json.loads(text).items()}
 
 
-def message_text(message: str | None, limit: int = 20_000) -> str | None:
-    """Return an error message that every database can store, at most `limit` characters."""
-    if message is None:
-        return None
-    clean = message.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
-
-
 def study_from_row(row: RowMapping) -> StudyRecord:
     """Return the record of a row of study and lease."""
     names = ("name", "fingerprint", "seed", "epoch", "revision", "created_at", "holder", "host", "pid")
-    held = {name: row[name] for name in ("held_since", "held_until")}
-    return StudyRecord(file_text=row["file"], **{name: row[name] for name in names}, **held)
+    since_version_2 = [name for name in ("active_seconds", "store", "tracking") if name in row]
+    held = {name: row[name] for name in ("held_since", "held_until", *since_version_2)}
+    same = {name: row[name] for name in names}
+    return StudyRecord(file_text=row["file"], holder_gone=is_dead(row), **same, **held)
 
 
 def trial_from_row(row: RowMapping) -> TrialRecord:

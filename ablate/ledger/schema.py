@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -24,7 +26,8 @@ from sqlalchemy import (
 from ablate.errors import LedgerError
 from ablate.trial import Decision, TrialState
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+OLDEST_READABLE = 1  # a driver migrates it, readers take it as it is
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
@@ -35,7 +38,12 @@ def _one_of(column: str, values: list[str], name: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
 
 
-version_table = Table("ablate_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+version_table = Table(
+    "ablate_schema",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("ledger_id", Text),  # made with the tables; a study's home names it
+)
 
 study_table = Table(
     "ablate_study",
@@ -46,6 +54,8 @@ study_table = Table(
     Column("fingerprint", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("store", Text),  # where checkpoints and tracking are, without credentials; NULL where unknown
+    Column("tracking", Text),
 )
 
 # Apart from the study's row, which holds the whole file: every write touches this one.
@@ -63,6 +73,9 @@ lease_table = Table(
     Column("token", Text, nullable=False),
     Column("held_since", Double),
     Column("held_until", Double),
+    Column("lease_seconds", Double, nullable=False, server_default="60"),
+    Column("beat", BigInteger, nullable=False, server_default="0"),  # counts renewals
+    Column("active_seconds", Double, nullable=False, server_default="0"),  # of all drivers, by monotonic clocks
 )
 
 trial_table = Table(
@@ -155,17 +168,27 @@ def stored_version(connection: Connection) -> int | None:
     return None if version is None else int(version)
 
 
+def ledger_id(connection: Connection) -> str:
+    """Return the id that was made with the tables."""
+    return str(connection.execute(select(version_table.c.ledger_id)).scalar_one())
+
+
 def create(connection: Connection) -> None:
     """Create the tables of SCHEMA_VERSION unless another process was faster."""
     serialise(connection)
     if stored_version(connection) is None:
         metadata.create_all(connection)
-        connection.execute(insert(version_table).values(version=SCHEMA_VERSION))
+        connection.execute(insert(version_table).values(version=SCHEMA_VERSION, ledger_id=new_id()))
+
+
+def new_id() -> str:
+    """Return an id for a ledger, which no other ledger has."""
+    return uuid4().hex
 
 
 def check_version(version: int, place: str) -> None:
     """Raise LedgerError unless this ablate reads schema `version`."""
-    if version == SCHEMA_VERSION:
+    if OLDEST_READABLE <= version <= SCHEMA_VERSION:
         return
     older = version < SCHEMA_VERSION
     advice = "start a new ledger or use the ablate that wrote it" if older else "upgrade ablate"

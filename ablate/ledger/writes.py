@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
 
 from ablate.errors import LedgerError
-from ablate.ledger.records import NewTrial, message_text, metrics_to_text, to_text
+from ablate.ledger.records import NewTrial, metrics_to_text, to_text
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, trial_table
+from ablate.plain_text import storable
 from ablate.trial import Decision, Report, TrialKey, TrialState
 
 # Built once: SQLAlchemy then finds the compiled statement by identity.
@@ -22,7 +23,7 @@ _FENCE = (
         lease_table.c.epoch == bindparam("own"),
         lease_table.c.revision == bindparam("previous"),
     )
-    .values(revision=bindparam("next"))
+    .values(revision=bindparam("next"), active_seconds=bindparam("active"))
 )
 _STANDING = select(lease_table.c.epoch, lease_table.c.revision).where(lease_table.c.study_id == bindparam("study"))
 _TRIAL = select(
@@ -55,9 +56,9 @@ class Scope:
     now: float
 
 
-def fence(connection: Connection, study_id: int, epoch: int, previous: int) -> bool:
+def fence(connection: Connection, study_id: int, epoch: int, previous: int, active_seconds: float) -> bool:
     """Raise the study's revision and lock its lease until the end of the transaction; False where it is another's."""
-    values = {"study": study_id, "own": epoch, "previous": previous, "next": previous + 1}
+    values = {"study": study_id, "own": epoch, "previous": previous, "next": previous + 1, "active": active_seconds}
     return connection.execute(_FENCE, values).rowcount == 1
 
 
@@ -99,7 +100,7 @@ def requeue(scope: Scope, key: TrialKey, error: str | None) -> None:
     """Set a running trial back to WAITING."""
     trial = _trial(scope, key)
     _require(key, trial, TrialState.RUNNING, doing="requeue")
-    _change(scope, trial, {"state": TrialState.WAITING, "error": message_text(error), "driver_epoch": scope.epoch})
+    _change(scope, trial, {"state": TrialState.WAITING, "error": _stored(error), "driver_epoch": scope.epoch})
 
 
 def report(
@@ -159,11 +160,15 @@ def note(scope: Scope, kind: str, dataset: str | None, payload: Mapping[str, Any
         "study_id": scope.study_id,
         "kind": kind,
         "dataset": dataset,
-        "payload": to_text(dict(payload), f"note {kind!r}"),
+        "payload": to_text({name: _stored(value) for name, value in payload.items()}, f"note {kind!r}"),
         "driver_epoch": scope.epoch,
         "created_at": scope.now,
     }
     scope.connection.execute(insert(note_table), row)
+
+
+def _stored(value: Any) -> Any:
+    return storable(value) if isinstance(value, str) else value
 
 
 def _trial(scope: Scope, key: TrialKey) -> Row[*tuple[Any, ...]]:
@@ -186,7 +191,7 @@ def _change(scope: Scope, trial: Row[*tuple[Any, ...]], values: Mapping[str, Any
 def _ending(scope: Scope, state: TrialState, error: str | None) -> dict[str, Any]:
     if not state.finished:
         raise LedgerError(f"{state} does not end a trial")
-    return {"state": state, "finished_at": scope.now, "error": message_text(error)}
+    return {"state": state, "finished_at": scope.now, "error": _stored(error)}
 
 
 def _trial_row(scope: Scope, record: NewTrial) -> dict[str, Any]:

@@ -18,12 +18,14 @@ from ablate.ledger.schema import (
     report_table,
     study_table,
     trial_table,
+    version_table,
 )
 
 TIMES = frozenset({"created_at", "started_at", "finished_at", "wall_seconds"})
 # What may differ, and nothing else: when, by which driver and at which attempt it was done, and MLflow's own names.
 MAY_DIFFER: Mapping[str, frozenset[str]] = {
-    study_table.name: TIMES,
+    version_table.name: frozenset({"ledger_id"}),
+    study_table.name: TIMES | {"store", "tracking"},
     lease_table.name: frozenset(column.name for column in lease_table.columns) - {"study_id"},
     trial_table.name: TIMES | {"attempt", "driver_epoch", "revision", "mlflow_run_id"},
     report_table.name: TIMES | {"driver_epoch"},
