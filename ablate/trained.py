@@ -14,8 +14,10 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import AblateError, RequestError
+from ablate.folder import DiskFolder, refuse_links
+from ablate.places import with_store
 from ablate.randomness import stream
-from ablate.review import opened, trial_of
+from ablate.review import stored, trial_of
 from ablate.settings import Settings
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
@@ -61,8 +63,10 @@ def trained(
 
     Raises RequestError where there is no such trial or replicate, CheckpointError where its weights are gone.
     """
-    with opened(study, settings) as (ledger, record):
-        config = trial_of(ledger, record, number, dataset).config
+    found = stored(study, settings)
+    config = trial_of(found, number, dataset).config.origin
+    refuse_links(settings.home(study))
+    settings = with_store(settings, found.record)
     task = load_task(config.task)
     module = predictor(config, checkpoint_folder(settings.checkpoint_root(study), config.key), replicate)
     return Trained(
@@ -142,9 +146,8 @@ def write_translations(asked: Trained, part: Literal["validation", "test"], fold
     references = task.references(asked.data_dir, part)
     paths = folder / f"{part}.hypotheses", folder / f"{part}.references"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, lines in zip(paths, (hypotheses, references), strict=True):
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            DiskFolder(folder).write(path.name, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise AblateError(f"{folder}: the translations cannot be written: {error.strerror or error}") from error
     return Translations(

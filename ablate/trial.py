@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.config import ModelConfig, Protocol, TaskConfig, TrainConfig
 from ablate.folder import Place, below
 
 Stage = Literal["search", "confirm"]
-Protocol = Literal["held_out", "paper"]
 CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's
 
 
@@ -68,6 +67,16 @@ class TrialConfig:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     variant: str | None = None
     source: int | None = None  # the search trial that it confirms, or to which it gives further seeds
+    evaluates: int | None = None  # the trial whose trained networks it reads on the test split; it trains nothing
+
+    @property
+    def origin(self) -> TrialConfig:
+        """The trial that trained the weights: this one, or the one that it evaluates."""
+        if self.evaluates is None:
+            return self
+        source = None if self.source == self.evaluates else self.source
+        key = replace(self.key, number=self.evaluates)
+        return replace(self, key=key, stage="search", source=source, evaluates=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""
@@ -83,6 +92,7 @@ class TrialConfig:
             "parameters": dict(self.parameters),
             "variant": self.variant,
             "source": self.source,
+            "evaluates": self.evaluates,
         }
 
     @staticmethod
@@ -95,6 +105,7 @@ class TrialConfig:
             task=TaskConfig.model_validate(data["task"]),
             train=TrainConfig.model_validate(data["train"]),
             seeds=tuple(data["seeds"]),
+            evaluates=data.get("evaluates"),  # ledgers of before have none
             **rest,
         )
 

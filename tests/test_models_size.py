@@ -71,8 +71,8 @@ def test_measure_agrees_with_the_real_module() -> None:
 def test_overdetermination_of_table_2() -> None:
     """Eq. 12: Q = K M / P, 2.15 for the unchanged network and 22.51 for the minimum."""
     unchanged, minimum = ModelConfig(), ModelConfig(mlp=0, **MINIMUM)
-    assert measure(unchanged, MNIST).overdetermination(MNIST) == pytest.approx(2.15, abs=0.005)
-    assert measure(minimum, MNIST).overdetermination(MNIST) == pytest.approx(22.51, abs=0.005)
+    assert measure(unchanged, MNIST).overdetermination(MNIST, MNIST.train_samples) == pytest.approx(2.15, abs=0.005)
+    assert measure(minimum, MNIST).overdetermination(MNIST, MNIST.train_samples) == pytest.approx(22.51, abs=0.005)
 
 
 N2, TRIANGLE = WIDTH**2, WIDTH * (WIDTH + 1) // 2

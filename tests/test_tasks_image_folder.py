@@ -97,9 +97,17 @@ class TestPixels:
             assert inputs.dtype == torch.uint8
             assert np.array_equal(join(inputs, (4, 6), (8, 12)).numpy(), images.reshape(4, 8, 12, 3))
         tokens = data.tokens(data.train_inputs, torch.float64)
-        channels = join(tokens, (4, 6), (8, 12)).reshape(-1, 3)
-        torch.testing.assert_close(channels.mean(0), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12)
-        torch.testing.assert_close(channels.std(0, correction=0), torch.ones(3, dtype=torch.float64))
+        torch.testing.assert_close(tokens, data.train_inputs.double() / 127.5 - 1, rtol=0, atol=1e-12)
+
+    def test_images_that_may_be_held_out_do_not_decide_how_others_are_scaled(self, tmp_path: Path) -> None:
+        _fill(tmp_path / "pets" / "cat")
+        _fill(tmp_path / "pets" / "dog", first=100)
+        before = _task().load(tmp_path)
+        _save(tmp_path / "pets" / "dog" / "999.png", np.full((8, 12, 3), 255, dtype=np.uint8))
+        after = _task().load(tmp_path)
+        assert len(after.train_targets) == len(before.train_targets) + 1
+        assert torch.equal(torch.as_tensor(after.scale), torch.as_tensor(before.scale))
+        assert torch.equal(torch.as_tensor(after.shift), torch.as_tensor(before.shift))
 
     def test_grey_images_have_one_channel_and_one_in_colour_makes_all_so(self, tmp_path: Path) -> None:
         _fill(tmp_path / "pets" / "cat", grey=True)

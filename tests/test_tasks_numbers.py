@@ -62,6 +62,7 @@ class TestTask:
             inputs="ids",
             output="token",
             causal=True,
+            window=length,
         )
         assert (data.ids, data.pad, data.window) == (True, WINDOW_PAD, length)
         assert data.train_inputs.shape == data.train_targets.shape == (len(texts()[0]) - length, length)

@@ -229,7 +229,9 @@ class TestData:
         assert torch.equal(task.metrics(scores, targets)["accuracy"], (scores.argmax(-1) == targets).float())
 
     def test_the_shape_needs_no_files(self) -> None:
-        expected = InputShape(tokens=10, features=512, outputs=10, train_samples=50_000, output="set")
+        expected = InputShape(
+            tokens=10, features=512, outputs=10, train_samples=45_000, output="set", ships_validation=True
+        )
         assert load_task(TaskConfig(task="set_anomaly")).shape(Path("/nowhere")) == expected
 
     def test_a_model_of_sets_follows_the_order_of_images(self, data: Data) -> None:

@@ -17,7 +17,7 @@ from ablate.drive import search
 from ablate.errors import RequestError
 from ablate.report import write_maps
 from ablate.results import trials_table
-from ablate.review import opened
+from ablate.review import stored
 from ablate.settings import Settings
 from ablate.tasks import data_folder
 from ablate.trained import BlockMaps, attention_maps, continued, trained, translated, write_translations
@@ -107,8 +107,7 @@ def test_a_long_title_is_broken_into_lines_above_the_maps(tmp_path: Path) -> Non
 
 
 def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: Settings) -> None:
-    with opened("words", words) as (ledger, _):
-        table = trials_table(ledger, "words")
+    table = trials_table(stored("words", words).snapshot)
     assert table["val_accuracy"].n_unique() == 3
     assert trained("words", words).config.key.number == table["trial"][int(table["val_accuracy"].arg_max() or 0)]
     assert trained("words", words, number=2).config.variant == "K+Pos"
@@ -155,8 +154,11 @@ def test_bleu_is_that_of_sacrebleus_own_command_and_of_the_report(tmp_path: Path
     assert len(lines) == written.sentences == round(0.004 * 1014)
     published = (data_folder(shared) / "multi30k" / "val.en").read_text(encoding="utf-8").split("\n")
     assert written.references.read_text().splitlines() == [published[i * 1014 // 4] for i in range(4)]
-    with opened("pairs", settings) as (ledger, _):
-        (reported,) = trials_table(ledger, "pairs")["val_bleu"]
+    table = trials_table(stored("pairs", settings).snapshot)  # the second trial reads the first on the test split
+    reported, repeated = table["val_bleu"]
+    assert repeated == reported
+    tests = write_translations(trained("pairs", settings, number=1), "test", tmp_path / "test")
+    assert tests.bleu == pytest.approx(table["test_bleu"][1], abs=1e-9)
     assert written.bleu == pytest.approx(reported, abs=1e-9)
     assert reported > 0
     assert translated(asked, ["Ein Mann."])[0] != ""

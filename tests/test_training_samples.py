@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from test_training_loop import stripes
@@ -16,6 +17,8 @@ from ablate.config import TaskConfig, TrainConfig
 from ablate.errors import DataError
 from ablate.tasks import Data
 from ablate.tasks.anomaly_sets import AnomalySets, members
+from ablate.tasks.digits import read_digits
+from ablate.tasks.patches import patch_data
 from ablate.training import train
 from ablate.training.order import epoch_index, keys
 from ablate.training.parts import Parts, split
@@ -296,3 +299,17 @@ def test_evaluated_pairs_are_sorted_by_length_and_all_there() -> None:
         samples.pairs.source, torch.tensor([len([*itertools.takewhile(bool, row)]) for row in source.tolist()])
     )
     assert torch.equal(samples.pairs.target, samples.pairs.source + 1)
+
+
+def test_grey_images_in_float64_are_scaled_in_float64() -> None:
+    """numpy in float64 is the oracle: float32 on the way is off by 4e-8 of a value."""
+    images, targets = read_digits()
+    mean, std = 0.1307 * 255, 0.3081 * 255  # those of MNIST, which float32 does not hold
+    split = images, targets
+    data = patch_data(split, split, patch=(8, 8), mean=(mean,), std=(std,), class_names=tuple("0123456789"))
+    index = torch.arange(64)[None]
+    samples = Samples.of(data, data.train_inputs, data.train_targets, index, device=CPU, dtype=torch.float64)
+    x, _ = next(samples.batches(index, 64))
+    expected = (images[:64].reshape(64, 1, 64).numpy().astype(np.float64) - mean) / std
+    assert x.dtype == torch.float64
+    np.testing.assert_allclose(x[0].numpy(), expected, rtol=0, atol=1e-13)

@@ -80,6 +80,14 @@ class Written(Protocol):
 
 
 @runtime_checkable
+class Remarked(Protocol):
+    """A task that has something to say of its data before they are trained on."""
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what a reader should know, one sentence each."""
+
+
+@runtime_checkable
 class Stream(Protocol):
     """Samples that are read from disk batch by batch, because they do not fit into memory."""
 
@@ -134,6 +142,8 @@ class Data:
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
     class_names: tuple[str, ...] = ()
+    image: tuple[int, int, int] | None = None
+    """Height, width and channels of the images that the inputs are patches of."""
     ids: bool = False
     """Whether inputs are ids, which `scale` and `shift` do not touch."""
     pad: int | None = None

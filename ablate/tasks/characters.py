@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RequestError
+from ablate.folder import DiskFolder
 from ablate.tasks.base import Data
 from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
 from ablate.tasks.tokens import WINDOW_PAD, TokenPrediction, check_length, refuse_unused, text_data
@@ -51,6 +51,7 @@ class Characters(TokenPrediction):
             inputs="ids",
             output="token",
             causal=True,
+            window=self.length,
         )
 
     def check(self, data_dir: Path | None) -> None:
@@ -122,14 +123,7 @@ def _download(path: Path) -> None:
     fault = _fault(content)
     if fault:
         raise DataError(f"{ADDRESS} no longer holds {NAME}: {fault}; nothing was written. Copy {path} from elsewhere")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed only when whole, so that a reader or a second download never meets half a file.
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    DiskFolder(path.parent).write(path.name, content)
 
 
 def build(config: TaskConfig) -> Characters:

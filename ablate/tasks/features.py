@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import pickle
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ablate.errors import DataError
+from ablate.folder import new_file
 from ablate.tasks.folders import one_line
 from ablate.tasks.patches import Split
 from ablate.tasks.photographs import DEVIATION, MEAN
@@ -118,16 +115,15 @@ def extract(images: Tensor, weights: dict[str, Tensor], size: tuple[int, int], *
 def keep(path: Path, parts: dict[str, Features]) -> None:
     """Write `parts` to `path`, whole or not at all; raise DataError where that fails."""
     tensors = {f"{part}_{kind}": value for part, one in parts.items() for kind, value in vars(one).items()}
-    handle, scratch = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
+    descriptor, scratch = new_file(path.parent, path.name)
+    os.close(descriptor)
     try:
         save_file(tensors, scratch, metadata={"blake2b": _checksum(tensors)})
-        os.chmod(scratch, 0o644)  # the folder may be shared; mkstemp's files are not
-        os.replace(scratch, path)
+        scratch.replace(path)
     except (OSError, SafetensorError) as error:
         raise DataError(f"features cannot be written to {path}: {one_line(error)}") from error
     finally:
-        Path(scratch).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
 
 
 def kept(path: Path) -> dict[str, Features] | None:
@@ -145,17 +141,6 @@ def kept(path: Path) -> dict[str, Features] | None:
         logger.warning("features in %s are damaged", path)
         return None
     return {p: Features(values=tensors[f"{p}_values"], labels=tensors[f"{p}_labels"]) for p in PARTS}
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time through, so that trials that start together do not all compute the same."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # some network file systems have no locks: the work is then done more than once
-            logger.warning("%s has no locks; features may be computed more than once", folder)
-        yield
 
 
 def compute(parts: dict[str, Split], weights: dict[str, Tensor], size: tuple[int, int]) -> dict[str, Features]:

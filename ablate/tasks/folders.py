@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ablate.errors import DataError
 
+logger = logging.getLogger("ablate.tasks")
 LOOKED_FOR = 1  # missing files named in one message
 
 
@@ -21,9 +26,14 @@ def data_folder(explicit: Path | None = None) -> Path:
     named = os.environ.get("ABLATE_DATA", "")
     if named:
         return _absolute(Path(named))
+    return cache_folder() / "data"
+
+
+def cache_folder() -> Path:
+    """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification says that a relative path is to be ignored.
-    return (cache if cache.is_absolute() else _absolute(Path("~/.cache"))) / "ablate" / "data"
+    return (cache if cache.is_absolute() else _absolute(Path("~/.cache"))) / "ablate"
 
 
 def fetch_command(name: str, data_dir: Path | None) -> str:
@@ -60,6 +70,18 @@ def bytes_below(location: Path) -> int:
     if location.is_file():
         return location.stat().st_size
     return sum(path.stat().st_size for path in location.rglob("*") if path.is_file())
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time through, so that trials that start together do not all compute the same."""
+    descriptor = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have no locks: the work is then done more than once
+            logger.warning("%s has no locks; the same may be computed more than once", folder)
+        yield
 
 
 def one_line(error: BaseException) -> str:

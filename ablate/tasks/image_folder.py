@@ -18,14 +18,16 @@ from PIL import Image, UnidentifiedImageError
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RequestError
 from ablate.tasks.base import Classification, Data, stratified_split
+from ablate.tasks.decoded import decoded
 from ablate.tasks.folders import data_folder, one_line
-from ablate.tasks.patches import ImageSet, Split, channel_statistics, input_shape, patch_data, refuse_unused
+from ablate.tasks.patches import ImageSet, Split, input_shape, patch_data, refuse_unused
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "val", "test")
 GREY_MODES = ("1", "L", "LA")
 COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
 SPLIT_KEY = "image_folder"
+MIDDLE = 127.5  # of the values 0 to 255
 BAD_IMAGE = (OSError, EOFError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)  # what PIL raises
 NAMED = 10  # bad files named in one message
 
@@ -75,7 +77,10 @@ class ImageFolder(Classification):
         _decode_all(folder, tuple(chain(*listing.files.values())), images)
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return all parts as uint8 patches, normalised by the train part's mean and deviation per channel."""
+        """Return all parts as uint8 patches; values 0 to 255 become -1 to 1, whatever the images are.
+
+        Mean and deviation of the images would be taken over those that are held out for validation, too.
+        """
         folder = self.folder(data_dir)
         listing = list_images(folder)
         images = self._images(folder, listing)
@@ -86,14 +91,14 @@ class ImageFolder(Classification):
             part: (rows, torch.tensor(listing.targets[part], dtype=torch.int64))
             for part, rows in zip(listing.files, torch.split(pixels, counts), strict=True)
         }
-        mean, std = channel_statistics(parts["train"][0])
+        middle = (MIDDLE,) * images.channels
         return patch_data(
             parts["train"],
             parts["test"],
             validation=parts.get("val"),
             patch=self.config.patch,
-            mean=mean,
-            std=std,
+            mean=middle,
+            std=middle,
             class_names=listing.class_names,
         )
 
@@ -120,6 +125,7 @@ class ImageFolder(Classification):
             channels=1 if all(header.grey for header in headers) else 3,
             class_names=listing.class_names,
             train_samples=len(listing.files["train"]),
+            ships_validation="val" in listing.files,
         )
 
 
@@ -218,9 +224,7 @@ def _read_header(path: str) -> Header:
 
 
 def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.Tensor:
-    pixels = np.empty((len(files), images.height, images.width, images.channels), dtype=np.uint8)
-    with ThreadPoolExecutor() as pool:
-        faults = list(pool.map(lambda path, out: _decode(path, out), files, pixels))
+    pixels, faults = decoded(folder, files, (images.height, images.width, images.channels), _decode)
     _refuse_bad(folder, [(path, fault) for path, fault in zip(files, faults, strict=True) if fault])
     return torch.from_numpy(pixels)
 

@@ -17,6 +17,7 @@ from ablate.tasks.tokens import TokenPrediction, refuse_unused
 
 DIGITS = 10
 LENGTH = 16  # the shortest of the paper's 16, 64 and 128
+REMARKED = 0.1  # share of test lists among the training lists
 SAMPLES = {"train": 50_000, "test": 10_000}  # ours: the paper gives no sizes
 
 
@@ -26,6 +27,7 @@ class ListTask(TokenPrediction):
     def __init__(self, config: TaskConfig, rule: Callable[[Tensor], Tensor]) -> None:
         refuse_unused(config)
         self.length = config.length or LENGTH
+        self.train_lists = min(SAMPLES["train"] * config.share, config.train_limit or SAMPLES["train"])
         self.rule = rule
 
     def shape(self, data_dir: Path | None) -> InputShape:
@@ -41,6 +43,14 @@ class ListTask(TokenPrediction):
 
     def check(self, data_dir: Path | None) -> None:
         """Do nothing: the lists are drawn, not read."""
+
+    def remarks(self) -> tuple[str, ...]:
+        """Say which share of the test lists are training lists, where that is more than REMARKED."""
+        known = 1 - (1 - float(DIGITS) ** -self.length) ** self.train_lists
+        if known <= REMARKED:
+            return ()
+        seen = f"about {known:.0%} of the test lists of length {self.length} are training lists too"
+        return (f"{seen}; take length 6 or more",)
 
     def load(self, data_dir: Path | None) -> Data:
         """Return both splits as uint8 [n, T]."""

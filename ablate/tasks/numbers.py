@@ -48,6 +48,7 @@ class Numbers(TokenPrediction):
             inputs="ids",
             output="token",
             causal=True,
+            window=self.length,
         )
 
     def check(self, data_dir: Path | None) -> None:

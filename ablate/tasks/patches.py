@@ -25,6 +25,7 @@ class ImageSet:
     channels: int
     class_names: tuple[str, ...]
     train_samples: int
+    ships_validation: bool = False
 
 
 def possible_patches(length: int) -> tuple[int, ...]:
@@ -47,6 +48,7 @@ def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
         features=high * wide * images.channels,
         outputs=len(images.class_names),
         train_samples=images.train_samples,
+        ships_validation=images.ships_validation,
     )
 
 
@@ -68,22 +70,6 @@ def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tens
     return grid.permute(0, 1, 3, 2, 4, 5).reshape(len(patches), height, width, -1)
 
 
-def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel of uint8 `images` [n, H, W, C], in stored units.
-
-    Computed from exact counts. A constant channel has the standard deviation 1, so that scaling by it is harmless.
-    """
-    values = torch.arange(256, dtype=torch.float64)
-    means, deviations = [], []
-    for channel in range(images.shape[-1]):
-        counts = torch.bincount(images[..., channel].reshape(-1), minlength=256).double()
-        mean = float((counts * values).sum() / counts.sum())
-        variance = float((counts * (values - mean) ** 2).sum() / counts.sum())
-        means.append(mean)
-        deviations.append(variance**0.5 or 1.0)
-    return tuple(means), tuple(deviations)
-
-
 def patch_data(
     train: Split,
     test: Split,
@@ -94,8 +80,9 @@ def patch_data(
     class_names: tuple[str, ...],
     validation: Split | None = None,
 ) -> Data:
-    """Return Data whose tokens have mean 0 and deviation 1 per channel; `mean`, `std` per channel in stored units."""
+    """Return Data whose tokens are (value - mean) / std; `mean`, `std` per channel in stored units."""
     scale, shift = affine(mean, std, patch)
+    height, width, channels = train[0].shape[1:]
     return Data(
         train_inputs=cut(train[0], patch),
         train_targets=train[1],
@@ -106,6 +93,7 @@ def patch_data(
         scale=scale,
         shift=shift,
         class_names=class_names,
+        image=(height, width, channels),
     )
 
 

@@ -15,8 +15,8 @@ from ablate.tasks.anomaly_sets import SET, AnomalySets, members
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.cifar import CIFAR100, CifarTask
-from ablate.tasks.features import WIDTH, Features, alone, compute, keep, kept, read_weights, sha256
-from ablate.tasks.folders import data_folder, fetch_command, one_line
+from ablate.tasks.features import WIDTH, Features, compute, keep, kept, read_weights, sha256
+from ablate.tasks.folders import alone, data_folder, fetch_command, one_line
 from ablate.tasks.options import refuse_others
 from ablate.tasks.patches import Split
 
@@ -42,8 +42,12 @@ class SetAnomaly(Classification):
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return ten tokens of 512 features, one score each."""
-        samples = CIFAR100.images.train_samples
-        return InputShape(tokens=SET, features=WIDTH, outputs=SET, train_samples=samples, output="set")
+        per_class = CIFAR100.images.train_samples // len(CIFAR100.images.class_names)
+        held_out = min(max(round(self.config.validation * per_class), 1), per_class - 1)
+        samples = CIFAR100.images.train_samples - held_out * len(CIFAR100.images.class_names)
+        return InputShape(
+            tokens=SET, features=WIDTH, outputs=SET, train_samples=samples, output="set", ships_validation=True
+        )
 
     def check(self, data_dir: Path | None) -> None:
         """Raise DataError unless the features are kept, or CIFAR-100 and good weights are there to compute them."""

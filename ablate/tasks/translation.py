@@ -64,6 +64,7 @@ class Translation(TokenPrediction):
             source_tokens=source.longest,
             source_features=source.ids,
             pad=PAD,
+            ships_validation=True,
         )
 
     def check(self, data_dir: Path | None) -> None:

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointDownError, CheckpointError
-from ablate.folder import Folder, Place, one_line, open_folder, shown
+from ablate.folder import Folder, Place, one_line, open_folder
+from ablate.redaction import redact_url
 from ablate.trial import Report, TrialConfig
 
 FORMATS = ("ablate-checkpoint-1", "ablate-checkpoint-2")  # the first knew neither attempts nor half epochs
@@ -114,7 +115,7 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
     )
     tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
     packed = save(tensors, metadata={"content": content, "sha256": _checksum(content, tensors)})
-    with _answering(f"write checkpoint {shown(place)}/{mark.name}", place):
+    with _answering(f"write checkpoint {redact_url(place)}/{mark.name}", place):
         folder = open_folder(place)
         folder.write(mark.name, packed)
         own = [name for found, name in _newest_first(folder) if found.attempt <= mark.attempt]
@@ -129,7 +130,7 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
     CheckpointError where a whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
     """
     own = partial(_is_of, attempt)
-    with _answering(f"read checkpoints in {shown(place)}", place):
+    with _answering(f"read checkpoints in {redact_url(place)}", place):
         folder = open_folder(place)
         folder.sweep(own)
         for _ in range(LISTINGS):
@@ -138,7 +139,7 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
             if found is not None or not vanished:
                 break
     if found is not None:
-        _check_identity(f"{shown(place)}/{found.mark.name}", found, config)
+        _check_identity(f"{redact_url(place)}/{found.mark.name}", found, config)
     return found
 
 
@@ -147,7 +148,7 @@ def read(place: Place, name: str) -> Checkpoint:
 
     Raises CheckpointError where it is not whole or not there, CheckpointDownError where `place` cannot be read.
     """
-    path = f"{shown(place)}/{name}"
+    path = f"{redact_url(place)}/{name}"
     with _answering(f"read checkpoint {path}", place):
         try:
             packed = open_folder(place).read(name)
@@ -163,7 +164,7 @@ def _newest_whole(
     vanished = False
     for name, before in zip(names, [*names[1:], None], strict=False):
         try:
-            return _unpacked(folder.read(name), name, f"{shown(place)}/{name}"), vanished
+            return _unpacked(folder.read(name), name, f"{redact_url(place)}/{name}"), vanished
         except FileNotFoundError:
             vanished = True
         except _DamagedError as error:
@@ -263,7 +264,7 @@ def _answering(doing: str, place: Place) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointDownError(
-            f"cannot {doing}: {one_line(error)}; {_remedy(error, place)} and run the same command again:"
+            f"cannot {doing}: {one_line(error, place)}; {_remedy(error, place)} and run the same command again:"
             " nothing that was committed is lost"
         ) from error
 

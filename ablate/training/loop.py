@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from ablate.config import InputShape
+from ablate.errors import CheckpointError, PausedError
 from ablate.folder import Place
+from ablate.redaction import redact_url
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
+from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
 from ablate.training.course import Course, never
 from ablate.training.evaluate import BATCH, Means, evaluate
@@ -62,11 +65,15 @@ def train(
     `attempt` counts how often the trial was begun. Once `pause()` is true, which is asked between steps, a checkpoint
     is written and PausedError raised; another is written every CHECKPOINT_SECONDS of training. `data` replaces what
     the task would load; with `judged` False, what a model writes is not looked at. A replicate whose loss or gradient
-    is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. Torch's
-    thread count and global random state are left alone. Raises CheckpointError (CheckpointDownError where
+    is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. A trial
+    that evaluates another one yields one Report (`_tested`); `checkpoints` is then the folder of that other one.
+    Torch's thread count and global random state are left alone. Raises CheckpointError (CheckpointDownError where
     `checkpoints` cannot be read or written now), DataError, RegistryError and PausedError.
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data, judged=judged)
+    if config.evaluates is not None:
+        yield _tested(trial, checkpoints, pause)
+        return
     course = Course(config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause)
     course.go_on()
     if course.report is not None:
@@ -170,11 +177,41 @@ def _metrics(
     values |= {f"val_{name}": value for name, value in written.items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
-        test = test_part(trial.data, trial.config, device=group.device, dtype=group.dtype)
-        values |= {f"test_{name}": value for name, value in _evaluated(trial, test, between).items()}
-        values |= {f"test_{name}": value for name, value in _written(trial, test, "test", between).items()}
+        values |= _test_values(trial, between)
     rows = torch.stack([torch.where(group.alive, value, torch.nan) for value in values.values()]).T.tolist()
     return tuple(dict(zip(values, row, strict=True)) for row in rows)
+
+
+def _tested(trial: _Trial, place: Place | None, pause: Callable[[], bool]) -> Report:
+    """Return the last report of the trial that is evaluated, with its networks' metrics on the test split added.
+
+    Nothing is trained or written. Raises CheckpointError where the checkpoint of its last epoch is not there.
+    """
+    config = trial.config
+
+    def between() -> None:
+        if pause():
+            raise PausedError(f"trial {config.key} has paused")
+
+    found = None if place is None else checkpoint.newest(place, config.origin)
+    if found is None or found.report is None or not found.report.final:
+        where = "" if place is None else f" in {redact_url(place)}"
+        raise CheckpointError(
+            f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
+        )
+    trial.group.restore(found.tensors)
+    values = _test_values(trial, between)
+    rows = torch.stack([torch.where(trial.group.alive, value, torch.nan) for value in values.values()]).T.tolist()
+    pairs = zip(found.report.metrics, rows, strict=True)
+    metrics = tuple({**before, **dict(zip(values, row, strict=True))} for before, row in pairs)
+    return replace(found.report, metrics=metrics, wall_seconds=0.0, checkpoint=None)
+
+
+def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor]:
+    """Return the metrics on the test split by name, one value per replicate."""
+    test = test_part(trial.data, trial.config, device=trial.group.device, dtype=trial.group.dtype)
+    values = {f"test_{name}": value for name, value in _evaluated(trial, test, between).items()}
+    return values | {f"test_{name}": value for name, value in _written(trial, test, "test", between).items()}
 
 
 def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointError, RequestError
-from ablate.folder import Place, shown
+from ablate.folder import Place
 from ablate.models import build, initial_parameters
 from ablate.randomness import stream
+from ablate.redaction import redact_url
 from ablate.training import checkpoint
 from ablate.trial import TrialConfig
 
@@ -41,7 +42,7 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
         raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
     found = checkpoint.newest(checkpoints, config)
     if found is None:
-        raise CheckpointError(f"no whole checkpoint of {config.key} in {shown(checkpoints)}")
+        raise CheckpointError(f"no whole checkpoint of {config.key} in {redact_url(checkpoints)}")
     weights = {
         name.removeprefix("weights."): value[replicate]
         for name, value in found.tensors.items()
