@@ -32,6 +32,10 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     if not rows:
         yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
         return
+    for metric in compare.metrics if study.protocol == "paper" else ():
+        if metric.startswith("test_"):
+            rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
+            yield Fault(path="compare.metrics", value=metric, rule=rule)
     yield from _unknown("compare.baseline", (compare.baseline,), rows)
     for column, labels in compare.columns.items():
         yield from _unknown(f"compare.columns.{column}", labels, study.datasets)

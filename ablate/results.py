@@ -14,7 +14,8 @@ import polars as pl
 
 from ablate.errors import ResultsDownError
 from ablate.folder import DiskFolder
-from ablate.ledger import Ledger, ReportRecord, TrialRecord
+from ablate.ledger import ReportRecord, Snapshot, TrialRecord
+from ablate.plain_text import spreadsheet_cell
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),
@@ -61,26 +62,25 @@ REPORTS_FILE = "reports.parquet"
 STUDY_FILE = "study.yaml"
 
 
-def trials_table(ledger: Ledger, study: str) -> pl.DataFrame:
+def trials_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
 
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
     replicates of the trial's last report. Null: the trial does not have it; NaN: it was not finite.
     """
-    return _trials(*ledger.snapshot(study))
+    return _trials(snapshot.trials, snapshot.reports)
 
 
-def reports_table(ledger: Ledger, study: str) -> pl.DataFrame:
+def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
-    return _reports(*ledger.snapshot(study))
+    return _reports(snapshot.trials, snapshot.reports)
 
 
-def write_tables(ledger: Ledger, study: str, home: Path) -> tuple[Path, Path]:
+def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
     """Write trials.parquet and reports.parquet below `home`, each in one step; raise ResultsDownError."""
-    trials, reports = ledger.snapshot(study)
     paths = (home / TRIALS_FILE, home / REPORTS_FILE)
-    _write(_trials(trials, reports), paths[0])
-    _write(_reports(trials, reports), paths[1])
+    _write(trials_table(snapshot), paths[0])
+    _write(reports_table(snapshot), paths[1])
     return paths
 
 
@@ -141,8 +141,7 @@ def _reports(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataF
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:
-    config, size = trial.config, trial.size
-    measured = size is not None and trial.shape is not None
+    config = trial.config
     own = ("attempt", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint", "mlflow_run_id")
     times = ("created_at", "started_at", "finished_at")
     return {
@@ -156,9 +155,16 @@ def _trial_row(trial: TrialRecord) -> dict[str, Any]:
         "replicates": len(config.seeds),
         "epochs": trial.epochs_done,
         "max_epochs": config.train.epochs,
-        "q": size.overdetermination(trial.shape) if measured and size and trial.shape else None,
+        "q": _overdetermination(trial),
         **{name: getattr(trial, name) for name in own + times},
     }
+
+
+def _overdetermination(trial: TrialRecord) -> float | None:
+    if trial.size is None or trial.shape is None:
+        return None
+    samples = trial.shape.trained_samples(trial.config.task, trial.config.protocol)
+    return trial.size.overdetermination(trial.shape, samples)
 
 
 def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:
@@ -189,3 +195,9 @@ def _put(content: bytes, path: Path) -> None:
         DiskFolder(path.parent).write(path.name, content)
     except OSError as error:
         raise cannot_write(str(path), error) from error
+
+
+def csv_text(table: pl.DataFrame) -> str:
+    """Return a table as CSV whose text cells no spreadsheet takes for formulas; empty cells are missing values."""
+    texts = pl.selectors.string()
+    return table.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()

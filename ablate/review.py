@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
 
-from ablate.errors import AblateError, RequestError, did_you_mean
-from ablate.ledger import Ledger, StudyRecord, TrialRecord
+from ablate.errors import RequestError, did_you_mean
+from ablate.folder import refuse_links
+from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
+from ablate.places import refuse_other_ledger
 from ablate.report import result_lines, write_report
 from ablate.results import reports_table, trials_table, write_tables
 from ablate.settings import Settings
@@ -21,54 +21,47 @@ from ablate.study import Study
 from ablate.study_file import parse_study
 from ablate.trial import TrialState
 
-logger = logging.getLogger("ablate")
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One study as its ledger held it at one moment; `storage` is the ledger's URL without its password."""
+
+    study: Study
+    record: StudyRecord
+    snapshot: Snapshot
+    storage: str
+
+    @staticmethod
+    def of(ledger: Ledger, name: str) -> Stored:
+        """Read study `name` in one transaction; raise RequestError naming the studies there are."""
+        snapshot = ledger.snapshot(name)
+        if snapshot.study is None:
+            raise RequestError(_unknown(name, [record.name for record in ledger.studies()], ledger.url))
+        study = parse_study(snapshot.study.file_text, name, known_good=True)
+        return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
+
+
+def stored(name: str, settings: Settings) -> Stored:
+    """Read study `name` from its ledger as of one moment; raise RequestError naming the studies there are."""
+    with _opened(name, settings) as ledger:
+        return Stored.of(ledger, name)
 
 
 @contextmanager
-def opened(name: str, settings: Settings) -> Iterator[tuple[Ledger, StudyRecord]]:
-    """Open the ledger that holds study `name`; raise RequestError naming the studies there are."""
+def _opened(name: str, settings: Settings) -> Iterator[Ledger]:
     home = settings.home(name)
-    if settings.storage is None and not (home / "ledger.sqlite").is_file():
-        raise RequestError(_unknown(name, known_names(settings), str(settings.runs_dir)))
+    if settings.storage is None:
+        refuse_links(home, folders=())
+        if not (home / "ledger.sqlite").is_file():
+            raise RequestError(_unknown(name, known_names(settings), str(settings.runs_dir)))
     with Ledger.open(settings.storage_url(name), create=False) as ledger:
-        record = ledger.study(name)
-        if record is None:
-            raise RequestError(_unknown(name, [r.name for r in ledger.studies()], ledger.url))
-        yield ledger, record
+        yield ledger
 
 
-def status(name: str, settings: Settings) -> dict[str, Any]:
-    """Return how study `name` stands, as plain values: states and leaders per data set, and who drives it."""
-    with opened(name, settings) as (ledger, record):
-        trials = ledger.trials(name)
-        study = _covered(parse_study(record.file_text, name, known_good=True), trials_table(ledger, name))
-        counts = ledger.counts(name)
-        driver = None
-        if record.holder and record.held_until and record.held_until > time.time():
-            driver = {"holder": record.holder, "since": record.held_since, "until": record.held_until}
-        return {
-            "study": name,
-            "home": str(settings.home(name)),
-            "storage": ledger.url,
-            "driver_epoch": record.epoch,
-            "driver": driver,
-            "trials": {d: {s.value: counts.get(d, {}).get(s, 0) for s in TrialState} for d in study.labels},
-            "wall_seconds": sum(t.wall_seconds for t in trials),
-            "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
-            "test_opened": [note.dataset for note in ledger.notes(name) if note.kind == "test_opened"],
-        }
-
-
-def front_of(name: str, settings: Settings) -> RenderableType:
-    """Return the front, or the comparison, of study `name` as it stands, for a terminal."""
-    with opened(name, settings) as (ledger, record):
-        return results_of(ledger, parse_study(record.file_text, name, known_good=True))
-
-
-def results_of(ledger: Ledger, study: Study) -> RenderableType:
-    """Return what an open study found so far, for a terminal."""
-    trials, reports = trials_table(ledger, study.name), reports_table(ledger, study.name)
-    return result_lines(_covered(study, trials), trials, reports)
+def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
+    """Return the front or the comparison of `snapshot`, to be printed in a terminal."""
+    trials, reports = trials_table(snapshot), reports_table(snapshot)
+    return result_lines(covered(study, snapshot.trials), trials, reports, snapshot.notes)
 
 
 def known_names(settings: Settings) -> list[str]:
@@ -79,39 +72,28 @@ def known_names(settings: Settings) -> list[str]:
     return sorted(path.parent.name for path in settings.runs_dir.glob("*/ledger.sqlite"))
 
 
-def overview(settings: Settings) -> list[Mapping[str, Any]]:
-    """Return the status of every study that can be read, in order of name; say which cannot and why."""
-    found: list[Mapping[str, Any]] = []
-    for name in known_names(settings):
-        try:
-            found.append(status(name, settings))
-        except AblateError as error:
-            logger.warning("%s is left out: %s", name, error)
-    return found
-
-
 def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
-    with opened(name, settings) as (ledger, record):
-        study = parse_study(record.file_text, name, known_good=True)
-        home = settings.make_home(name)
-        return study, write_results(ledger, study, home)
+    with _opened(name, settings) as ledger:
+        found = Stored.of(ledger, name)
+        refuse_other_ledger(settings.home(name), name, ledger, settings)
+    home = settings.make_home(name)
+    return found.study, write_results(found.study, found.snapshot, home)
 
 
-def write_results(ledger: Ledger, study: Study, home: Path) -> Path:
+def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
-    trials, reports = (pl.read_parquet(path) for path in write_tables(ledger, study.name, home))
-    return write_report(_covered(study, trials), trials, reports, home, notes=ledger.notes(study.name))
+    trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
+    return write_report(covered(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
 
 
-def trial_of(ledger: Ledger, record: StudyRecord, number: int | None, dataset: str | None) -> TrialRecord:
+def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
     """Return the trial that is meant: without a number the leader on the first objective.
 
     Raises RequestError where there is none, or several.
     """
-    study = parse_study(record.file_text, record.name, known_good=True)
-    place = _place(study, trials_table(ledger, study.name), number, dataset)
-    return next(t for t in ledger.trials(study.name, place[0]) if t.key.number == place[1])
+    place = _place(found.study, trials_table(found.snapshot), number, dataset)
+    return next(t for t in found.snapshot.trials if (t.key.dataset, t.key.number) == place)
 
 
 def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
@@ -130,15 +112,17 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
     complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
     if not complete.height:
         raise RequestError(f"study {study.name!r} has no complete trial yet")
-    ranked = complete.sort(objective.metric, descending=objective.direction == "maximize", nulls_last=True)
+    ranked = complete.sort(
+        objective.metric, "trial", descending=[objective.direction == "maximize", False], nulls_last=True
+    )
     return ranked["dataset"][0], ranked["trial"][0]
 
 
-def _covered(study: Study, trials: pl.DataFrame) -> Study:
+def covered(study: Study, trials: Iterable[TrialRecord]) -> Study:
     """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
     if study.only is None:
         return study
-    there = {*study.labels, *trials["dataset"]}
+    there = {*study.labels, *(trial.key.dataset for trial in trials)}
     return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
 
 

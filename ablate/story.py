@@ -11,9 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.folder import below, shown
+from ablate.folder import below
+from ablate.places import with_store
+from ablate.redaction import redact_url
 from ablate.report.numbers import count, quantity
-from ablate.review import opened, trial_of
+from ablate.review import stored, trial_of
 from ablate.settings import Settings
 from ablate.trial import checkpoint_folder
 
@@ -26,11 +28,12 @@ def story(name: str, settings: Settings, *, number: int, dataset: str | None = N
 
     Raises RequestError where there is no such trial, or one in several data sets and none is named.
     """
-    with opened(name, settings) as (ledger, record):
-        trial = trial_of(ledger, record, number, dataset)
-        reports = ledger.reports(name, trial.key.dataset, number)
-        notes = [n for n in ledger.notes(name) if n.dataset == trial.key.dataset and n.payload.get("trial") == number]
-    folder = checkpoint_folder(settings.checkpoint_root(name), trial.key)
+    found = stored(name, settings)
+    trial = trial_of(found, number, dataset)
+    reports = [report for report in found.snapshot.reports if report.key == trial.key]
+    own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
+    notes = [note for note in own if note.payload.get("trial") == number]
+    folder = checkpoint_folder(with_store(settings, found.record).checkpoint_root(name), trial.key)
     return {
         "trial": str(trial.key),
         "stage": trial.config.stage,
@@ -42,7 +45,7 @@ def story(name: str, settings: Settings, *, number: int, dataset: str | None = N
         "wall_seconds": trial.wall_seconds,
         "params": trial.params,
         "flops": trial.flops,
-        "checkpoint": shown(below(folder, trial.checkpoint)) if trial.checkpoint else None,
+        "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
         "mlflow_run": trial.mlflow_run_id,
         "config": trial.config.to_json(),
         "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
@@ -58,6 +61,8 @@ def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     config = found["config"]
     variant = f", {config['variant']}" if config["variant"] else ""
     source = f", from trial {config['source']}" if config["source"] is not None else ""
+    if config["evaluates"] is not None:
+        source = f", reads trial {config['evaluates']} on the test split"
     again = f", {found['attempts']} attempts" if found["attempts"] > 1 else ""
     yield Text(
         f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "

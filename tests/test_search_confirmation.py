@@ -24,6 +24,7 @@ from searches import (
 )
 
 from ablate.ledger import TrialRecord
+from ablate.randomness import stream
 from ablate.search.confirmation import FrontMember, spread
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 
@@ -63,6 +64,25 @@ def test_the_confirmed_front_is_that_of_the_finished_trials(tmp_path: Path) -> N
     assert [p for _, p in notes(tmp_path, "frozen")] == [
         {"search_trials": 25, "confirmed": [t.config.source for t in confirmed]}
     ]
+
+
+def test_the_order_of_confirmation_is_keyed_and_does_not_favour_the_best(tmp_path: Path) -> None:
+    """Ten equal draws over studies that differ in their seed alone: the best one stands at more places than the first.
+
+    The order itself is that of the keyed stream, read here a second time.
+    """
+    places = []
+    for seed in range(10):
+        study = study_of(seed=seed, budget={"trials": 25}, confirm={"replicates": 1})
+        (tmp_path / str(seed)).mkdir()
+        with driving(study, url_in(tmp_path / str(seed))) as search:
+            run_all(search)
+            best = search.front("digits")[0].config.key.number
+        sources = [t.config.source for t in stored(tmp_path / str(seed)) if t.config.stage == "confirm"]
+        expected = np.array(sorted(sources))[stream(seed, "digits", 0, "confirmation").permutation(len(sources))]
+        assert sources == expected.tolist()
+        places.append(sources.index(best))
+    assert len(set(places)) > 1
 
 
 def test_a_broken_constraint_keeps_a_trial_off_the_front(tmp_path: Path) -> None:

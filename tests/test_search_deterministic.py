@@ -65,7 +65,7 @@ class Fleet:
         self.study, self.slots, self.dying = study, slots, dying
         self.rng = random.Random(seed)
         self.clock = Clock()
-        self.ledger = Ledger.open(url_in(folder), clock=self.clock)
+        self.ledger = Ledger.open(url_in(folder), clock=self.clock, monotonic=self.clock)
         self.flying: dict[TrialKey, TrialConfig] = {}
         self.epochs: dict[TrialKey, int] = {}
         self.most_flying: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Fleet:
 
     def _drive(self) -> None:
         self.hold = hold_of(self.study, self.ledger)
-        self.search = search_of(self.study, self.hold, self.ledger, clock=self.clock)
+        self.search = search_of(self.study, self.hold, self.ledger)
 
     def run(self) -> dict[str, Any]:
         """Run the study to its end and return what is in its ledger, in the order of trials and epochs."""
@@ -226,7 +226,8 @@ def parallel(tmp_path: Path) -> tuple[Study, list[TrialRecord], list[Any]]:
     study = study_for("tpe", confirm=None, budget={"trials": 24})
     Fleet(study, tmp_path / "run", slots=8, seed=5, dying=False).run()
     with Ledger.open(url_in(tmp_path / "run")) as ledger:
-        return study, *ledger.snapshot("s")
+        found = ledger.snapshot("s")
+        return study, found.trials, found.reports
 
 
 def test_decisions_are_those_of_the_rule_on_the_trials_four_before_and_earlier(

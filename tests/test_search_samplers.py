@@ -98,7 +98,7 @@ class Fleet:
 
     def fresh(self) -> Search:
         """Return a Search that knows nothing but the ledger."""
-        return search_of(self.study, self.hold, self.ledger, clock=self.clock)
+        return search_of(self.study, self.hold, self.ledger)
 
     def restart(self) -> None:
         """Replace the search by a fresh one, which must hand out the unfinished trials again first."""
@@ -147,7 +147,7 @@ def test_a_restart_before_every_step_changes_nothing(
         clock = Clock()
         folder = tmp_path / str(rebuild)
         folder.mkdir()
-        with Ledger.open(url_in(folder), clock=clock) as ledger:
+        with Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger:
             fleet = Fleet(study, ledger, clock, rebuild=rebuild)
             flown = [c.to_json() for c in fleet.fly(seed=1)]
             assert fleet.search.finished

@@ -5,6 +5,7 @@ Everything here reads tables of `ablate.results` (or any with the same columns) 
 
 from __future__ import annotations
 
+from ablate.analysis.confirmation import Confirmations, confirmations
 from ablate.analysis.fits import CurveFit, fit_curve
 from ablate.analysis.front import (
     candidates,
@@ -22,10 +23,12 @@ from ablate.analysis.intervals import Interval, natural_bounds, smallest_effect,
 from ablate.analysis.pooling import pooled
 
 __all__ = [
+    "Confirmations",
     "CurveFit",
     "Hypervolume",
     "Interval",
     "candidates",
+    "confirmations",
     "cost_metric",
     "dominated_volume",
     "fit_curve",

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.analysis.intervals import natural_bounds, t_interval
-from ablate.analysis.pooling import pooled
+from ablate.analysis.pooling import NETWORK, pooled
 from ablate.sections import Compare
 from ablate.study import VARIANT, Study
 
@@ -112,10 +112,17 @@ def columns(study: Study) -> dict[str, tuple[str, ...]]:
     return {name: labels for name, labels in running.items() if labels}
 
 
-def metrics(study: Study) -> tuple[str, ...]:
-    """Return what is compared: the file's metrics, then `params` and `q` where figures of them are published."""
+def metrics(study: Study, reports: pl.DataFrame) -> tuple[str, ...]:
+    """Return what is compared: the file's metrics, then those of the test split, `params` and `q`.
+
+    A metric of the test split follows where the file has its validation metric and `reports` hold one number of it;
+    `params` and `q` follow where figures of them are published.
+    """
     compare = _compare(study)
-    return tuple(dict.fromkeys([*compare.metrics, *(m for m in ("params", "q") if m in compare.published)]))
+    tested = [metric.replace("val_", "test_", 1) for metric in compare.metrics if metric.startswith("val_")]
+    known = [metric for metric in tested if metric in reports.columns and reports[metric].is_not_null().any()]
+    sizes = [metric for metric in ("params", "q") if metric in compare.published]
+    return tuple(dict.fromkeys([*compare.metrics, *known, *sizes]))
 
 
 def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
@@ -128,7 +135,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
     runs = collected(study, trials, reports)
     planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
     rows = []
-    for metric in metrics(study):
+    for metric in metrics(study, reports):
         measured = None if metric in CONSTANTS else measure(runs, metric)
         for column, datasets in columns(study).items():
             for row in study.rows:
@@ -149,7 +156,7 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
     """Return every seed's value of every cell: metric, column, variant, seed, value, scaled."""
     runs = collected(study, trials, reports)
     rows: list[dict[str, Any]] = []
-    for metric in (name for name in metrics(study) if name not in CONSTANTS):
+    for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
         measured = measure(runs, metric)
         for column, datasets in columns(study).items():
             for row in study.rows:
@@ -164,7 +171,8 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
 def collected(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
 
-    Further seeds stand with the first ones, once their trial has ended well or diverged (`pooled`).
+    Further seeds stand with the first ones, once their trial has ended well or diverged (`pooled`). What a later
+    trial read of them on the test split is part of their last report.
     """
     trials, reports = pooled(trials, reports)
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
@@ -174,9 +182,22 @@ def collected(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs
     once = ["dataset", VARIANT, "configuration"]
     table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
     last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed"))
+    last = _with_test(last, trials)
     place = table.select("dataset", "trial", "place", of_complete=pl.col("state") == "COMPLETE")
     last = last.join(place, on=["dataset", "trial"])
     return Runs(table=table, last=last, seeds=tuple(last["seed"].unique().sort().to_list()))
+
+
+def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the last reports of search trials, `test_*` taken from the trials that evaluate them, seed by seed."""
+    names = [name for name in last.columns if name.startswith("test_")]
+    if not names:
+        return last
+    evaluating = trials.filter(pl.col("stage") == "confirm").select("dataset", "trial", _network=NETWORK)
+    read = last.filter(pl.col("final")).join(evaluating, on=["dataset", "trial"])
+    read = read.select("dataset", pl.col("_network").alias("trial"), "seed", *names)
+    own = last.filter(pl.col("stage") == "search").drop(names)
+    return own.join(read, on=["dataset", "trial", "seed"], how="left", maintain_order="left")
 
 
 def measure(runs: Runs, metric: str) -> Measured:

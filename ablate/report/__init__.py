@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.report.attention_maps import write_maps
 from ablate.report.comparison import comparison_lines
-from ablate.report.tables import front_lines, front_table
+from ablate.report.tables import front_table
+from ablate.report.terminal import front_lines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["comparison_lines", "front_lines", "front_table", "result_lines", "write_maps", "write_report"]
 
 
-def result_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
+def result_lines(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> RenderableType:
     """Return what a study found, for a terminal: its comparison where it is one, else its fronts."""
-    show = front_lines if study.compare is None else comparison_lines
-    return show(study, trials, reports)
+    if study.compare is not None:
+        return comparison_lines(study, trials, reports)
+    return front_lines(study, trials, reports, notes)
 
 
 def write_report(
@@ -30,12 +34,12 @@ def write_report(
 ) -> Path:
     """Write home/report/index.html, *.csv and *.png from the trials and reports tables; return the page's path.
 
-    `notes` are the ledger's events (kind, dataset, created_at). Raises AblateError, in one line, where
+    `notes` are the ledger's events (kind, dataset, payload, created_at). Raises AblateError, in one line, where
     the folder cannot be written. A study with `compare` has a page of its own kind (docs/compare.md).
     """
     # altair and vl-convert take a second to import; the terminal's tables must not
     from ablate.report import comparison_page, page
 
     if study.compare is not None:
-        return comparison_page.write(study, trials, reports, home)
+        return comparison_page.write(study, trials, reports, home, notes=notes)
     return page.write(study, trials, reports, home, notes=notes)

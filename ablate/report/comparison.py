@@ -17,8 +17,8 @@ from rich.text import Text
 
 from ablate.analysis.comparison import CONSTANTS, cells
 from ablate.analysis.intervals import Interval
+from ablate.report.confirmation import protocol_text
 from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, reach, signed, spoken
-from ablate.report.wording import protocol_text
 from ablate.sections import Compare
 from ablate.study import Study
 
@@ -120,8 +120,8 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
     diverged = row["ours"] is not None and math.isnan(row["ours"])
     span, paired = _interval(row, "ours", "low", "high"), _interval(row, "baseline_difference", *_BASELINE)
     difference = row["baseline_difference"]
-    half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"])
-    apart = "" if difference is None else reach(metric, difference, *(row[end] for end in _BASELINE))
+    half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"], row["n"])
+    apart = "" if difference is None else reach(metric, difference, row[_BASELINE[0]], row[_BASELINE[1]], row["n"])
     published = quantity(metric, row["published"]) + notes.mark(row["note"])
     mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
     return Shown(
@@ -186,6 +186,8 @@ def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
         text += f", paired by seed against {printable(compared(study).baseline)}" if found.paired else ""
     elif found.seeds:
         text += "; one seed has no interval"
+    elif found.metric.startswith("test_"):
+        return f"{name}: the test split is opened once the last trial has ended."
     return f"{text}."
 
 

@@ -20,7 +20,7 @@ ROW_HEIGHT = 26  # pixels of one variant
 def comparison_figures(study: Study, table: pl.DataFrame, seeds: pl.DataFrame) -> list[Figure]:
     """Return the figure of each metric that has seeds: mean, interval, every seed and what is published."""
     found = []
-    for metric in (name for name in compared(study).metrics if name not in CONSTANTS):
+    for metric in (name for name in table["metric"].unique(maintain_order=True) if name not in CONSTANTS):
         own = table.filter(pl.col("metric") == metric)
         of_seeds = seeds.filter(pl.col("metric") == metric)
         parts = own.partition_by("column", maintain_order=True)

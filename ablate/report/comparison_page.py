@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.analysis.comparison import cells, metrics, seed_values
+from ablate.analysis.comparison import cells, seed_values
 from ablate.report.comparison import Block, Shown, block, compared, metric_text
 from ablate.report.comparison_figures import comparison_figures
 from ablate.report.comparison_wording import answers, methods, status_lines
@@ -21,12 +21,12 @@ from ablate.study import Study
 MOST_ERRORS = 50
 
 
-def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path) -> Path:
+def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
     table, seeds = cells(study, trials, reports), seed_values(study, trials, reports)
     drawn = comparison_figures(study, table, seeds)
     tables = {"comparison.csv": table, "comparison_seeds.csv": seeds, "trials.csv": trials}
-    page = render(study, trials, reports, table, drawn, list(tables))
+    page = render(study, trials, reports, table, drawn, list(tables), notes)
     return write_files(home / "report", page, tables=tables, drawn=drawn)
 
 
@@ -37,6 +37,7 @@ def render(
     table: pl.DataFrame,
     drawn: Sequence[Figure],
     files: list[str],
+    notes: Sequence[Any] = (),
 ) -> str:
     """Return the page as HTML."""
     by_stem = {figure.stem: figure for figure in drawn}
@@ -45,10 +46,13 @@ def render(
         "comparison.html.j2",
         study,
         drawn,
-        status=status_lines(study, trials, reports),
+        status=status_lines(study, trials, reports, notes),
         answers=answers(study, table),
         answered=spoken(compared(study).metrics[0]),
-        sections=[_section(study, block(study, table, metric), by_stem) for metric in metrics(study)],
+        sections=[
+            _section(study, block(study, table, metric), by_stem)
+            for metric in table["metric"].unique(maintain_order=True)
+        ],
         notes=[printable(note) for note in compared(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,

@@ -10,31 +10,48 @@ from typing import Any
 import polars as pl
 
 from ablate.report.comparison import compared, missing_text, scale_text
+from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS, STATES
-from ablate.report.numbers import is_share, printable, spoken
-from ablate.report.wording import METHODS, protocol_text, seeds_text
+from ablate.report.numbers import equal_seeds, is_share, printable, spoken
+from ablate.report.wording import METHODS, seeds_text
 from ablate.study import COMPLETE, Study
 
 SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
-NO_WIDTH = 1e-9  # of an interval: seeds that agree to the last sample, as with few samples they may
 MOST_SENTENCES = 12  # with more, each column names two variants and the table has the rest
 Row = Mapping[str, Any]
 
 
-def status_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[tuple[str, str]]:
-    """Return the page's first lines: protocol, scale, the design and how much of it is done, seeds, source."""
+def status_lines(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[tuple[str, str]]:
+    """Return the page's first lines: protocol, scale, the design and what of it is done, seeds, test split, source."""
     scale, source = scale_text(study), printable(compared(study).source)
     lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
     missing = missing_text(study)
     lines += [("Data sets", missing)] if missing else []
     lines += [("Trials", trials_text(study, trials)), ("Seeds", seeds_text(study, reports))]
+    if study.opens_test:
+        lines += [(f"Test split of {label}", tested_text(study, trials, notes, label)) for label in study.labels]
     return [*lines, *([("Published figures", source)] if source else [])]
+
+
+def tested_text(study: Study, trials: pl.DataFrame, notes: Sequence[Any], dataset: str) -> str:
+    """Return how many trials of a data set were read on the test split, when, and how many could not be."""
+    own = trials.filter(pl.col("dataset") == dataset)
+    tests = own.filter(pl.col("stage") == "confirm")
+    if not tests.height:
+        return "not opened yet: every trained network is read on it once the last trial has ended"
+    states = Counter(tests["state"].to_list())
+    trained = own.filter(pl.col("stage") == "search", pl.col("state") == "COMPLETE").height
+    text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(study, notes, dataset)}"
+    return f"{text}; {states['FAIL']:,} could not be read, named below" if states["FAIL"] else text
 
 
 def trials_text(study: Study, trials: pl.DataFrame) -> str:
     """Return `540 planned, every one trained in full: 170 complete, 3 failed, 367 not yet begun`."""
     planned = sum(len(study.design(label)) for label in study.labels)
     every = trials.filter(pl.col("dataset").is_in(study.labels))
+    every = every.filter(pl.col("stage") == "search")
     own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
     listed = _by_state(own)
     listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
@@ -76,7 +93,8 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
         return [("", row) for row in others[:1]]
     share = is_share(sized[0]["metric"])
     margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
-    higher = share or any(o.metric == sized[0]["metric"] and o.direction == "maximize" for o in study.objectives)
+    validation = sized[0]["metric"].replace("test_", "val_", 1)  # a metric of the test split has its direction
+    higher = share or any(o.metric == validation and o.direction == "maximize" for o in study.objectives)
     lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
     close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
     allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"
@@ -113,6 +131,8 @@ def _size(row: Row, baseline: Row | None) -> str:
 
 def _effect(row: Row) -> str:
     metric, difference, star = row["metric"], row["baseline_difference"], "*" if row["scaled"] else ""
+    if difference is None and metric.startswith("test_"):
+        return "cannot be compared: no configuration was read on the test split in both"
     if difference is None:
         return "cannot be compared yet: no configuration is complete in both"
     if math.isnan(difference):
@@ -122,7 +142,7 @@ def _effect(row: Row) -> str:
     span = (
         "one seed, no interval" if low is None else f"95% interval {_span(metric, low, high, star)}, {row['n']} seeds"
     )
-    if low is not None and high - low < NO_WIDTH:
+    if equal_seeds(low, high):
         span = f"the same in each of {row['n']} seeds, as can happen with few samples: the interval has no width"
     elif low is not None and low <= 0 <= high:
         span += ": the sign is open"

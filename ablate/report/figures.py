@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from ablate.analysis import metric_at, quality_objective
+from ablate.report.confirmation import open_text
 from ablate.report.drawing import (
     SHAPES,
     Figure,
@@ -188,7 +189,9 @@ def _fit_layer(found: Findings, name: str, x: alt.X, y: alt.Y) -> Any:
 
 def _front_caption(found: Findings, outside: int, dropped: int) -> str:
     parts = ["Filled points are the front; the line is the best quality to be had up to each size."]
-    if found.confirmed:
+    if found.provisional:
+        parts.append(f"Provisional: {open_text(found.confirmations)}.")
+    if found.tested:
         parts.append(
             "Front and confirmation runs are means on the test split with 95% t intervals over fresh seeds; "
             "the faint search trials are single validation numbers and look better than they are."

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis import (
+    Confirmations,
     CurveFit,
     Hypervolume,
+    confirmations,
     cost_metric,
     fit_curve,
     front_stage,
@@ -18,12 +21,15 @@ from ablate.analysis import (
     pooled,
     quality_objective,
 )
-from ablate.report.numbers import compact, is_share, quantity, ratio, spoken
+from ablate.config import Protocol
+from ablate.report.confirmation import withheld_text
+from ablate.report.numbers import compact, equal_seeds, is_share, quantity, ratio, spoken
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
 CLOSE_POINTS = 0.01  # share of accuracy that the summary calls close to the best
 CLOSE_RELATIVE = 0.05  # the same for metrics that are no shares
+Row = dict[str, Any]
 STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING")
 STATE_WORDS = {
     "COMPLETE": "complete",
@@ -50,40 +56,65 @@ class Findings:
     """Everything said about one data set; `front` is its part of `front_table`.
 
     `listed` are its trials as the ledger has them; in `trials` and `reports` those of one network's seeds are pooled.
+    While a confirmation or an extended search is unfinished there are no picks and no fit, and `answer` says why.
     """
 
     dataset: str
+    protocol: Protocol
     stage: str
     listed: pl.DataFrame
     trials: pl.DataFrame
     reports: pl.DataFrame
     front: pl.DataFrame
+    confirmations: Confirmations
     hypervolume: Hypervolume
     fit: CurveFit
     answer: str
     picks: tuple[Pick, ...]
 
     @property
-    def confirmed(self) -> bool:
+    def tested(self) -> bool:
         """Whether the numbers are of confirmation runs on the test split."""
         return self.stage == "confirm"
 
+    @property
+    def provisional(self) -> bool:
+        """Whether a confirmation, or an extended search, is unfinished."""
+        return self.confirmations.is_open
 
-def findings(study: Study, dataset: str, trials: pl.DataFrame, reports: pl.DataFrame, front: pl.DataFrame) -> Findings:
+    @property
+    def confirmed(self) -> bool:
+        """Whether the numbers are of a test split that nothing was chosen on, and every confirmation has ended."""
+        return self.tested and not self.provisional and self.protocol == "held_out"
+
+
+def findings(
+    study: Study,
+    dataset: str,
+    trials: pl.DataFrame,
+    reports: pl.DataFrame,
+    front: pl.DataFrame,
+    notes: Sequence[Any] = (),
+) -> Findings:
     """Return what there is to say about one data set; every argument may be empty."""
     listed = trials.filter(pl.col("dataset") == dataset)
     own, own_reports = pooled(listed, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
     rows = front.filter(pl.col("dataset") == dataset)
+    known = confirmations(listed, dataset, notes)
     answer, picks = summary(study, dataset, rows)
+    if rows.height and (withheld := withheld_text(study, known)):
+        answer, picks = withheld, ()
     return Findings(
         dataset=dataset,
+        protocol=study.protocol,
         stage=front_stage(trials, dataset),
         listed=listed,
         trials=own,
         reports=own_reports,
         front=rows,
+        confirmations=known,
         hypervolume=hypervolume(own, study.objectives, constraints=study.constraints),
-        fit=front_fit(study, rows, own_reports),
+        fit=front_fit(study, rows.clear() if known.is_open else rows, own_reports),
         answer=answer,
         picks=picks,
     )
@@ -115,7 +146,7 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
         return "There is no answer yet: no trial of this data set is complete.", ()
     objective, name, size = quality_objective(study.objectives), quality_name(study), size_metric(study)
     better = 1 if objective.direction == "maximize" else -1
-    best = max(rows, key=lambda row: (better * row[name], -row[size]))
+    best = _best(study, rows)
     margin = CLOSE_POINTS if is_share(name) else CLOSE_RELATIVE * abs(best[name])
     close = min((r for r in rows if better * (best[name] - r[name]) <= margin + 1e-12), key=lambda r: r[size])
     cheapest = min(rows, key=lambda row: (row[size], -better * row[name]))
@@ -123,19 +154,49 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
     allowance = "1 point" if is_share(name) else f"{CLOSE_RELATIVE:.0%}"
     chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
     chosen[close["trial"]] = (f"Cheapest within {allowance} of the best", close)
-    chosen[best["trial"]] = (top if close is not best else f"{top}; none cheaper within {allowance}", best)
+    chosen[best["trial"]] = (top if close is not best else _alone(rows, best, size, top, allowance), best)
     picks = tuple(_pick(study, role, row, best) for role, row in reversed(chosen.values()))
-    return _answer(study, dataset, best, close, allowance), picks
+    return _answer(study, dataset, best, close, _beside(rows, best, size, allowance)), picks
 
 
-def _answer(study: Study, dataset: str, best: dict[str, Any], close: dict[str, Any], allowance: str) -> str:
+def best_row(study: Study, front: pl.DataFrame) -> Row | None:
+    """Return the row of a data set's front that the summary calls the best, or None where there is none."""
+    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    return _best(study, rows) if rows else None
+
+
+def _best(study: Study, rows: Sequence[Row]) -> Row:
+    """Return the best of `rows` in quality, the smaller one among equals."""
+    name, size = quality_name(study), size_metric(study)
+    better = 1 if quality_objective(study.objectives).direction == "maximize" else -1
+    return max(rows, key=lambda row: (better * row[name], -row[size]))
+
+
+def _alone(rows: Sequence[Row], best: Row, size: str, top: str, allowance: str) -> str:
+    """Return the role of the best network where no cheaper one comes close, or none is there."""
+    if len(rows) == 1:
+        return "The only network on the front"
+    cheaper = any(row[size] < best[size] for row in rows)
+    return f"{top}; none cheaper within {allowance}" if cheaper else f"{top}; none on the front is cheaper"
+
+
+def _beside(rows: Sequence[Row], best: Row, size: str, allowance: str) -> str:
+    """Return how the answer ends where the best network is also the cheapest that comes close."""
+    if len(rows) == 1:
+        return ". It is the only network on the front, so no cheaper one is compared with it."
+    if not any(row[size] < best[size] for row in rows):
+        return ". No network on the front is cheaper."
+    return f", and no cheaper network on the front comes within {allowance} of it."
+
+
+def _answer(study: Study, dataset: str, best: Row, close: Row, beside: str) -> str:
     name, size = quality_name(study), size_metric(study)
     split = f"{close['split']} {name.replace('_', ' ')}"
     unit = spoken(size)
     if close["trial"] == best["trial"]:
         return (
             f"On {dataset}, {network(study, best)} reaches {quantity(name, best[name])} {split} with "
-            f"{quantity(size, best[size])} {unit}, and no cheaper network on the front comes within {allowance} of it."
+            f"{quantity(size, best[size])} {unit}{beside}"
         )
     return (
         f"On {dataset}, {network(study, close)} reaches {quantity(name, close[name])} {split} with "
@@ -156,6 +217,8 @@ def _pick(study: Study, role: str, row: dict[str, Any], best: dict[str, Any]) ->
     name, size = quality_name(study), size_metric(study)
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     spread = f"{quantity(name, low)} to {quantity(name, high)}, n = {row['replicates']}" if low is not None else "n = 1"
+    if equal_seeds(low, high):
+        spread = f"{row['replicates']} seeds equal"
     share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
     return Pick(
         role=role,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -25,6 +25,7 @@ from ablate.report.numbers import is_share, printable, spoken
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
 
+MOST_TICKS = 10
 MOST_CURVES = 150  # learning curves drawn per data set
 
 
@@ -37,7 +38,8 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     if not lines:
         return None
     name = quality_name(study)
-    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False))
+    ticks = alt.Axis(values=whole_ticks([point["epoch"] for point in lines]), format="d")
+    x = alt.X("epoch:Q", title="epoch", axis=ticks, scale=alt.Scale(nice=False))
     title = spoken(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(lines), legend=legend())
@@ -59,6 +61,14 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
         f"stopped early.{more}",
         spec=finished(alt.layer(*layers)),
     )
+
+
+def whole_ticks(epochs: Sequence[int]) -> list[int]:
+    """Return at most MOST_TICKS whole epochs for an axis: the multiples of 1, 2 or 5 times a power of ten."""
+    low, high = min(epochs), max(epochs)
+    steps = (factor * 10**power for power in range(len(str(high)) + 1) for factor in (1, 2, 5))
+    step = next(step for step in steps if (high - low) // step < MOST_TICKS)
+    return list(range(-(-low // step) * step, high + 1, step))
 
 
 def learning_curves(

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate.analysis import Interval
+from ablate.plain_text import one_printable_line
 
 DASH = "–"
 COUNTS = ("params", "params_body", "flops")
+NO_WIDTH = 1e-9  # of an interval: seeds that agree to the last sample, as with few samples they may
 
 
 def count(value: float | int | None) -> str:
@@ -48,20 +50,34 @@ def quantity(metric: str, value: float | None) -> str:
     return count(value) if metric in COUNTS else f"{value:.4g}"
 
 
+def equal_seeds(low: float | None, high: float | None) -> bool:
+    """Return whether an interval has no width: every seed has the same value, which says little about the next one."""
+    return low is not None and high is not None and high - low < NO_WIDTH
+
+
 def interval_text(metric: str, interval: Interval) -> str:
-    """Return `97.2 to 98.4`, or a dash where there are fewer than two replicates."""
+    """Return `97.2 to 98.4`, `3 seeds equal` without a width, or a dash where there are fewer than two replicates."""
     if not math.isfinite(interval.low):
         return DASH
+    if equal_seeds(interval.low, interval.high):
+        return f"{interval.n} seeds equal"
     factor, form = (100, ".2f") if is_share(metric) else (1, ".4g")
     return f"{factor * interval.low:{form}} to {factor * interval.high:{form}}"
 
 
-def reach(metric: str, mean: float, low: float | None, high: float | None) -> str:
-    """Return ` ± 0.12`, the wider side of an interval (in points for a share), or nothing where there is none."""
+def reach(metric: str, mean: float, low: float | None, high: float | None, n: int) -> str:
+    """Return ` ± 0.12`, the wider side of an interval over `n` seeds (in points for a share), nothing where it is not.
+
+    An interval without width is ` (3 seeds equal)`, and one that rounds to none ` ± <0.01`.
+    """
     if low is None or high is None:
         return ""
+    if equal_seeds(low, high):
+        return f" ({n} seeds equal)"
     half = max(mean - low, high - mean)
-    return f" ± {100 * half:.2f}" if is_share(metric) else f" ± {half:.2g}"
+    if not is_share(metric):
+        return f" ± {half:.2g}"
+    return f" ± {100 * half:.2f}" if half >= 0.00005 else " ± <0.01"
 
 
 def signed(metric: str, value: float | None) -> str:
@@ -105,7 +121,7 @@ def setting(name: str, value: Any) -> str:
 
 def printable(text: str) -> str:
     """Return text without control characters, so that a name cannot drive a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text)
+    return one_printable_line(text)
 
 
 def settings_text(row: Mapping[str, Any], names: list[str]) -> str:

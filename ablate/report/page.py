@@ -10,13 +10,13 @@ import polars as pl
 
 from ablate.analysis import quality_objective
 from ablate.analysis.pooling import NETWORK
+from ablate.report.confirmation import confirmation_text, failed_text
 from ablate.report.drawing import Figure
 from ablate.report.figures import figures
 from ablate.report.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.frame import rendered, write_files
 from ablate.report.numbers import count, printable, quantity, settings_text, spoken
 from ablate.report.tables import (
-    confirmation,
     fits_table,
     front_cells,
     front_table,
@@ -34,7 +34,7 @@ MOST_ERRORS = 20
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
     fronts = front_table(study, trials, reports)
-    found = [findings(study, dataset, trials, reports, fronts) for dataset in study.labels]
+    found = [findings(study, dataset, trials, reports, fronts, notes) for dataset in study.labels]
     drawn = {part.dataset: figures(study, part) for part in found}
     tables = {
         "front.csv": fronts,
@@ -60,16 +60,16 @@ def render(
         study,
         [figure for part in drawn.values() for figure in part],
         status=status_lines(study, trials, reports, notes),
-        sections=[section(study, part, drawn[part.dataset]) for part in found],
+        sections=[section(study, part, drawn[part.dataset], notes) for part in found],
         methods=methods(study),
         files=list(files),
     )
 
 
-def section(study: Study, found: Findings, drawn: Sequence[Figure]) -> dict[str, Any]:
+def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Sequence[Any] = ()) -> dict[str, Any]:
     """Return what the template shows of one data set."""
-    split = "test" if found.confirmed else "validation"
-    words = confirmation(study, found.trials, found.dataset, split)
+    split = "test" if found.tested else "validation"
+    words = confirmation_text(study, found.trials, found.dataset, split, notes)
     name = quality_name(study)
     quality = [spoken(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
     own = {
@@ -84,6 +84,8 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure]) -> dict[str,
         "answer": found.answer,
         "picks": found.picks,
         "confirmed": found.confirmed,
+        "badge": "provisional" if found.provisional else "confirmed" if found.confirmed else "unconfirmed",
+        "failed": failed_text(study, found.listed, found.dataset),
         "confirmation": words if found.front.height else "no front yet",
         "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,

@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from ablate.analysis import (
     CurveFit,
@@ -24,7 +20,8 @@ from ablate.analysis import (
 )
 from ablate.analysis.fits import FORMS
 from ablate.folder import DiskFolder
-from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, reach, settings_text
+from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, settings_text
+from ablate.results import csv_text
 from ablate.study import Study
 
 COSTS = ("params", "params_body", "flops", "q")
@@ -109,31 +106,6 @@ def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> lis
     return [rows[name] for name in names if name in rows.columns and name not in taken]
 
 
-def front_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> RenderableType:
-    """Return the front as rich tables for a terminal, one per data set; intervals need the reports table."""
-    if reports is not None:
-        trials, reports = pooled(trials, reports)
-    table = front_table(study, trials, reports)
-    if not table.height:
-        return Text("No front yet: no trial is complete.")
-    return Group(*(_terminal_table(study, part, trials) for part in table.partition_by("dataset", maintain_order=True)))
-
-
-def _terminal_table(study: Study, rows: pl.DataFrame, trials: pl.DataFrame) -> Table:
-    dataset, split = rows["dataset"][0], rows["split"][0]
-    name = quality_name(study)
-    title = f"Front of {dataset}: {confirmation(study, trials, dataset, split)}"
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    quality = f"{split} {name.replace('_', ' ')}"
-    for heading in ("network", "parameters", "FLOPs", "Q", quality, "n", "trial"):
-        table.add_column(heading, justify="left" if heading == "network" else "right", no_wrap=heading == "parameters")
-    for row in rows.iter_rows(named=True):
-        label, params, flops, q, mean, _, n, trial = front_cells(study, row)
-        half = reach(name, row[name], row[f"{name}_low"], row[f"{name}_high"])
-        table.add_row(*(Text(cell) for cell in (label, params, flops, q, f"{mean}{half}", n, trial)))
-    return table
-
-
 def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
     """Return the cells of one row of `front_table` as a reader sees them (page and terminal alike)."""
     name = quality_name(study)
@@ -149,19 +121,6 @@ def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
         str(row["replicates"]),
         str(row["trial"]),
     ]
-
-
-def confirmation(study: Study, trials: pl.DataFrame, dataset: str, split: str) -> str:
-    """Return in words whether a data set's numbers are confirmed."""
-    rows = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE"))
-    if split == "test":
-        confirmed = rows.filter(pl.col("stage") == "confirm").height
-        return f"{confirmed} network{'s' * (confirmed != 1)} confirmed on fresh seeds, test split"
-    return (
-        f"unconfirmed: search-stage validation numbers; the best of {rows.height} looks better than it is"
-        if rows.height > 1
-        else "unconfirmed: a single search-stage validation number"
-    )
 
 
 def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
@@ -199,5 +158,5 @@ def _null(value: float | None) -> float | None:
 
 def write_csv(table: pl.DataFrame, path: Path) -> Path:
     """Write a table as CSV, in one step; empty cells are missing values."""
-    DiskFolder(path.parent).write(path.name, table.write_csv().encode())
+    DiskFolder(path.parent).write(path.name, csv_text(table).encode())
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +9,10 @@ import polars as pl
 
 from ablate.analysis import front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
+from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.findings import Findings, counts_text, size_metric, state_counts
 from ablate.report.numbers import compact, is_share, spoken
-from ablate.report.tables import confirmation, quality_name
+from ablate.report.tables import quality_name
 from ablate.study import Study
 
 
@@ -26,23 +26,11 @@ def status_lines(
     for dataset in study.labels:
         rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
         split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"
-        words = confirmation(study, trials, dataset, split) if rows.height else "no front yet: no trial is complete"
-        opened = [n.created_at for n in notes if n.kind == "test_opened" and n.dataset == dataset]
-        when = f", opened once at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(min(opened)))} UTC" if opened else ""
-        lines.append((f"Status of {dataset}", words + when))
+        words = "no front yet: no trial is complete"
+        if rows.height:
+            words = confirmation_text(study, trials, dataset, split, notes)
+        lines.append((f"Status of {dataset}", words + opened_text(study, notes, dataset)))
     return [*lines, ("Hypervolume", hypervolume_rule(study))]
-
-
-def protocol_text(study: Study) -> str:
-    """Return what validation is in this study; every page and every terminal table begins with it."""
-    if study.protocol == "paper" and study.compare is not None:
-        return "paper: validation used the test split, as the paper does; nothing was chosen on it"
-    if study.protocol == "paper":
-        return (
-            "paper: validation used the test split, so every validation number here is a test number that choices were "
-            "made on"
-        )
-    return "held out: validation is a part of the training data; search and early stopping never saw the test split"
 
 
 def hypervolume_rule(study: Study) -> str:
@@ -64,6 +52,8 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
         ("search", "every trial" if study.compare else "search replicates"),
         ("confirm", "confirmation replicates"),
     ):
+        if study.compare is not None and stage == "confirm":
+            continue  # these read networks that are there, on their own seeds
         seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
         if seeds:
             listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
@@ -75,11 +65,12 @@ def dominated_text(found: Findings) -> str:
     """Say which confirmed networks left the front on the test split, so that they are not hidden."""
     complete = found.trials.filter((pl.col("stage") == "confirm") & (pl.col("state") == "COMPLETE"))
     off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
-    if not found.confirmed or not off:
+    if not found.tested or found.provisional or not off:
         return ""
+    word = "confirmed" if found.confirmed else "retrained"
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
     return (
-        f"{len(off)} of the {complete.height} confirmed networks no longer stand on the front with their test numbers "
+        f"{len(off)} of the {complete.height} {word} networks no longer stand on the front with their test numbers "
         f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv."
     )
 
@@ -87,6 +78,8 @@ def dominated_text(found: Findings) -> str:
 def fit_text(study: Study, found: Findings) -> str:
     """Return the fit in a few sentences, or why there is none."""
     fit, metric = found.fit, quality_name(study)
+    if found.provisional:
+        return f"No curve is fitted before every confirmation has ended: {open_text(found.confirmations)}."
     subject = f"error ({f'1 − {metric}' if is_share(metric) else spoken(metric)}) against {spoken(size_metric(study))}"
     if fit.fitted is None or not fit.identifiable:
         return f"Curve of {subject}: not identifiable, because {fit.reason}. No curve is drawn."
@@ -97,25 +90,25 @@ def fit_text(study: Study, found: Findings) -> str:
         text += f", E = {fit.floor:.3g}"
     reach = f"from {compact(fit.smallest)} to {compact(fit.largest)}"
     text += f". Measured {reach}; not to be extrapolated past {MAX_EXTRAPOLATION:g}x."
-    return text if found.confirmed else f"{text} It rests on search-stage numbers, which look better than they are."
+    return text if found.tested else f"{text} It rests on search-stage numbers, which look better than they are."
 
 
 def hypervolume_text(study: Study, found: Findings) -> str:
     """Return the hypervolume with the rule behind it; with one objective the best value instead."""
-    if not found.front.height:
+    if not found.front.height or found.provisional:
         return ""
     if len(study.objectives) == 1:
         return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
     return f"Hypervolume {found.hypervolume.value:.5g}. {found.hypervolume.rule}"
 
 
+CONFIRMATION = {
+    "held_out": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds and only "
+    "then read on the test split; only those numbers are estimates.",
+    "paper": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds. They were "
+    "chosen on the test split that they are measured on, so their numbers still look better than they are.",
+}
 METHODS = (
-    (
-        "Confirmation",
-        "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
-        "K = 100). Where a confirmation stage ran, the front's configurations were retrained on fresh seeds and read "
-        "on the test split once; only those numbers are estimates.",
-    ),
     (
         "Intervals",
         "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. They say how "
@@ -150,4 +143,8 @@ def methods(study: Study) -> list[tuple[str, str]]:
     if study.constraints:
         bounds = ", ".join(f"{c.metric} {c.op} {c.bound:g}" for c in study.constraints)
         rule += f" Only trials with {bounds} may stand on it."
-    return [("Front", rule), *METHODS]
+    best = (
+        "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
+        "K = 100)."
+    )
+    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *METHODS]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ablate.registry import SAMPLERS, SCHEDULERS
 from ablate.search.confirmation import FrontMember
-from ablate.search.request import SamplerRequest
 from ablate.search.returns import Return
-from ablate.search.schedulers import Scheduler, SchedulerRequest
-from ablate.search.search import Search
+from ablate.search.standing import Standing
+
+if TYPE_CHECKING:
+    from ablate.search.request import SamplerRequest
+    from ablate.search.schedulers import Scheduler, SchedulerRequest
+    from ablate.search.search import Search, require_searchable
 
 __all__ = [
     "SAMPLERS",
@@ -18,4 +24,21 @@ __all__ = [
     "Scheduler",
     "SchedulerRequest",
     "Search",
+    "Standing",
+    "require_searchable",
 ]
+
+_LATE = {
+    "SamplerRequest": "request",
+    "Scheduler": "schedulers",
+    "SchedulerRequest": "schedulers",
+    "Search": "search",
+    "require_searchable": "search",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs Optuna when it is asked for: a command that only looks does without."""
+    if name in _LATE:
+        return getattr(import_module(f"ablate.search.{_LATE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

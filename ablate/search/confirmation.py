@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.ledger import NewTrial
+from ablate.randomness import stream
 from ablate.search.progress import Progress, loss_matrix, losses, violation
 from ablate.trial import TrialConfig, TrialState
 
@@ -82,6 +83,34 @@ def confirmation_trials(
         )
         records.append(NewTrial(config=config, size=sizes[source.key.number], shape=shape))
     return records
+
+
+def untested(trials: Sequence[Progress]) -> list[Progress]:
+    """Return the COMPLETE search trials of a comparison that no trial evaluates on the test split yet."""
+    had = {trial.config.evaluates for trial in trials}
+    complete = [t for t in trials if t.config.stage == "search" and t.state is TrialState.COMPLETE]
+    return [trial for trial in complete if trial.number not in had]
+
+
+def evaluations(trials: Sequence[Progress], shape: InputShape) -> list[NewTrial]:
+    """Return one trial per untested trial, which reads its trained networks on the test split."""
+    first, records = max((trial.number for trial in trials), default=-1) + 1, []
+    for number, trial in enumerate(untested(trials), start=first):
+        key = replace(trial.key, number=number)
+        config = replace(trial.config, key=key, stage="confirm", source=_first(trial), evaluates=trial.number)
+        records.append(NewTrial(config=config, size=trial.size, shape=shape))
+    return records
+
+
+def shuffled(
+    study: Study, dataset: str, wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]]
+) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+    """Return `wanted` in a keyed order that does not depend on results: it favours no configuration.
+
+    The key is the study's seed and the data set, so the order is the same after a restart.
+    """
+    by_number = sorted(wanted, key=lambda pair: pair[0].key.number)
+    return [by_number[i] for i in stream(study.seed, dataset, 0, "confirmation").permutation(len(by_number))]
 
 
 def seeds_by_source(trials: Iterable[Progress]) -> dict[int, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""One data set's own search: its trials, its sampler history, its rungs, and how far its confirmation is."""
+"""One data set's own search: what is recorded of it, its sampler history and its rungs."""
 
 from __future__ import annotations
 
@@ -8,33 +8,27 @@ from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import NewTrial, NoteRecord, TrialRecord
-from ablate.search.confirmation import FrontMember, confirmation_trials, front, lacking, spread
+from ablate.search.confirmation import confirmation_trials, evaluations, shuffled, untested
 from ablate.search.progress import Progress, Step, losses, metric_of
+from ablate.search.recorded import RecordedSearch
 from ablate.search.rungs import Rungs, Sight
+from ablate.search.standing import StageStanding, Standing, stage_standing
 from ablate.search.suggester import Measure, Suggester
 from ablate.study import VARIANT
-from ablate.trial import CONFIRM_SEED_BASE, Decision, TrialConfig, TrialKey
+from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
 
-EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 
 
 @dataclass(kw_only=True)
-class Lane:
+class Lane(RecordedSearch):
     """Everything about one data set, rebuilt from the ledger; it decides and remembers, and writes nothing."""
 
-    study: Study
-    dataset: str
     suggester: Suggester
     rungs: Rungs
-    trials: dict[int, Progress] = field(default_factory=dict)
-    exhausted: bool = False
-    time_up: float = 0.0  # the budget of seconds that was found to be spent
-    frozen_at: int = -1  # number of search trials when the front was last frozen
-    test_opened: bool = False
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     _told: int = 0  # search trials whose end the sampler of a deterministic study has been told
 
@@ -47,29 +41,18 @@ class Lane:
 
     def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
         """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
-        for record in records:
-            self.trials[record.key.number] = Progress.of(record)
+        super().restore(records, steps, notes)
         for step in steps:
             trial = self.trials[step.key.number]
             if trial.config.stage == "search" and not (step.final or step.diverged):
                 self.rungs.observe(self._sight(trial, step), shared=self.study.deterministic is None)
-            trial.take(step)
         for trial in self.search_trials():
             self.tell(trial)
-        for note in notes:
-            self.mark(note.kind, dict(note.payload))
 
     def mark(self, kind: str, payload: dict[str, object]) -> None:
         """Take in one note."""
-        if kind == EXHAUSTED:
-            self.exhausted = True
-        elif kind == TIME_UP:
-            self.time_up = float(str(payload["wall_clock"]))
-        elif kind == FROZEN:
-            self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
-        elif kind == TEST_OPENED:
-            self.test_opened = True
-        elif kind in (RETRIED, RESUMED):
+        super().mark(kind, payload)
+        if kind in (RETRIED, RESUMED):
             epoch = payload.get("epoch")  # notes of before had none: they count at every epoch
             setback = (kind, None if epoch is None else int(str(epoch)))
             self.setbacks.setdefault(int(str(payload["trial"])), []).append(setback)
@@ -85,10 +68,6 @@ class Lane:
     def _setbacks(self, kind: str, number: int) -> int:
         counted = ((kind, self.trials[number].epoch), (kind, None))
         return sum(setback in counted for setback in self.setbacks.get(number, ()))
-
-    def search_trials(self) -> list[Progress]:
-        """Return the search's trials by number."""
-        return [trial for trial in self.trials.values() if trial.config.stage == "search"]
 
     @property
     def next_number(self) -> int:
@@ -168,34 +147,37 @@ class Lane:
         values = {o.metric: self._value(o.metric, trial, step) for o in self.study.objectives}
         return [name for name, value in values.items() if not abs(value) < float("inf")]
 
-    def front(self) -> tuple[FrontMember, ...]:
-        """Return the front of the search's finished trials."""
-        return front(self.study, self.search_trials())
-
-    def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
-        """Return the search trials whose confirmation lacks seeds, with these: those begun before, then the front's."""
-        assert self.study.confirm is not None
-        begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
-        chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
-        seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
-        return [(self.trials[number].config, missing) for number, missing in lacking(seeds, begun, chosen).items()]
-
     def to_confirm(self) -> list[NewTrial]:
-        """Return the confirmation trials that are asked for and do not exist yet."""
-        wanted = self.unconfirmed()
+        """Return the trials on the test split that are asked for and do not exist yet.
+
+        Confirmations come in the order of `shuffled`, the evaluations of a comparison in that of its trials.
+        """
+        if self.study.compare is not None:
+            return evaluations(list(self.trials.values()), self.suggester.shape())
+        wanted = shuffled(self.study, self.dataset, self.unconfirmed())
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.shape()) if wanted else []
 
-    @property
-    def settled(self) -> bool:
-        """Whether the front of the search as it stands has been frozen and every confirmation asked for exists."""
-        return self.frozen_at == len(self.search_trials()) and not self.unconfirmed()
+    def standing(self, to_start: int, time_left: float | None) -> Standing:
+        """Return how far the data set is; `to_start` search trials do not exist yet and will."""
+        search = stage_standing("search", list(self.trials.values()), to_start=to_start)
+        later = [self._test_standing(search)] if self.study.opens_test else []
+        return Standing(dataset=self.dataset, stages=(search, *later), time_left=time_left)
 
-    def lacks_seeds(self) -> tuple[Progress, tuple[int, ...]] | None:
-        """Return the first trial of a comparison that was given fewer seeds than the study now asks for, with these."""
-        if self.study.compare is None:
-            return None
-        missing = lacking(range(self.study.replicates), self.search_trials())
-        return next(((self.trials[number], seeds) for number, seeds in missing.items()), None)
+    def _test_standing(self, search: StageStanding) -> StageStanding:
+        """Return the standing of the trials on the test split: before the freeze, of those that are asked for so far.
+
+        A comparison reads every trial that does not fail; beside its training that takes no time to speak of.
+        """
+        trials = list(self.trials.values())
+        if self.study.confirm is None:
+            untrained = search.total - search.done
+            new, seconds = untrained + len(untested(trials)), 0.0 if untrained else None
+            return stage_standing("confirm", trials, to_start=new, otherwise=seconds)
+        ended = [t for t in self.search_trials() if t.state is TrialState.COMPLETE]
+        share = self.study.confirm.replicates / self.study.replicates
+        full = sum(t.wall_seconds for t in ended) / len(ended) * share if ended else None
+        new = 0 if self.settled else len(self.unconfirmed())
+        return stage_standing("confirm", trials, to_start=new, otherwise=full)
 
     def _further(self, first: Progress, seeds: tuple[int, ...]) -> NewTrial:
         key = replace(first.key, number=self.next_number)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import Hold, Ledger
 from ablate.search.confirmation import FrontMember
-from ablate.search.lane import EXHAUSTED, FAILED, FROZEN, RESUMED, RETRIED, TEST_OPENED, TIME_UP, Lane
+from ablate.search.demand import most_at_once
+from ablate.search.lane import FAILED, RESUMED, RETRIED, Lane
 from ablate.search.progress import Progress, Step, steps
+from ablate.search.recorded import (
+    DRIVER_STARTED,
+    EXHAUSTED,
+    FROZEN,
+    TEST_OPENED,
+    TIME_UP,
+    has_room,
+    has_trials_left,
+    is_finished,
+    is_over,
+    is_time_up,
+)
 from ablate.search.returns import Return, Returns
-from ablate.search.spent import DRIVER_STARTED, Spent
+from ablate.search.standing import Standing
 from ablate.search.suggester import Measure
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
@@ -25,13 +37,19 @@ ATTEMPTS = 3
 RESUMPTIONS = 10
 
 
+def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
+    """Raise RequestError where sampler or scheduler do not suit the study; nothing is recorded."""
+    for name in study.labels:
+        Lane.of(study, name, measure=measure, shape_of=shape_of)
+
+
 class Search:
     """Hands out trials and takes their reports; thread-safe.
 
     Every answer is committed before it is given, and everything kept here is rebuilt from the ledger when the
     object is made, so a new one goes on exactly where any other stopped. `measure` counts a model, `shape_of` gives
-    a data set's shape by its label, `clock` UTC epoch seconds. Methods raise LedgerError (StaleDriverError) where a
-    commit is refused, and RequestError where nothing in the space can be trained.
+    a data set's shape by its label. Methods raise LedgerError (StaleDriverError) where a commit is refused, and
+    RequestError where nothing in the space can be trained.
     """
 
     def __init__(
@@ -42,17 +60,16 @@ class Search:
         *,
         measure: Measure,
         shape_of: Callable[[str], InputShape],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.study = study
         self._hold = hold
         self._ledger = ledger
         self._measure = measure
         self._shape_of = shape_of
-        self._clock = clock
         self._lock = threading.RLock()
         self._out: set[TrialKey] = set()
         self._stopped = False
+        self._begun = False
         self._returns = Returns()
         self._restore()
 
@@ -148,8 +165,7 @@ class Search:
     def finished(self) -> bool:
         """Whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
         with self._lock:
-            over = all(self._over(lane) and self._settled(lane) for lane in self._lanes.values())
-            return over and all(t.state.finished for lane in self._lanes.values() for t in lane.trials.values())
+            return is_finished(self._lanes.values(), self._hold.active_seconds())
 
     def returns(self) -> tuple[Return, ...]:
         """Return each time that a trial which had been started before was handed out, and what it had to repeat."""
@@ -165,6 +181,22 @@ class Search:
         """Return for each data set how many reports have been committed."""
         with self._lock:
             return {name: sum(len(t.decisions) for t in lane.trials.values()) for name, lane in self._lanes.items()}
+
+    def most_at_once(self) -> int:
+        """Return how many trials could run at a time now, those that run included."""
+        with self._lock:
+            lanes = tuple(self._lanes.values())
+            return len(self._out) if self._stopped else most_at_once(self.study, lanes, room=self._room)
+
+    def standings(self, planned: Mapping[str, int]) -> tuple[Standing, ...]:
+        """Return how far each data set is; `planned` are the search trials of each, of which some may never start."""
+        with self._lock:
+            limit = self.study.budget.wall_clock
+            left = None if limit is None else limit - self._hold.active_seconds()
+            return tuple(
+                lane.standing(lane.to_start(planned[name]) if self._room(lane) else 0, left)
+                for name, lane in self._lanes.items()
+            )
 
     def front(self, dataset: str) -> tuple[FrontMember, ...]:
         """Return the front of a data set's finished search trials, best on the first objective first."""
@@ -241,43 +273,30 @@ class Search:
         return trial.config
 
     def _room(self, lane: Lane) -> bool:
-        return self._trials_left(lane) and not self._time_is_up(lane)
-
-    def _trials_left(self, lane: Lane) -> bool:
-        budget = self.study.budget
-        lanes = [lane] if budget.scope == "per_dataset" else list(self._lanes.values())
-        if lane.lacks_seeds() is not None:
-            return True
-        return not lane.exhausted and sum(len(each.search_trials()) for each in lanes) < budget.trials
-
-    def _time_is_up(self, lane: Lane) -> bool:
-        limit = self.study.budget.wall_clock
-        return limit is not None and (lane.time_up >= limit or self._spent.seconds(self._clock()) >= limit)
+        return has_room(lane, self._lanes.values(), self._hold.active_seconds())
 
     def _note_time_up(self) -> None:
-        """Commit that time is up: a later driver adds up commits, the last of which lies before this moment."""
+        """Commit that time is up: a driver that is killed now has stored less time than that."""
         limit = self.study.budget.wall_clock
-        if limit is None or self._spent.since is None:
+        if limit is None or not self._begun:
             return
         for lane in self._lanes.values():
-            if self._trials_left(lane) and lane.time_up < limit and self._time_is_up(lane):
+            up = is_time_up(lane, self._hold.active_seconds())
+            if has_trials_left(lane, self._lanes.values()) and lane.time_up < limit and up:
                 self._note(lane, TIME_UP, wall_clock=limit, search_trials=len(lane.search_trials()))
 
     def _over(self, lane: Lane) -> bool:
-        return not self._room(lane) and all(trial.state.finished for trial in lane.search_trials())
-
-    def _settled(self, lane: Lane) -> bool:
-        return self.study.confirm is None or lane.settled
+        return is_over(lane, self._lanes.values(), self._hold.active_seconds())
 
     def _freeze(self) -> bool:
         """Freeze the fronts of the searches that have just ended; return whether there was one."""
-        ready = [lane for lane in self._lanes.values() if self._over(lane) and not self._settled(lane)]
+        ready = [lane for lane in self._lanes.values() if self._over(lane) and not lane.settled]
         for lane in ready:
             new = lane.to_confirm()
             self._begin()
             self._hold.add_trials(new)
             self._queue.extend(lane.add(record) for record in new)
-            chosen = [record.config.source for record in new]
+            chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
             self._note(lane, FROZEN, search_trials=len(lane.search_trials()), confirmed=chosen)
         return bool(ready)
 
@@ -288,10 +307,9 @@ class Search:
 
     def _begin(self) -> None:
         """Note the driver at its first act: one that finds nothing to do leaves no trace."""
-        if self._spent.since is None:
-            now = self._clock()
+        if not self._begun:
             self._hold.note(DRIVER_STARTED, None, {"holder": self._hold.holder})
-            self._spent.since = now
+            self._begun = True
 
     def _empty_lanes(self) -> dict[str, Lane]:
         datasets = self.study.labels
@@ -302,21 +320,21 @@ class Search:
 
     def _restore(self) -> None:
         """Rebuild everything from the ledger, but for what executors hold at this moment."""
-        trials, reports = self._ledger.snapshot(self.study.name)
-        notes = self._ledger.notes(self.study.name)
+        found = self._ledger.snapshot(self.study.name)
         self._lanes = self._empty_lanes()
-        taken = steps(reports)
+        taken = steps(found.reports)
         for name, lane in self._lanes.items():
             lane.restore(
-                [t for t in trials if t.key.dataset == name],
+                [t for t in found.trials if t.key.dataset == name],
                 [s for s in taken if s.key.dataset == name],
-                [n for n in notes if n.dataset == name],
+                [n for n in found.notes if n.dataset == name],
             )
         waiting = [t for lane in self._lanes.values() for t in lane.trials.values() if not t.state.finished]
         order = list(self._lanes)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue = deque(t for t in waiting if t.key not in self._out)
-        self._spent = Spent.of(trials, reports, notes, epoch=self._hold.epoch)
+        own = (note for note in found.notes if note.driver_epoch == self._hold.epoch)
+        self._begun = any(note.kind == DRIVER_STARTED for note in own)
         self._behind = False
 
 

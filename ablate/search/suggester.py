@@ -13,6 +13,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
 from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
+from ablate.effect import effective
 from ablate.errors import RequestError
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
@@ -93,7 +94,7 @@ class Suggester:
         told = self.outcomes.told(replace(trial, state=TrialState.RUNNING) if unheard else trial)
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
-            self._seen.add(_configuration(trial.config.variant, trial.config.model, trial.config.train))
+            self._seen.add(self._configuration(trial.config.variant, trial.config.model, trial.config.train))
 
     def check(self) -> None:
         """Raise RequestError where the study's sampler or its options cannot work on this space."""
@@ -201,7 +202,7 @@ class Suggester:
             model, task, train = self.study.configs(self.dataset, parameters)
         except ValidationError as error:
             return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
-        if _configuration(parameters.get(VARIANT), model, train) in self._seen:
+        if self._configuration(parameters.get(VARIANT), model, train) in self._seen:
             return _Refusal(reason=None)
         size = self.measure(model, self.shape())
         for constraint in self.study.constraints:
@@ -212,13 +213,15 @@ class Suggester:
                     return self._refuse(text, f"of the constraint {rule}")
         return parameters, model, task, train, size
 
+    def _configuration(self, variant: Any, model: ModelConfig, train: TrainConfig) -> str:
+        """Return what configurations that are trained alike share; a comparison trains each of its design."""
+        if self.study.compare is None:
+            model, train = effective(model, train, self.shape().output)
+        return f"{variant}\n{model.model_dump_json()}\n{train.model_dump_json()}"
+
     def _refuse(self, text: str, reason: str) -> _Refusal:
         self._refused[text] = _Refusal(reason=reason)
         return self._refused[text]
-
-
-def _configuration(variant: Any, model: ModelConfig, train: TrainConfig) -> str:
-    return f"{variant}\n{model.model_dump_json()}\n{train.model_dump_json()}"
 
 
 def _suggested(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:

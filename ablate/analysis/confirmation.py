@@ -1,0 +1,68 @@
+"""How far the confirmation of a data set is: which frozen configurations have ended, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis.pooling import NETWORK
+from ablate.trial import TrialState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmations:
+    """The frozen configurations of one data set, each by the number of its search trial, in ascending order.
+
+    `confirmed` have all of their seeds, `failed` a trial that ended as FAIL, and `unfinished` a trial that has not
+    ended. Each configuration is in one of the three. `later` is the number of search trials that began after the front
+    was last frozen: an extended search.
+    """
+
+    confirmed: tuple[int, ...]
+    failed: tuple[int, ...]
+    unfinished: tuple[int, ...]
+    later: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what was frozen is not all that there will be: a trial of either stage is still to come."""
+        return bool(self.unfinished or self.later)
+
+    @property
+    def ended(self) -> int:
+        """The number of configurations whose confirmation has ended, well or badly."""
+        return len(self.confirmed) + len(self.failed)
+
+    @property
+    def frozen(self) -> int:
+        """The number of configurations that were frozen."""
+        return self.ended + len(self.unfinished)
+
+
+def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ()) -> Confirmations:
+    """Return how far the confirmation of `dataset` is; the trials of a freeze are committed together (docs/ledger.md).
+
+    `trials` is the trials table (docs/tables.md), pooled or not; `notes` are the ledger's (kind, dataset, payload).
+    """
+    own = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "confirm")
+    states: dict[int, set[str]] = {}
+    for network, state in own.select(NETWORK, "state").iter_rows():
+        states.setdefault(network, set()).add(state)
+    groups: dict[str, list[int]] = {"confirmed": [], "failed": [], "unfinished": []}
+    for network in sorted(states):
+        if not all(TrialState(state).finished for state in states[network]):
+            groups["unfinished"].append(network)
+        else:
+            groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
+    found = {name: tuple(members) for name, members in groups.items()}
+    return Confirmations(**found, later=_later(trials, dataset, notes) if states else 0)
+
+
+def _later(trials: pl.DataFrame, dataset: str, notes: Sequence[Any]) -> int:
+    """Return how many search trials began after the last freeze; 0 where no freeze is noted."""
+    frozen_at = [int(n.payload["search_trials"]) for n in notes if n.kind == "frozen" and n.dataset == dataset]
+    searched = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
+    return max(searched - frozen_at[-1], 0) if frozen_at else 0

@@ -1,0 +1,54 @@
+"""How many trials a search will have at most, counted before it runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from ablate.effect import RULES, effective
+from ablate.study import VARIANT
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+ENUMERATED = 200_000
+
+
+def planned_trials(study: Study) -> dict[str, int]:
+    """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
+    if study.compare is not None:
+        return {name: len(study.design(name)) for name in study.labels}
+    budget = study.budget.trials
+    limits = {name: distinct(study, name, most=budget) for name in study.labels}
+    if study.budget.scope == "per_dataset":
+        return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}
+    counts = dict.fromkeys(limits, 0)
+    for _ in range(budget):  # as the search shares them: the next goes to the data set that has the fewest
+        room = [name for name, limit in limits.items() if limit is None or counts[name] < limit]
+        if not room:
+            break
+        counts[min(room, key=counts.__getitem__)] += 1
+    return counts
+
+
+def distinct(study: Study, dataset: str, *, most: int) -> int | None:
+    """Return how many configurations are trained differently, at most `most`; None where there are infinitely many."""
+    space = study.space_for(dataset)
+    count = space.cardinality()
+    if count is None or not {rule.setting for rule in RULES} & set(space.names()):
+        return count
+    found: set[str] = set()
+    for values in itertools.islice(space.grid(), ENUMERATED):
+        try:
+            model, _, training = study.configs(dataset, values)
+        except ValidationError:
+            found.add(json.dumps(values))  # the search learns this by trying
+        else:
+            form = effective(model, training, "sample")
+            found.add(f"{values.get(VARIANT)}\n{form[0].model_dump_json()}\n{form[1].model_dump_json()}")
+        if len(found) >= most:
+            return min(most, count)
+    return len(found)

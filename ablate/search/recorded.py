@@ -1,0 +1,134 @@
+"""How far the search of a data set is, by its trials and notes alone; whoever only looks needs no sampler for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ablate.ledger import NoteRecord, Snapshot, TrialRecord
+from ablate.search.confirmation import FrontMember, front, lacking, spread, untested
+from ablate.search.progress import Progress, Step, steps
+from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+DRIVER_STARTED = "driver_started"
+EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
+
+
+@dataclass(kw_only=True)
+class RecordedSearch:
+    """The trials of one data set and what was noted of its search, as the ledger has them."""
+
+    study: Study
+    dataset: str
+    trials: dict[int, Progress] = field(default_factory=dict)
+    exhausted: bool = False
+    time_up: float = 0.0  # the budget of seconds that was found to be spent
+    frozen_at: int = -1  # number of search trials when the front was last frozen
+    test_opened: bool = False
+
+    def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
+        """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
+        for record in records:
+            self.trials[record.key.number] = Progress.of(record)
+        for step in steps:
+            self.trials[step.key.number].take(step)
+        for note in notes:
+            self.mark(note.kind, dict(note.payload))
+
+    def mark(self, kind: str, payload: dict[str, object]) -> None:
+        """Take in one note."""
+        if kind == EXHAUSTED:
+            self.exhausted = True
+        elif kind == TIME_UP:
+            self.time_up = float(str(payload["wall_clock"]))
+        elif kind == FROZEN:
+            self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
+        elif kind == TEST_OPENED:
+            self.test_opened = True
+
+    def search_trials(self) -> list[Progress]:
+        """Return the search's trials by number."""
+        return [trial for trial in self.trials.values() if trial.config.stage == "search"]
+
+    def front(self) -> tuple[FrontMember, ...]:
+        """Return the front of the search's finished trials."""
+        return front(self.study, self.search_trials())
+
+    def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+        """Return the search trials whose confirmation lacks seeds, with these: those begun before, then the front's."""
+        assert self.study.confirm is not None
+        begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
+        chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
+        seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
+        return [(self.trials[number].config, missing) for number, missing in lacking(seeds, begun, chosen).items()]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the front of all search trials is frozen and every requested trial on the test split exists."""
+        if not self.study.opens_test:
+            return True
+        asked = untested(list(self.trials.values())) if self.study.compare is not None else self.unconfirmed()
+        return self.frozen_at == len(self.search_trials()) and not asked
+
+    def lacks_seeds(self) -> tuple[Progress, tuple[int, ...]] | None:
+        """Return the first trial of a comparison that was given fewer seeds than the study now asks for, with these."""
+        return next(((self.trials[number], seeds) for number, seeds in self._lacking().items()), None)
+
+    def to_start(self, planned: int) -> int:
+        """Return how many search trials are still to start: those of `planned`, and a comparison's further seeds."""
+        begun = sum(trial.config.source is None for trial in self.search_trials())
+        return max(planned - begun, 0) + len(self._lacking())
+
+    def _lacking(self) -> dict[int, tuple[int, ...]]:
+        if self.study.compare is None:
+            return {}
+        return lacking(range(self.study.replicates), self.search_trials())
+
+
+def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSearch]:
+    """Return how far each data set of `study` is in a snapshot of its ledger."""
+    found = {name: RecordedSearch(study=study, dataset=name) for name in study.labels}
+    taken = steps(snapshot.reports)
+    for name, search in found.items():
+        search.restore(
+            [t for t in snapshot.trials if t.key.dataset == name],
+            [s for s in taken if s.key.dataset == name],
+            [n for n in snapshot.notes if n.dataset == name],
+        )
+    return found
+
+
+def has_room(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
+    """Return whether the budget allows another search trial of a data set; `seconds` is the time of all drivers."""
+    return has_trials_left(search, everyone) and not is_time_up(search, active_seconds)
+
+
+def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]) -> bool:
+    """Return whether trials are left in the budget, and in the space, of a data set."""
+    budget = search.study.budget
+    sharing = [search] if budget.scope == "per_dataset" else everyone
+    if search.lacks_seeds() is not None:
+        return True
+    return not search.exhausted and sum(len(each.search_trials()) for each in sharing) < budget.trials
+
+
+def is_time_up(search: RecordedSearch, active_seconds: float) -> bool:
+    """Return whether the budget's time is spent; a data set for which that was noted stays without time."""
+    limit = search.study.budget.wall_clock
+    return limit is not None and (search.time_up >= limit or active_seconds >= limit)
+
+
+def is_over(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
+    """Return whether a data set's search has ended: no trial of it is left or unfinished."""
+    room = has_room(search, everyone, active_seconds)
+    return not room and all(trial.state.finished for trial in search.search_trials())
+
+
+def is_finished(everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
+    """Return whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
+    over = all(is_over(each, everyone, active_seconds) and each.settled for each in everyone)
+    return over and all(trial.state.finished for each in everyone for trial in each.trials.values())
