@@ -30,6 +30,7 @@ confirm: {replicates: 3}
 """
 COMPARISON = """\
 study: s
+protocol: paper
 seed: 3
 datasets: {digits: {}, mnist: {}}
 model: {depth: {choices: [1, 2]}}
@@ -55,7 +56,10 @@ def report(config: TrialConfig, epoch: int, gone: Iterable[int] = ()) -> Report:
     for seed in config.seeds:
         accuracy = math.nan if seed in gone else value(config, seed) * epoch / config.train.epochs
         row = {"train_loss": 1.0, "val_loss": 1 - accuracy, "val_accuracy": accuracy}
-        rows.append(row | ({"test_loss": 1 - accuracy, "test_accuracy": accuracy} if final and config.source else {}))
+        rows.append(
+            row
+            | ({"test_loss": 1 - accuracy, "test_accuracy": accuracy} if final and config.stage == "confirm" else {})
+        )
     diverged = tuple(seed in gone for seed in config.seeds)
     return Report(epoch=epoch, metrics=tuple(rows), wall_seconds=float(epoch), diverged=diverged, final=final)
 
@@ -67,7 +71,7 @@ def run(text: str, folder: Path, ends: dict[int, str] | None = None, limit: int 
     with Ledger.open(url_in(folder), clock=Clock()) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=True)
         with hold_of(study, ledger, file_text=text) as hold:
-            search = search_of(study, hold, ledger, clock=Clock())
+            search = search_of(study, hold, ledger)
             while limit != 0 and (config := search.next_trial()) is not None:
                 limit = None if limit is None else limit - 1
                 finish(search, config, (ends or {}).get(config.key.number, ""))
@@ -95,7 +99,8 @@ def stored(folder: Path) -> list[TrialRecord]:
 def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return trials and reports as tables."""
     with Ledger.open(url_in(folder)) as ledger:
-        return trials_table(ledger, "s"), reports_table(ledger, "s")
+        found = ledger.snapshot("s")
+        return trials_table(found), reports_table(found)
 
 
 def seeds_of(trials: Iterable[TrialRecord]) -> dict[int | None, list[tuple[int, ...]]]:

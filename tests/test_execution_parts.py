@@ -18,9 +18,10 @@ from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import ClusterLostError, ResourceError
 from ablate.execution import cluster, lifeline
 from ablate.execution.bridge import Conductor, Halt
-from ablate.execution.cluster import Plan, awaited, connected, environment, plan
+from ablate.execution.cluster import Plan, awaited, connected, plan
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
+from ablate.execution.own_ray import environment
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey, checkpoint_folder
 
@@ -235,6 +236,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
         interruption=Mock(),
         slots=lambda: fits,
         answers=lambda: True,
+        own=False,
     )
 
     def handed_out(trial_id: str) -> int | None:

@@ -10,11 +10,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from ray.exceptions import RaySystemError
 from ray.tune.experiment import Trial
 
-from ablate.drive import make_executor
+from ablate.drive import check_resources, make_executor
 from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, bridge, ray_tune
+from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.bridge import Conductor
 from ablate.execution.cluster import JOIN_SECONDS
 from ablate.execution.interruption import Interruption
@@ -38,6 +40,7 @@ class Stage:
             interruption=self.interruption,
             slots=lambda: 2,
             answers=self.answers,
+            own=False,
         )
         self.statuses = {"runs": Trial.RUNNING, "waits": Trial.PENDING}
         for name in self.statuses:
@@ -124,7 +127,7 @@ def test_what_this_process_cannot_give_is_refused_before_a_trial_is_spent_on_it(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ResourceError, match=said):
-        make_executor(Settings(runs_dir=tmp_path, executor="local", **asked), tmp_path, tmp_path)
+        check_resources(Settings(runs_dir=tmp_path, executor="local", **asked))
 
 
 @pytest.mark.parametrize(("address", "seconds"), [("head:6379", JOIN_SECONDS), (None, 0.0)])
@@ -138,7 +141,7 @@ def test_only_a_cluster_elsewhere_is_waited_for(
         raise StopIteration
 
     @contextmanager
-    def lifeline(_: str) -> Iterator[Mock]:
+    def lifeline(_: str, *, ended: object) -> Iterator[Mock]:
         yield Mock()
 
     fakes = {"awaited": awaited, "lifeline": lifeline, "connected": nullcontext, "gcs_address": lambda: "head:6379"}
@@ -147,3 +150,39 @@ def test_only_a_cluster_elsewhere_is_waited_for(
     with pytest.raises(StopIteration):
         RayExecutor(home=tmp_path, address=address).run(Mock(), on_event=lambda: None)
     assert waits == [seconds]
+
+
+def test_nodes_are_asked_for_as_trials_are_left_and_for_none_in_the_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[dict[str, float]]] = []
+    monkeypatch.setattr("ablate.execution.autoscaling.request_resources", lambda bundles: asked.append(bundles))
+    conductor = stage.conductor
+    conductor.request = NodeRequest(most=3, bundle=bundle_of(cpus=1.0, share=0.4))
+    for left in (9, 3, 2):
+        stage.search.most_at_once.return_value = left
+        conductor.died("runs", "to count again")
+        conductor.turn(Mock(get_trials=list))
+    conductor.release()
+    assert asked == [[{"CPU": 1.0, "GPU": 0.5}] * count for count in (3, 3, 2, 0)]
+
+
+def test_a_request_that_a_cluster_does_not_take_back_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    request_resources = Mock(side_effect=RaySystemError("no answer"))
+    monkeypatch.setattr("ablate.execution.autoscaling.request_resources", request_resources)
+    NodeRequest(most=3, bundle={"CPU": 1.0}).drop()
+    assert "it cannot be dropped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "--autoscale 2: a Ray that ablate starts has no autoscaler"),
+        ({"executor": "local"}, "--autoscale 2: --executor"),
+    ],
+)
+def test_only_a_cluster_elsewhere_grows(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=said):
+        check_resources(Settings(runs_dir=tmp_path, device="cpu", autoscale=2, **options))

@@ -15,8 +15,10 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from ablate.execution.autoscaling import NodeRequest
 from ablate.execution.executor import Assignment, Outcome, commit
 from ablate.execution.interruption import Interruption
+from ablate.execution.lifeline import own_ray_lost
 from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 DEAD_BECAUSE = "The actor is dead because"
 COUNT_SECONDS = 5.0  # what is known of the cluster's nodes is not older
+REMIND_SECONDS = 60.0  # between two lines while no node can hold a trial
 
 logger = logging.getLogger("ablate.execution")
 
@@ -42,7 +45,8 @@ class Conductor:
     """The one Search of a run and what is in flight; Tune's objects find it by token.
 
     Tune pickles and copies its searcher and scheduler. They hold nothing but a token, and the Search, with its
-    lock and its ledger connection, stays where it is.
+    lock and its ledger connection, stays where it is. `slots` counts the trials that fit on the live nodes; `own` says
+    that this process started the Ray, which no other node will ever join. `request` is what to ask of Ray's autoscaler.
     """
 
     search: Search
@@ -51,12 +55,15 @@ class Conductor:
     interruption: Interruption
     slots: Callable[[], int]
     answers: Callable[[], bool]
+    own: bool
+    request: NodeRequest | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     running: dict[str, Assignment] = field(default_factory=dict)
     controller: Any = None
     pausing: bool = False
-    _fit: int = 0
+    _fit: int | None = None
     _count_at: float = 0.0
+    _remind_at: float = 0.0
 
     def turn(self, controller: Any) -> None:
         """Look up between two events: leave a study that was lost, pause its trials after a signal, then leave.
@@ -65,7 +72,7 @@ class Conductor:
         is over.
         """
         self.controller = controller
-        self.answers()
+        self._count()
         self.search.check()
         if not self.interruption.arrived:
             return
@@ -122,17 +129,35 @@ class Conductor:
 
     def _places(self) -> int:
         """Return how many trials fit, at least one: it waits where there is no node at all."""
-        if time.monotonic() >= self._count_at and self.answers():
-            before, self._fit = self._fit, max(1, self.slots())
-            self._count_at = time.monotonic() + COUNT_SECONDS
-            if before not in (0, self._fit):
-                logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
-        return max(1, self._fit)
+        self._count()
+        return max(1, self._fit or 0)
+
+    def _count(self) -> None:
+        """Count every COUNT_SECONDS how many trials fit, and say what has changed.
+
+        Raises ClusterLostError where the cluster is gone, or our own Ray has no live node left.
+        """
+        now = time.monotonic()
+        if not self.answers() or now < self._count_at:
+            return
+        before, self._fit = self._fit, self.slots()
+        self._count_at = now + COUNT_SECONDS
+        if self.request is not None:
+            self.request.ask(self.search.most_at_once())
+        if self._fit == 0 and self.own:
+            raise own_ray_lost("it has no live node")
+        if self._fit == 0 and now >= self._remind_at:
+            logger.warning("no live node of the Ray cluster holds a trial; waiting for a node to join")
+            self._remind_at = now + REMIND_SECONDS
+        elif before not in (None, self._fit):
+            logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
 
     def release(self) -> None:
-        """Kill the workers and give back what they held."""
+        """Kill the workers and give back what they held, and drop the request for nodes."""
         if self.controller is not None:
             self.controller._tune_controller._actor_manager.cleanup()
+        if self.request is not None and self.answers():
+            self.request.drop()
 
 
 _CONDUCTORS: dict[str, Conductor] = {}

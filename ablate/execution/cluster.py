@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import ray
 from ray._private import ray_logging, services
@@ -19,8 +17,8 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.exceptions import RayError
 
 from ablate.errors import ResourceError
+from ablate.execution.own_ray import environment, first_line, init_options, own_ray
 
-OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
 EPSILON = 1e-6
@@ -49,21 +47,6 @@ class Plan:
 
 
 @contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Set environment variables inside the block and put the former values back."""
-    former = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
 def hushed(name: str) -> Iterator[None]:
     """Let a logger of Ray's say nothing inside the block."""
     log = logging.getLogger(name)
@@ -76,40 +59,35 @@ def hushed(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Start a Ray of our own, or join the one at `address`, and leave it afterwards.
 
     Without an address the pointer that an earlier `ray start` left behind is not followed. A Ray that this process
-    is already connected to is used and stays. Raises ResourceError when no cluster answers.
+    is already connected to is used and stays. `check` is called while a Ray of our own starts, and what it raises is
+    passed on. Raises ResourceError when no cluster answers, and what `own_ray` raises.
     """
     if ray.is_initialized():
         yield
         return
-    settings: dict[str, Any] = {
-        "address": address or "local",
-        "log_to_driver": False,
-        "logging_level": logging.CRITICAL,
-    }
-    if address is None:
-        settings |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    else:
+    if address is not None:
         _check_address(address)
-    with _raylet_unheard(), hushed("ray"), environment(**QUIET):
-        try:
-            if address is not None:
-                maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-            ray.init(**settings)
-        except (OSError, RuntimeError, ValueError, RayError) as error:
-            text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise ResourceError(
-                f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}"
-                if address
-                else f"Ray does not start on this machine: {text}. Type --executor local to do without it."
-            ) from error
-        try:
-            yield
-        finally:
-            ray.shutdown()
+    ours = own_ray(check) if address is None else _joined(address)
+    with _raylet_unheard(), hushed("ray"), environment(**QUIET), ours:
+        yield
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    try:
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        ray.init(address=address, **init_options())
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        text = first_line(error)
+        raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _check_address(address: str) -> None:
@@ -160,15 +138,21 @@ def node_resources() -> list[Mapping[str, float]]:
 
 
 def plan(
-    nodes: Sequence[Mapping[str, float]], *, gpus: int, gpus_per_trial: float, cpus_per_trial: float | None
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    gpus: int,
+    gpus_per_trial: float,
+    cpus_per_trial: float | None,
+    grows: bool = False,
 ) -> Plan:
     """Return how many trials fit; raise ResourceError with what there is and what to type.
 
-    Without `cpus_per_trial` a trial holds one CPU, or less where GPUs would otherwise stay idle for want of CPUs.
+    Where the cluster `grows`, it may have fewer GPUs than `gpus` at the start. Without `cpus_per_trial` a trial holds
+    one CPU, or less where GPUs would otherwise stay idle for want of CPUs.
     """
     has_cpus, has_gpus = (sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU"))
     here = f"the cluster has {_count(has_gpus, 'GPU')} and {_count(has_cpus, 'CPU')} on {_count(len(nodes), 'node')}"
-    if gpus > has_gpus:
+    if gpus > has_gpus and not (grows and has_gpus):
         some = f"--gpus {int(has_gpus)} to use those, or " if has_gpus >= 1 else ""
         raise TooFewError(f"--gpus {gpus}: {here}. Type {some}--gpus 0 to train on CPUs.")
     share = gpus_per_trial if gpus else 0.0
@@ -224,6 +208,12 @@ def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float,
         return int(sum(fits))
     on_gpus = [_gpu_slots(node.get("GPU", 0.0), share) for node in nodes]
     return int(min(sum(map(min, fits, on_gpus)), _gpu_slots(gpus, share)))
+
+
+def most_slots(nodes: Sequence[Mapping[str, float]], held: Plan, *, gpus: int, most_nodes: int) -> int:
+    """Return how many trials fit on `most_nodes` nodes like the largest of `nodes`, using `gpus` GPUs at most."""
+    largest = max(slots_on([node], cpus=held.cpus, share=held.gpus, gpus=gpus) for node in nodes)
+    return min(most_nodes * largest, _gpu_slots(gpus, held.gpus)) if gpus else most_nodes * largest
 
 
 def _possible_share(share: float) -> bool:

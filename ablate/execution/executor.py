@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
 from ablate.folder import Place
+from ablate.plain_text import storable
 from ablate.registry import Registry
 from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 
@@ -75,7 +76,7 @@ class Assignment:
         yield from train(
             self.config,
             data_dir=self.data_dir,
-            checkpoints=checkpoint_folder(self.store, self.config.key),
+            checkpoints=checkpoint_folder(self.store, self.config.origin.key),
             device=self.device,
             attempt=self.attempt,
             pause=pause,
@@ -101,13 +102,13 @@ class Failure:
         text = lines[0] if lines else ""
         name = type(error).__name__
         own = isinstance(error, TrialError | CheckpointDownError)
-        message = text if own and text else f"{name}: {text}" if text else name
+        message = storable(text if own and text else f"{name}: {text}" if text else name)
         kind: Literal["trial", "memory", "store"] = "trial"
         if isinstance(error, CheckpointDownError):
             kind = "store"
         elif isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text:
             kind = "memory"  # by name: torch is not imported here
-        return Failure(message=message, traceback="".join(traceback.format_exception(error))[-MOST:], kind=kind)
+        return Failure(message=message, traceback=storable("".join(traceback.format_exception(error))), kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,6 @@ class Paused:
 
 
 Outcome = Report | Failure | Paused
-MOST = 20_000  # characters of a traceback that the ledger keeps, its end
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # what torch says in a RuntimeError on a CPU
 ENDED_EARLY = Failure(message="training ended before its final report")
 

@@ -47,6 +47,11 @@ class Interruption:
         for number in self._former:
             signal.signal(number, self._arrived)
 
+    def listen_and_check(self) -> None:
+        """Do both: for what is called while a library that takes the signals starts."""
+        self.listen()
+        self.check()
+
     @property
     def arrived(self) -> bool:
         """Whether a signal has arrived: trials should pause."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -18,9 +16,11 @@ from ray.exceptions import RayError
 from ablate import __version__
 from ablate.errors import RequestError, ResourceError
 from ablate.execution.cluster import SAME_TOKEN
+from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3
-PROBE = f"""python -c 'import ablate, sys; sys.exit({OTHER_VERSION} if ablate.__version__ != "{__version__}" else 0)'"""
+_PROBE = f'import ablate, sys; sys.exit({OTHER_VERSION} if ablate.__version__ != "{__version__}" else 0)'
+PROBE = f"python -P -c '{_PROBE}'"
 PROBE_SECONDS = 120.0
 AGENT_SECONDS, NO_AGENT = 60.0, "No available agent"
 POLL_SECONDS = 1.0
@@ -44,15 +44,15 @@ def submit(address: str, job: Job) -> str:
     """
     client = _client(address)
     _require_ablate(client, address)
-    with tempfile.TemporaryDirectory(prefix="ablate-job-") as folder:
-        (Path(folder) / "study.yaml").write_text(job.study_text, encoding="utf-8")
+    with scratch_folder("job") as folder:
+        (folder / "study.yaml").write_text(job.study_text, encoding="utf-8")
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return _started(
             client,
             address,
             entrypoint=shlex.join(job.words),
             submission_id=f"{job.name}-{moment}-{os.urandom(2).hex()}",
-            runtime_env={"working_dir": folder},
+            runtime_env={"working_dir": str(folder)},
             metadata={"study": job.name},
         )
 

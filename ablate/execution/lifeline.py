@@ -1,4 +1,4 @@
-"""The head of a cluster may be gone: Ray would end the driver after a minute, with exit code 1 and no word of it."""
+"""Notices that the cluster of a study is gone, which Ray reports late, without a message, or never."""
 
 from __future__ import annotations
 
@@ -18,19 +18,29 @@ LEAVE_SECONDS = 52.0
 
 
 class Lifeline:
-    """Knocks at the GCS of a cluster from a thread of its own.
+    """Connects to the GCS of a cluster at intervals, in a separate thread; checks the processes of a Ray started here.
 
-    `leave` ends the process where the main thread waits for an answer of Ray's that will not come.
+    `ended` names a process of this Ray that has ended, or returns None. `leave` ends the process where the main
+    thread waits for an answer of Ray's that will not come.
     """
 
-    def __init__(self, address: str, *, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(
+        self, address: str, *, ended: Callable[[], str | None] = lambda: None, leave: Callable[[int], object] = os._exit
+    ) -> None:
         self.address = address
+        self._ended = ended
         self._leave = leave
         self._answered = time.monotonic()
+        self._ended_since: float | None = None
         self._over = threading.Event()
 
     def answers(self) -> bool:
-        """Return whether the GCS answered just now; raise ClusterLostError where it has not for LOST_SECONDS."""
+        """Return whether the GCS answered just now.
+
+        Raises ClusterLostError where it has not for LOST_SECONDS, and where a process of our own Ray has ended.
+        """
+        if (part := self._ended()) is not None:
+            raise own_ray_lost(f"its {part} is gone")
         if self._silent() > LOST_SECONDS:
             raise self._error()
         return self._silent() < 3 * KNOCK_SECONDS
@@ -40,8 +50,8 @@ class Lifeline:
         while not self._over.wait(KNOCK_SECONDS):
             if self._knock():
                 self._answered = time.monotonic()
-            elif self._silent() > LEAVE_SECONDS:
-                print(f"ablate: {self._error()}", file=sys.stderr, flush=True)  # as the command line does
+            if (error := self._overdue()) is not None:
+                print(f"ablate: {error}", file=sys.stderr, flush=True)  # as the command line does
                 self._leave(ClusterLostError.exit_code)
                 return
 
@@ -57,6 +67,16 @@ class Lifeline:
             return False
         return True
 
+    def _overdue(self) -> ClusterLostError | None:
+        """Return the error with which the main thread should have left some time ago."""
+        if self._silent() > LEAVE_SECONDS:
+            return self._error()
+        if (part := self._ended()) is None:
+            return None
+        self._ended_since = self._ended_since or time.monotonic()
+        late = time.monotonic() - self._ended_since > LEAVE_SECONDS - LOST_SECONDS
+        return own_ray_lost(f"its {part} is gone") if late else None
+
     def _silent(self) -> float:
         return time.monotonic() - self._answered
 
@@ -67,10 +87,20 @@ class Lifeline:
         )
 
 
+def own_ray_lost(reason: str) -> ClusterLostError:
+    """Return the error for a Ray that this process started and that cannot train any more."""
+    return ClusterLostError(
+        f"the Ray of this study has ended ({reason}); what was committed stays. Run the same command again"
+    )
+
+
 @contextmanager
-def lifeline(address: str) -> Iterator[Lifeline]:
-    """Watch the GCS at `address` inside the block, and beyond it where it is lost: leaving Ray may wait for it too."""
-    line = Lifeline(address)
+def lifeline(address: str, *, ended: Callable[[], str | None]) -> Iterator[Lifeline]:
+    """Watch the cluster inside the block, and beyond it where it is lost: leaving Ray may wait for it too.
+
+    `address` is that of its GCS, `ended` as for Lifeline.
+    """
+    line = Lifeline(address, ended=ended)
     thread = threading.Thread(target=line.watch, name="lifeline", daemon=True)
     thread.start()
     lost = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,15 +16,16 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, Ray
 from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
+from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
 from ablate.execution.cluster import (
     JOIN_SECONDS,
     Plan,
     awaited,
     connected,
-    environment,
     gcs_address,
     hushed,
+    most_slots,
     node_resources,
     plan,
     slots_on,
@@ -33,8 +33,10 @@ from ablate.execution.cluster import (
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.lifeline import lifeline
+from ablate.execution.own_ray import ended_part, environment, is_own, own_resources
 from ablate.execution.worker import TrialActor
 from ablate.folder import Place
+from ablate.scratch import scratch_folder
 from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedEr
 class RayExecutor:
     """Trains on `gpus` GPUs, `gpus_per_trial` for each trial, or on CPUs when `gpus` is 0.
 
-    `device` "cpu" forces the CPU whatever the trial holds. Without `address` it starts a Ray of its own.
+    `device` "cpu" forces the CPU whatever the trial holds. Without `address` it starts Ray on this machine. With
+    `autoscale` it starts on the nodes that are there and asks Ray's autoscaler for more, up to that number of nodes.
     """
 
     home: Path
@@ -59,30 +62,62 @@ class RayExecutor:
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
     address: str | None = None
+    autoscale: int | None = None
     trainer: str = "train"
     grace_seconds: float = 25.0
 
-    def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
-        """Run `search` to its end, as `Executor.run` says."""
+    def check(self) -> None:
+        """Raise ResourceError where no trial could be held: on this machine, or on the cluster at `address`.
+
+        No Ray is started for it. A cluster is joined, its nodes are waited for, and it is left again.
+        """
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
-        with Interruption(self.grace_seconds) as interruption, connected(self.address), lifeline(gcs_address()) as line:
+        if self.address is None:
+            self._plan([own_resources()])
+            return
+        with connected(self.address):
+            awaited(lambda: self._plan(node_resources()), seconds=JOIN_SECONDS, check=lambda: None)
+
+    def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
+        """Run `search` to its end, as `Executor.run` says."""
+        with (
+            Interruption(self.grace_seconds) as interruption,
+            connected(self.address, check=interruption.listen_and_check),
+            lifeline(gcs_address(), ended=ended_part) as line,
+        ):
             interruption.listen()
             patience = JOIN_SECONDS if self.address else 0.0
             held = awaited(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
+            request = self._request(held)
             conductor = Conductor(
                 search=search,
                 assign=lambda config: self._assignment(config, search.attempt(config.key), held),
                 on_event=on_event,
                 interruption=interruption,
                 answers=line.answers,
+                own=is_own(),
                 slots=lambda: slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus),
+                request=request,
             )
-            _tune(conductor, held)
+            _tune(conductor, held, pending=max(held.slots, request.most if request else 0))
             interruption.check()
 
     def _plan(self, nodes: Sequence[Mapping[str, float]]) -> Plan:
-        return plan(nodes, gpus=self.gpus, gpus_per_trial=self.gpus_per_trial, cpus_per_trial=self.cpus_per_trial)
+        return plan(
+            nodes,
+            gpus=self.gpus,
+            gpus_per_trial=self.gpus_per_trial,
+            cpus_per_trial=self.cpus_per_trial,
+            grows=self.autoscale is not None,
+        )
+
+    def _request(self, held: Plan) -> NodeRequest | None:
+        """Return what to ask of Ray's autoscaler, None without one."""
+        if self.autoscale is None:
+            return None
+        most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
+        return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
 
     def _assignment(self, config: TrialConfig, attempt: int, held: Plan) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
@@ -98,9 +133,12 @@ class RayExecutor:
         )
 
 
-def _tune(conductor: Conductor, held: Plan) -> None:
-    """Run Tune until the conductor's search is over; Tune keeps no checkpoint, no log and no result of its own."""
-    with conducting(conductor) as token, tempfile.TemporaryDirectory(prefix="ablate-tune-") as storage, _quiet(held):
+def _tune(conductor: Conductor, held: Plan, *, pending: int) -> None:
+    """Run Tune until the conductor's search is over; Tune stores no checkpoints, logs or results.
+
+    At most `pending` trials wait for their actors at a time.
+    """
+    with conducting(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
         tuner = tune.Tuner(
             tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(
@@ -113,7 +151,7 @@ def _tune(conductor: Conductor, held: Plan) -> None:
             ),
             run_config=tune.RunConfig(
                 name="tune",
-                storage_path=storage,
+                storage_path=str(storage),
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
@@ -154,13 +192,13 @@ def _name(trial: Trial) -> str:
 
 
 @contextmanager
-def _quiet(held: Plan) -> Iterator[None]:
+def _quiet(pending: int) -> Iterator[None]:
     """Set what Tune reads from the environment (ray/tune/execution) and silence what it logs about itself."""
     settings: dict[str, Any] = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
         "TUNE_GLOBAL_CHECKPOINT_S": NEVER_SECONDS,
-        "TUNE_MAX_PENDING_TRIALS_PG": str(held.slots),
+        "TUNE_MAX_PENDING_TRIALS_PG": str(pending),
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
         "TUNE_RESULT_BUFFER_LENGTH": "1",
         "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": NEVER_SECONDS,

@@ -52,3 +52,20 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
         os.kill(os.getpid(), signal_number)
 
     LocalExecutor.run = run  # type: ignore[method-assign]
+
+
+def failing(stage: str, message: str) -> None:
+    """Let the first trial of a stage fail; `{width}` in the message is its network's."""
+    from ablate.execution import resident
+
+    real, calls = resident.train_trial, 0
+
+    def train(config: Any, **options: Any) -> Any:
+        nonlocal calls
+        if config.stage == stage:
+            calls += 1
+            if calls == 1:
+                raise RuntimeError(message.format(width=config.model.width))
+        return real(config, **options)
+
+    resident.train_trial = train

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pods_here import Here, Inside
-from raylets import STORE_BYTES, free_port
+from ports import free_port
+from raylets import STORE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,10 @@ MLFLOW = (*LOCAL[:-1], "mlflow")
 RAY = ("--gpus", "0", "--device", "cpu", "--tracker", "none")
 What = Literal["checkpoints", "ledger", "results", "everything"]
 SAID = {
-    "checkpoints": "cannot write checkpoint file://{disk}/full/checkpoints/digits/.*: No space left on device; free",
+    "checkpoints": "file://{disk}/full(/checkpoints/digits/.*: |: cannot be written .)No space left on device.*; free",
     "ledger": "ledger sqlite:///{disk}/ledger.sqlite: the disk is full; free some space and run the same command again",
-    "results": "{disk}/full/(trials.parquet|study.yaml) cannot be written: No space left on device; free some space",
-    "everything": "({disk}/full/|the disk is full).*same command",
+    "results": "{disk}/full(/trials.parquet|/study.yaml|:) cannot be written.*No space left on device.*; free some",
+    "everything": "({disk}/full|the disk is full).*same command",
 }
 
 

@@ -143,5 +143,5 @@ def assert_one_clear_line(output: str) -> None:
     """Require that the last line names the ledger and hides its password, and that there is no traceback."""
     said = [line for line in output.splitlines() if line.startswith("ablate: ")]
     assert len(said) == 1, output
-    assert said[0].startswith("ablate: ledger postgresql+psycopg://ablate:***@127.0.0.1:")
+    assert said[0].startswith("ablate: ledger postgresql+psycopg://***@127.0.0.1:")
     assert "Traceback" not in output
