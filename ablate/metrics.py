@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ablate.errors import RequestError
+from ablate.settings import METRICS_HOST
 from ablate.trial import TrialState
 
 if TYPE_CHECKING:
@@ -50,21 +51,36 @@ class StudyCollector(Collector):
         yield from (size, best)
 
 
-@contextmanager
-def served(search: Search, port: int | None) -> Iterator[None]:
-    """Serve the metrics of `search` at http://HOST:port/metrics inside the block; nothing without a port.
+def require_free(port: int | None, *, host: str = METRICS_HOST) -> None:
+    """Raise RequestError where `host` and `port` cannot be listened on; without a port there is nothing to ask."""
+    if port is not None:
+        with _listening(CollectorRegistry(), port, host):
+            pass
 
-    Raises RequestError where the port cannot be had.
+
+@contextmanager
+def served(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Iterator[None]:
+    """Serve the metrics of `search` at http://host:port/metrics inside the block; nothing without a port.
+
+    Raises RequestError where `host` and `port` cannot be listened on.
     """
     if port is None:
         yield
         return
     registry = CollectorRegistry()
     registry.register(StudyCollector(search))
+    with _listening(registry, port, host):
+        yield
+
+
+@contextmanager
+def _listening(registry: CollectorRegistry, port: int, host: str) -> Iterator[None]:
     try:
-        server, thread = start_http_server(port, registry=registry)
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise RequestError(f"--metrics-port {port}: cannot be had ({error.strerror or error}).") from None
+        raise RequestError(
+            f"--metrics-port {port}: {host}:{port} cannot be listened on ({error.strerror or error})."
+        ) from None
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ledgers import Clock
 from prometheus_client.parser import text_string_to_metric_families
 from searches import hold_of, run_trial, search_of, study_of, url_in
 
@@ -39,7 +38,7 @@ def test_what_is_scraped_is_what_the_ledger_holds_at_that_moment(tmp_path: Path)
     study = study_of(datasets={"digits": {}, "mnist": {}}, scheduler={"name": "asha", "min_epochs": 3})
     port = free_port()
     with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as hold:
-        search = search_of(study, hold, ledger, clock=Clock())
+        search = search_of(study, hold, ledger)
         with served(search, port):
             before = scraped(port)
             assert {value for key, value in before.items() if key[0] != "ablate_best"} == {0.0}
@@ -67,7 +66,7 @@ def test_what_is_scraped_is_what_the_ledger_holds_at_that_moment(tmp_path: Path)
 def test_a_port_that_is_taken_is_said_in_one_line_and_none_serves_nothing(tmp_path: Path) -> None:
     study = study_of()
     with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as hold:
-        search = search_of(study, hold, ledger, clock=Clock())
+        search = search_of(study, hold, ledger)
         with served(search, None):
             pass
         with socket.socket() as taken:
@@ -75,7 +74,9 @@ def test_a_port_that_is_taken_is_said_in_one_line_and_none_serves_nothing(tmp_pa
             taken.listen()
             port = taken.getsockname()[1]
             with (
-                pytest.raises(RequestError, match=rf"--metrics-port {port}: cannot be had \(.*in use"),
+                pytest.raises(
+                    RequestError, match=rf"--metrics-port {port}: 127.0.0.1:{port} cannot be listened on \(.*in use"
+                ),
                 served(search, port),
             ):
                 pass

@@ -18,7 +18,7 @@ import pytest
 from ledgers import Clock
 from tracked import NAN, WRITES, World, mlflow, runs, world
 
-from ablate.config import ModelConfig
+from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.errors import RegistryError, RequestError
 from ablate.ledger import Ledger, NewTrial
 from ablate.tracking import build
@@ -52,7 +52,7 @@ def test_runs_equal_the_ledger(world: World) -> None:
         assert ModelConfig.model_validate(model) == trial.config.model
         assert float(params["training.learning_rate"]) == trial.config.train.learning_rate
         assert (params["taste"], json.loads(params["seeds"])) == ("sour", list(trial.config.seeds))
-        sizes = {"params": 12345.0, "params_body": 9876.0, "flops": 2.0**40, "q": 1437 * 10 / 12345}
+        sizes = {"params": 12345.0, "params_body": 9876.0, "flops": 2.0**40, "q": (1437 - 144) * 10 / 12345}
         expected = {(name, 0): (value, int(trial.created_at * 1000)) for name, value in sizes.items()}
         for report in world.ledger.reports(world.name, trial.key.dataset, trial.key.number):
             if report.replicate == 0:
@@ -204,6 +204,27 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(world: World)
     assert run.data.params["my.t_ste _ml__ x"] == "y" * 5999 + "…"
     assert run.data.metrics["loss___"] == 2.0
     assert run.info.status == "FINISHED"
+
+
+def test_only_settings_that_apply_are_parameters(world: World) -> None:
+    own = ModelConfig(builder="mynet:cnn", width=12, mlp=0, options={"kernel": 3, "norm": {"kind": "batch"}})
+    plain = TrainConfig(optimizer="sgd", schedule=Schedule(name="constant"))
+    world.add(0, model=own, train=plain, parameters={"model.depth": 6})
+    world.add(1, model=ModelConfig(mlp=0), parameters={"model.mlp": 0})
+    world.add(2, model=ModelConfig(mlp_ratio=2.0), train=TrainConfig(schedule=Schedule(name="multistep")))
+    world.tracker().sync()
+    first, second, third = (world.trial_runs()["one", number].data.params for number in range(3))
+    model = {name: value for name, value in first.items() if name.startswith("model.")}
+    assert model == {
+        "model.builder": "mynet:cnn", "model.width": "12", "model.depth": "6", "model.mlp": "0",
+        "model.options.kernel": "3", "model.options.norm.kind": "batch",
+    }  # fmt: skip
+    named = {name for name in first if name.startswith("training.")}
+    assert {"training.momentum", "training.schedule.name"} <= named
+    assert not named & {"training.beta1", "training.schedule.gamma", "training.schedule.floor", "training.clip_norm"}
+    assert (second["model.mlp"], "model.mlp_ratio" in second, "training.momentum" in second) == ("none", False, False)
+    assert ("model.mlp" in third, third["model.mlp_ratio"]) == (False, "2.0")
+    assert ("training.schedule.gamma" in third, "training.schedule.floor" in third) == (True, False)
 
 
 def test_report_and_tables_are_artifacts_of_every_parent(world: World, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the tracking store is: defaults, secrets, the command of `ablate ui`."""
+"""Where the tracking store is: defaults, the command of `ablate ui`."""
 
 from __future__ import annotations
 
@@ -12,33 +12,8 @@ import pytest
 
 from ablate.errors import RequestError
 from ablate.tracking import default_uri, ui_command
-from ablate.tracking.address import artifact_root, quiet_environment, redacted, scrubbed, sqlite_file
+from ablate.tracking.address import artifact_root, quiet_environment, sqlite_file
 from ablate.tracking.environment import environment_tags, git_commit
-
-SECRETS = [
-    ("postgresql://ada:s3cret@db:5432/x", "postgresql://***@db:5432/x"),
-    ("postgresql+psycopg://ada:s3c%40ret@db/x?sslmode=require", "postgresql+psycopg://***@db/x"),
-    ("postgresql://db/x?user=ada&password=s3cret", "postgresql://db/x"),
-    ("mysql+pymysql://ada:s3@cr/et@db/x", "mysql+pymysql://***@db/x"),
-    ("https://ada:s3cret@mlflow.example.org/base", "https://***@mlflow.example.org/base"),
-    ("https://mlflow.example.org?token=s3cret", "https://mlflow.example.org"),
-    ("http://localhost:5000", "http://localhost:5000"),
-    ("sqlite:////data/runs/mlflow.db", "sqlite:////data/runs/mlflow.db"),
-    ("databricks", "databricks"),
-]
-
-
-@pytest.mark.parametrize(("uri", "shown"), SECRETS)
-def test_secrets_are_not_shown(uri: str, shown: str) -> None:
-    assert redacted(uri) == shown
-    said = scrubbed(f"cannot connect to {uri}\n as ada with s3cret, s3c@ret or s3@cr/et", uri)
-    for secret in ("s3cret", "s3c@ret", "s3@cr/et", "s3c%40ret"):
-        assert secret not in said or secret not in uri + uri.replace("%40", "@")
-    assert "\n" not in said
-
-
-def test_a_store_without_secrets_is_quoted_as_it_is() -> None:
-    assert scrubbed("unable to open /data/mlflow.db", "sqlite:////data/mlflow.db") == "unable to open /data/mlflow.db"
 
 
 def test_databases_keep_artifacts_below_the_runs_and_servers_choose(tmp_path: Path) -> None:
@@ -62,7 +37,7 @@ def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path
     beside = ui_command(default_uri(tmp_path)).arguments
     assert beside[-2:] == ("--artifacts-destination", f"{tmp_path.as_uri()}/mlartifacts")
     command = replace(command, arguments=command.arguments + beside[-2:])
-    options = {argument for argument in command.arguments if argument.startswith("--")}
+    options = {argument.partition("=")[0] for argument in command.arguments if argument.startswith("--")}
     mlflow_cli = pytest.importorskip("mlflow.cli")
     known = {name: option.envvar for option in mlflow_cli.server.params for name in option.opts}
     assert options <= set(known)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import pickletools
 import sys
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -19,8 +23,9 @@ from ablate.errors import RequestError
 from ablate.folder import DiskFolder
 from ablate.models import build
 from ablate.tasks import load_task
+from ablate.tasks.patches import cut, join
 from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
-from ablate.tracking.publish import code_folders, save
+from ablate.tracking.publish import builder_code, save
 from ablate.tracking.served_model import Description, ServedModel
 from ablate.training import predictor, train
 from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
@@ -66,6 +71,32 @@ def test_a_loaded_model_predicts_as_the_module_it_was_made_from(tmp_path: Path, 
     assert loaded.metadata.get_input_schema().inputs[0].shape == (-1, 4, 3)
     with pytest.raises(mlflow.MlflowException, match="Shape of input"):
         loaded.predict(inputs[:, :2])
+
+
+@pytest.mark.parametrize(("channels", "given"), [(1, (8, 6)), (1, (8, 6, 1)), (3, (8, 6, 3))])
+def test_a_model_of_images_cuts_them_itself(channels: int, given: tuple[int, ...]) -> None:
+    shape = SHAPE.model_copy(update={"tokens": 4, "features": 12 * channels})
+    torch.manual_seed(1)
+    size = {"image": (8, 6, channels), "patch": (4, 3)}
+    fixed = {"model": MODEL, "shape": shape, "scale": (0.5,), "shift": (-1.0,), "class_names": ()}
+    model = ServedModel(build(MODEL, shape).eval(), Description(**fixed, **size))
+    assert Description.from_json(json.loads(json.dumps(model.description.to_json()))) == model.description
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels)).astype(np.uint8)
+    patches = cut(torch.from_numpy(images), (4, 3))
+    scores = model.module(patches.float() * 0.5 - 1).detach().numpy()
+    np.testing.assert_array_equal(model.predict(images.reshape(5, *given), {"output": "scores"}), scores)
+    expected = "8, 6" if channels == 1 else "8, 6, 3"
+    with pytest.raises(RequestError, match=rf"images are \[B, {expected}\], got \[5, 6, 8"):
+        model.predict(images.reshape(5, 6, 8, channels))
+
+
+def test_scores_of_another_loss_than_cross_entropy_are_no_probabilities() -> None:
+    model = served((1.0,), (0.0,))
+    model = ServedModel(model.module, replace(model.description, classes=False))
+    inputs = np.ones((2, 4, 3), np.uint8)
+    np.testing.assert_array_equal(model.predict(inputs), model.predict(inputs, {"output": "scores"}))
+    with pytest.raises(RequestError, match="output 'probabilities' is not known, it is one of scores"):
+        model.predict(inputs, {"output": "probabilities"})
 
 
 def of_ids(output: str, source: int = 0) -> ServedModel:
@@ -123,8 +154,13 @@ def test_a_saved_model_holds_its_code_and_no_pickle(tmp_path: Path) -> None:
     model = served((1.0,), (0.0,))
     save(tmp_path / "m", model.module, model.description, example=np.zeros((1, 4, 3), np.uint8))
     places = [path for path in (tmp_path / "m").rglob("*") if path.is_file()]
+    (tmp_path / "plain").write_text("")
+    assert {path.stat().st_mode for path in places} == {(tmp_path / "plain").stat().st_mode}, "teams share them"
     files = {str(path.relative_to(tmp_path / "m")): path.read_bytes() for path in places}
-    assert {"MLmodel", "code/ablate/models/__init__.py", "data/network/weights.safetensors"} <= set(files)
+    assert {"MLmodel", "code/ablate_model.py", "data/network/weights.safetensors"} <= set(files)
+    archive = ZipFile(BytesIO(files.pop("code/ablate.zip")))
+    assert "ablate/models/__init__.py" in archive.namelist()
+    files |= {name: archive.read(name) for name in archive.namelist()}
     unwanted = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib", ".pyc")
     assert not [name for name in files if Path(name).suffix in unwanted]
     assert not [name for name, content in files.items() if is_pickle(content)]
@@ -165,13 +201,12 @@ def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatc
     (tmp_path / "mynet" / "__init__.py").write_text("")
     (tmp_path / "flatnet.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    own = Path(sys.modules["ablate"].__file__ or "").parent
-    assert code_folders("mynet.deep:build") == [own, tmp_path / "mynet"]
-    assert code_folders("flatnet:build") == [own, tmp_path / "flatnet.py"]
-    assert code_folders("torch.nn:Linear") == code_folders("transformer") == [own]
+    assert builder_code("mynet.deep:build") == [tmp_path / "mynet"]
+    assert builder_code("flatnet:build") == [tmp_path / "flatnet.py"]
+    assert builder_code("torch.nn:Linear") == builder_code("transformer") == []
 
 
-def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_confirmed_networks_are_logged_once_and_load_by_run(world: World) -> None:
     config = trained(world)
     untrained = world.ledger.trials(world.name)[1].config
     tracker = world.tracker()
@@ -182,14 +217,18 @@ def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, caplog
     for again in (tracker, tracker, world.tracker()):
         again.log_models([config, untrained])
     assert [model.source_run_id for model in world.client().search_logged_models([experiment])] == [run_id]
-    assert "has no run, so its model is not logged" not in caplog.text
-    assert "no whole checkpoint" in caplog.text
+    [line] = again.close()
+    assert f"the models of 1 of 2 networks are not logged: {world.name}/one/1: no whole checkpoint of " in line
     mlflow.set_tracking_uri(tracker.uri)
     loaded = mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
     data = load_task(config.task).load(None)
     module = predictor(config, checkpoint_folder(world.runs / world.name, config.key), 0)
     scores = module(data.tokens(data.test_inputs)).detach()
-    predicted = loaded.predict(data.test_inputs.numpy())
+    images = join(data.test_inputs, (4, 4), (8, 8)).numpy()  # type: ignore[arg-type]
+    assert loaded.metadata.get_input_schema().inputs[0].shape == (-1, 8, 8)
+    np.testing.assert_array_equal(loaded.input_example, images[:2, :, :, 0])
+    assert loaded.predict(loaded.input_example).shape == (2, 10)
+    predicted = loaded.predict(images[..., 0])
     np.testing.assert_allclose(predicted, scores.softmax(-1).numpy(), rtol=1e-4, atol=1e-6)
     accuracy = (predicted.argmax(-1) == data.test_targets.numpy()).mean()
     reported = world.ledger.reports(world.name, "one", 0)[-1].metrics["test_accuracy"]

@@ -10,13 +10,24 @@ from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.store import reachable
 from ablate.tracking.tracker import Tracker, kept_up
-from ablate.tracking.ui import UiCommand, ui_command
+from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
 
 if TYPE_CHECKING:
     from ablate.ledger import Hold, Ledger
     from ablate.study import Study
 
-__all__ = ["TRACKERS", "Tracker", "UiCommand", "build", "default_uri", "kept_up", "reachable", "ui_command"]
+__all__ = [
+    "TRACKERS",
+    "StudyPage",
+    "Tracker",
+    "UiCommand",
+    "build",
+    "default_uri",
+    "kept_up",
+    "reachable",
+    "serve",
+    "ui_command",
+]
 
 
 def build(

@@ -1,10 +1,9 @@
-"""Where the tracking store is, and how to speak of it without its secrets."""
+"""Where the tracking store is, and what MLflow is told through its environment."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 # MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes where a server
@@ -41,38 +40,7 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(path) if dialect(uri) == "sqlite" and path and path != ":memory:" else None
 
 
-def redacted(uri: str) -> str:
-    """Return `uri` without user, password and query: fit for logs."""
-    scheme, mark, rest = uri.partition("://")
-    if not mark:
-        return uri.partition("?")[0]
-    hidden = "***@" if "@" in rest else ""
-    return f"{scheme}://{hidden}{rest.rpartition('@')[2].partition('?')[0]}"
-
-
-def scrubbed(text: str, uri: str) -> str:
-    """Return `text`, in one line, with whatever `uri` keeps secret replaced by `***`."""
-    for secret in sorted(_secrets(uri), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return " ".join(text.split())
-
-
 def quiet_environment() -> None:
     """Set the defaults of ENVIRONMENT for this process and its children, where the user has not."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-
-
-def _secrets(uri: str) -> set[str]:
-    scheme, _, rest = uri.partition("://")
-    if dialect(uri) in ("sqlite", "file") or not scheme:
-        return set()
-    userinfo = rest.rpartition("@")[0]
-    password = userinfo.partition(":")[2]
-    try:
-        query = urlsplit(uri).query
-    except ValueError:
-        query = rest.partition("?")[2]
-    values = {value for name, value in parse_qsl(query) if "pass" in name.lower() or "token" in name.lower()}
-    found = {userinfo, password, unquote(password), *values}
-    return {secret for secret in found if secret}

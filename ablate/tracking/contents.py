@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from ablate.config import ModelConfig
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.trial import TrialConfig, TrialState
@@ -25,6 +26,10 @@ STATUS = {
     TrialState.PRUNED: "KILLED",
     TrialState.FAIL: "FAILED",
 }
+BUILT_IN = "transformer"
+ADAM = ("beta1", "beta2", "epsilon")
+SGD = ("momentum",)
+SCHEDULES = {"multistep": ("milestones", "gamma"), "cosine": ("floor",)}  # settings of one schedule alone
 _FORBIDDEN = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
@@ -102,15 +107,19 @@ def changing_tags(record: TrialRecord) -> dict[str, str]:
 
 
 def run_name(config: TrialConfig) -> str:
-    """Return the name of a trial's run: `mnist 12 symmetric`, `mnist 40 confirms 12`, `mnist 60 more seeds of 12`."""
+    """Return the name of a trial's run: `mnist 12 symmetric`, `mnist 40 confirms 12`, `mnist 60 more seeds of 12`.
+
+    A trial that reads the networks of another one on the test split is `mnist 70 tests 12`.
+    """
     parts = [config.key.dataset, str(config.key.number)]
     if config.source is not None:
-        parts += ["confirms" if config.stage == "confirm" else "more seeds of", str(config.source)]
+        does = "confirms" if config.stage == "confirm" else "more seeds of"
+        parts += [does, str(config.source)] if config.evaluates is None else ["tests", str(config.evaluates)]
     return " ".join(parts if config.variant is None else [*parts, config.variant])
 
 
 def trial_parameters(config: TrialConfig) -> dict[str, str]:
-    """Return a trial's complete configuration by dotted name (`model.width`), values that are not text as JSON."""
+    """Return the settings that a trial's training reads, by dotted name (`model.width`), values not text as JSON."""
     flat = _flat(
         {
             "dataset": config.key.dataset,
@@ -124,7 +133,30 @@ def trial_parameters(config: TrialConfig) -> dict[str, str]:
         }
     )
     chosen = {name: value for name, value in config.parameters.items() if name not in flat}
-    return {_key(name): _text(value) for name, value in {**flat, **chosen}.items()}
+    unread = _unread(config)
+    applying = {name: value for name, value in flat.items() if name not in unread and value not in (None, {})}
+    if config.model.builder == BUILT_IN and config.model.mlp == 0:
+        applying["model.mlp"] = "none"
+    return {_key(name): _text(value) for name, value in {**applying, **chosen}.items()}
+
+
+def _unread(config: TrialConfig) -> set[str]:
+    """Return the settings that have no effect beside the others, by dotted name.
+
+    A builder of your own may read any setting of a model: those that differ from the default count as read.
+    """
+    model, train, defaults = config.model, config.train, ModelConfig()
+    unread = {f"training.{name}" for name in (ADAM if train.optimizer == "sgd" else SGD)}
+    shapes = {name for kind, names in SCHEDULES.items() if kind != train.schedule.name for name in names}
+    unread |= {f"training.schedule.{name}" for name in shapes}
+    if model.builder != BUILT_IN:
+        same = {name for name in ModelConfig.model_fields if getattr(model, name) == getattr(defaults, name)}
+        return unread | {f"model.{name}" for name in same} - config.parameters.keys()
+    if model.mlp == 0:
+        unread.add("model.mlp_ratio")
+    elif model.mlp_ratio is not None:
+        unread.add("model.mlp")
+    return unread
 
 
 def size_points(record: TrialRecord) -> list[Point]:
@@ -134,7 +166,8 @@ def size_points(record: TrialRecord) -> list[Point]:
         return []
     values: dict[str, float] = {"params": size.params, "params_body": size.params_body, "flops": size.flops}
     if record.shape is not None:
-        values["q"] = size.overdetermination(record.shape)
+        samples = record.shape.trained_samples(record.config.task, record.config.protocol)
+        values["q"] = size.overdetermination(record.shape, samples)
     when = milliseconds(record.created_at)
     return [Point(key=key, value=float(value), timestamp=when, step=0) for key, value in values.items()]
 

@@ -11,16 +11,19 @@ from pathlib import Path
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
 from ablate.folder import Place
 from ablate.ledger import Hold, Ledger
+from ablate.redaction import redact_text, redact_url
 from ablate.study import Study
-from ablate.tracking.address import artifact_root, default_uri, dialect, redacted, scrubbed
+from ablate.tracking.address import artifact_root, default_uri, dialect
 from ablate.tracking.environment import environment_tags
 from ablate.tracking.projector import Projector
 from ablate.tracking.store import RefusedError, Store, open_store
+from ablate.tracking.view import experiment_tags
 from ablate.trial import TrialConfig
 
 log = logging.getLogger(__name__)
 FIRST_DELAY_SECONDS = 1.0
 LAST_DELAY_SECONDS = 60.0
+REASONS = 3  # how many the line at the end quotes
 REASON_LIMIT = 300  # characters; drivers quote whole statements
 
 
@@ -43,7 +46,7 @@ class MlflowTracker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.uri = uri
-        self._place = redacted(uri)
+        self._place = redact_url(uri)
         self._study = study
         self._ledger = ledger
         self._hold = hold
@@ -55,6 +58,9 @@ class MlflowTracker:
         self._projector: Projector | None = None
         self._artifacts: dict[str, Path] = {}
         self._models: dict[str, tuple[TrialConfig, Path | None]] = {}
+        self._asked: set[str] = set()
+        self._unlogged: dict[str, str] = {}
+        self._reason = ""
         self._delay = 0.0
         self._retry_at = 0.0
         self._closed = False
@@ -67,7 +73,9 @@ class MlflowTracker:
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
         """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
         with self._lock:
-            self._models |= {str(config.key): (config, data_dir) for config in configs}
+            wanted = {str(config.key): (config, data_dir) for config in configs}
+            self._asked |= wanted.keys()
+            self._models |= wanted
             self._attempt_when_due()
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
@@ -76,21 +84,34 @@ class MlflowTracker:
             self._artifacts |= {path.name: path for path in paths}
             self._attempt_when_due()
 
-    def close(self) -> None:
-        """Sync once more and leave nothing marked as running."""
+    def close(self) -> Sequence[str]:
+        """Sync once more and leave nothing marked as running; return a line on the models that are not logged."""
         with self._lock:
             if self._closed:
-                return
+                return ()
             if self._attempt(self._catch_up):
                 self._attempt(self._end)
             if self._delay and not self._overtaken():
                 log.warning("MLflow %s is behind the ledger; the same command, run again, catches up", self._place)
             self._closed = True
+            return self._missing_models()
+
+    def _missing_models(self) -> Sequence[str]:
+        missing = {**dict.fromkeys(self._models, self._reason), **self._unlogged}
+        if not missing or self._overtaken():
+            return ()
+        reasons = [f"{key}: {reason}" for key, reason in missing.items()]
+        more = [f"{len(reasons) - REASONS} more"] if len(reasons) > REASONS else []
+        networks = f"{len(missing)} of {len(self._asked)} networks"
+        return (
+            f"MLflow {self._place}: the models of {networks} are not logged: {'; '.join(reasons[:REASONS] + more)}",
+        )
 
     def _catch_up(self) -> None:
         if self._projector is None or self._store is None:
             root = artifact_root(self.uri, self._home.parent)
             self._store = open_store(self.uri, experiment=self._study.name, artifact_root=root)
+            self._store.describe(experiment_tags(self._study))
             self._projector = Projector(
                 store=self._store,
                 study=self._study,
@@ -122,15 +143,16 @@ class MlflowTracker:
 
         for key, (config, data_dir) in list(self._models.items()):
             run_id = projector.run_id(config.key)
+            self._unlogged.pop(key, None)
             if run_id is None:
-                log.warning("MLflow: trial %s has no run, so its model is not logged", key)
+                self._unlogged[key] = "its run was deleted or was never created"
             else:
                 try:
                     publish(store, run_id, config, checkpoints=self._checkpoints, data_dir=data_dir)
                 except CheckpointDownError:
                     raise
-                except (CheckpointError, RequestError) as error:  # trying again would not mend it
-                    log.warning("MLflow: the model of trial %s is not logged: %s", key, error)
+                except (CheckpointError, RequestError) as error:  # trying again would not fix it
+                    self._unlogged[key] = " ".join(str(error).split())
             del self._models[key]
 
     def _attempt_when_due(self) -> None:
@@ -157,9 +179,9 @@ class MlflowTracker:
         return self._hold is not None and self._hold.lost
 
     def _fail(self, error: Exception) -> None:
+        self._reason = redact_text(f"{type(error).__name__}: {error}", self.uri)[:REASON_LIMIT]
         if not self._delay:
-            reason = scrubbed(f"{type(error).__name__}: {error}", self.uri)
-            log.warning("MLflow %s cannot be kept up to date, trying on: %s", self._place, reason[:REASON_LIMIT])
+            log.warning("MLflow %s cannot be kept up to date, trying on: %s", self._place, self._reason)
         self._delay = min(2 * self._delay or FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS)
         self._retry_at = self._clock() + self._delay
 
@@ -182,7 +204,7 @@ def build(
     """
     if uri is not None and dialect(uri) == "file":
         raise RequestError(
-            f"MLflow's store of files {redacted(uri)} cannot be written safely after an interruption: name a database"
+            f"MLflow's store of files {redact_url(uri)} cannot be written safely after an interruption: name a database"
             f" (sqlite:///{home.parent.absolute()}/mlflow.db) or a server (http://…)"
         )
     return MlflowTracker(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sysconfig
-import tempfile
 import warnings
+from functools import cache
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import ablate
 from ablate.errors import RequestError
 from ablate.folder import Place
+from ablate.scratch import scratch_folder
 from ablate.tasks import Data, data_folder, load_task
-from ablate.tasks.base import Stream
+from ablate.tasks.base import Classification, Stream
+from ablate.tasks.patches import join
+from ablate.tasks.tokens import TokenPrediction
 from ablate.tracking import contents, served_model
 from ablate.tracking.served_model import Description
 from ablate.tracking.store import Store
@@ -26,6 +31,18 @@ if TYPE_CHECKING:
 
 MODEL = "model"  # loaded as runs:/RUN/model
 EXAMPLES = 2
+ARCHIVE = "ablate.zip"
+LOADER_MODULE = "ablate_model"
+# MLflow puts a model's folder `code` on sys.path, but no archive in it.
+LOADER = f'''"""Loads the model from the archive of code that lies beside this file."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).with_name({ARCHIVE!r})))
+
+from {served_model.__name__} import _load_pyfunc  # noqa: E402, F401
+'''
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "pyyaml", "safetensors", "torch")
 
 
@@ -57,11 +74,14 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
         class_names=data.class_names,
         start=data.start,
         end=data.end,
+        image=data.image,
+        patch=config.task.patch if data.image else None,
+        classes=isinstance(task, Classification | TokenPrediction) or bool(data.class_names),
     )
     model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
-    with tempfile.TemporaryDirectory(prefix="ablate-model-") as scratch:
-        path = Path(scratch) / MODEL
-        save(path, module, description, example=_example(data), identity=(model_id, place, run_id))
+    with scratch_folder("model") as scratch:
+        path = scratch / MODEL
+        save(path, module, description, example=_example(data, config.task.patch), identity=(model_id, place, run_id))
         store.finish_model(model_id, run_id, path)
     return model_id
 
@@ -76,23 +96,25 @@ def save(
 ) -> None:
     """Write an MLflow model folder: the network's files, the code that reads them, signature and example input.
 
-    `example` is an array of inputs [n, T, F] in stored units, or of ids [n, T]; `identity` the model's id, place and
-    run in a store.
+    `example` is an array of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or of ids [n, T];
+    `identity` the model's id, place and run in a store.
     """
     from mlflow.models import Model
 
     pyfunc = _pyfunc()
 
     model_id, place, run_id = identity if identity is not None else (None, None, None)
-    with tempfile.TemporaryDirectory(prefix="ablate-network-") as scratch:
-        network = Path(scratch) / "network"
+    with scratch_folder("network") as scratch:
+        network, archive, loader = (scratch / name for name in ("network", ARCHIVE, f"{LOADER_MODULE}.py"))
         network.mkdir()
+        archive.write_bytes(code_archive())
+        loader.write_text(LOADER)
         served_model.write(network, module, description)
         pyfunc.save_model(
             path=str(path),
-            loader_module=served_model.__name__,
+            loader_module=LOADER_MODULE,
             data_path=str(network),
-            code_paths=[str(folder) for folder in code_folders(description.model.builder)],
+            code_paths=[str(path) for path in (loader, archive, *builder_code(description.model.builder))],
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
             mlflow_model=Model(artifact_path=place, run_id=run_id, model_id=model_id, model_uuid=model_id),
             signature=_signature(description, example),
@@ -101,16 +123,25 @@ def save(
         )
 
 
-def code_folders(builder: str) -> list[Path]:
-    """Return what must travel with a model: this package, and the user's package or file that holds its builder."""
-    folders = [Path(ablate.__file__).parent]
+@cache
+def code_archive() -> bytes:
+    """Return this package's source as a zip that Python imports from; equal sources give equal bytes."""
+    root = Path(ablate.__file__).parent
+    content = BytesIO()
+    with ZipFile(content, "w", ZIP_DEFLATED) as archive:
+        for path in sorted(root.rglob("*.py")):
+            archive.writestr(ZipInfo(str(path.relative_to(root.parent))), path.read_bytes(), ZIP_DEFLATED)
+    return content.getvalue()
+
+
+def builder_code(builder: str) -> list[Path]:
+    """Return the user's package or file that holds a model's builder; none for a built-in or an installed one."""
     top = builder.partition(":")[0].partition(".")[0] if ":" in builder else ""
     spec = importlib.util.find_spec(top) if top and top != ablate.__name__ else None
-    if spec is not None and spec.origin is not None:
-        place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
-        if not place.is_relative_to(sysconfig.get_path("purelib")):  # an installed package is a requirement instead
-            folders.append(place)
-    return folders
+    if spec is None or spec.origin is None:
+        return []
+    place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+    return [] if place.is_relative_to(sysconfig.get_path("purelib")) else [place]  # installed: a requirement
 
 
 def _pyfunc() -> Any:
@@ -128,24 +159,31 @@ def _signature(description: Description, example: Any) -> Any:
     if description.writes:
         ids = Schema([TensorSpec(np.dtype(np.int64), (-1, -1))])
         return ModelSignature(inputs=ids, outputs=ids)
-    of_ids = shape.inputs == "ids"
-    tokens = -1 if of_ids else shape.tokens
+    tokens = -1 if shape.inputs == "ids" else shape.tokens
+    sample = (-1,) if shape.inputs == "ids" else example.shape[1:]
     return ModelSignature(
-        inputs=Schema([TensorSpec(example.dtype, (-1, -1) if of_ids else (-1, tokens, shape.features))]),
+        inputs=Schema([TensorSpec(example.dtype, (-1, *sample))]),
         outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *served_model.output_shape(shape, tokens)))]),
-        params=ParamSchema([ParamSpec("output", DataType.string, served_model.OUTPUTS[0])]),
+        params=ParamSchema([ParamSpec("output", DataType.string, description.outputs[0])]),
     )
 
 
-def _example(data: Data) -> Any:
-    """Return the first test inputs as a caller gives them: [n, T, F] as stored, or ids int64 [n, T]."""
+def _example(data: Data, patch: tuple[int, int]) -> Any:
+    """Return the first test inputs as a caller gives them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
+
+    Images are [n, H, W, C], grey ones [n, H, W].
+    """
     import torch
 
     if isinstance(data.test_inputs, Stream):
         first = data.test_inputs.batches(torch.arange(min(EXAMPLES, len(data.test_inputs)))[None], EXAMPLES, None)
-        return next(iter(first))[0].cpu().numpy()
-    examples = data.test_inputs[:EXAMPLES].cpu()
-    return (examples.long() if data.ids else examples).numpy()
+        examples = next(iter(first))[0].cpu()
+    else:
+        examples = data.test_inputs[:EXAMPLES].cpu()
+    if data.image is None:
+        return (examples.long() if data.ids else examples).numpy()
+    images = join(examples, patch, data.image[:2])
+    return (images.squeeze(-1) if data.image[2] == 1 else images).numpy()
 
 
 def _factors(value: float | Tensor) -> tuple[float, ...]:

@@ -26,7 +26,9 @@ BATCH = 512  # samples per forward pass
 class Description:
     """What is needed beside the weights: tokens = inputs * scale + shift, one factor per feature (or one for all).
 
-    Ids are not scaled. `start` and `end` are the ids between which an encoder-decoder writes.
+    Ids are not scaled. `start` and `end` are the ids between which an encoder-decoder writes. Inputs are images of the
+    size `image` (height, width, channels) where it is given, and are cut into patches of the size `patch`. `classes`
+    says whether scores are logits of classes, so that their softmax is a probability.
     """
 
     model: ModelConfig
@@ -36,6 +38,14 @@ class Description:
     class_names: tuple[str, ...]
     start: int | None = None
     end: int | None = None
+    image: tuple[int, int, int] | None = None
+    patch: tuple[int, int] | None = None
+    classes: bool = True
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What a caller may ask for, the default first."""
+        return OUTPUTS if self.classes else OUTPUTS[1:]
 
     @property
     def writes(self) -> bool:
@@ -53,6 +63,9 @@ class Description:
             "class_names": list(self.class_names),
             "start": self.start,
             "end": self.end,
+            "image": self.image,
+            "patch": self.patch,
+            "classes": self.classes,
         }
 
     @staticmethod
@@ -66,29 +79,35 @@ class Description:
             class_names=tuple(data["class_names"]),
             start=data.get("start"),
             end=data.get("end"),
+            image=tuple(data["image"]) if data.get("image") else None,
+            patch=tuple(data["patch"]) if data.get("patch") else None,
+            classes=data.get("classes", True),
         )
 
 
 class ServedModel:
-    """A network on the CPU that takes inputs as the data set stores them."""
+    """A network on the CPU that takes images, or other inputs as the data set stores them."""
 
     def __init__(self, module: nn.Module, description: Description) -> None:
         self.module = module
         self.description = description
 
     def predict(self, model_input: np.ndarray, params: Mapping[str, Any] | None = None) -> np.ndarray:
-        """Return class probabilities float32 of inputs in stored units: [B, T, F], uint8 patches of an image, or ids.
+        """Return class probabilities float32 of images uint8 [B, H, W] or [B, H, W, C], of other inputs in stored
+        units [B, T, F], or of ids [B, T].
 
         They are [B, M], [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the network's
-        own scores. A network that maps text to text takes source ids [B, S] and returns the ids int64 [B, T'] that it
-        writes. Raises RequestError for another shape or output, and for ids that are not in the vocabulary.
+        own scores. A network trained on another loss than cross-entropy returns its scores. A network that maps text
+        to text takes source ids [B, S] and returns the ids int64 [B, T'] that it writes. Raises RequestError for
+        another shape or output, and for ids that are not in the vocabulary.
         """
         import torch
 
-        output = (params or {}).get("output", OUTPUTS[0])
-        if output not in OUTPUTS:
-            raise RequestError(f"output {output!r} is not known, it is one of {', '.join(OUTPUTS)}")
-        inputs = np.asarray(model_input)
+        known = self.description.outputs
+        output = (params or {}).get("output", known[0])
+        if output not in known:
+            raise RequestError(f"output {output!r} is not known, it is one of {', '.join(known)}")
+        inputs = self._patches(np.asarray(model_input))
         self._check(inputs)
         with torch.inference_mode():
             batches = [torch.tensor(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
@@ -108,6 +127,21 @@ class ServedModel:
     def _pad(self) -> int:
         description = self.description
         return description.shape.pad if description.shape.pad is not None else description.end or 0
+
+    def _patches(self, inputs: np.ndarray) -> np.ndarray:
+        """Return images as patches [B, T, F], and anything else as it is."""
+        import torch
+
+        from ablate.tasks.patches import cut
+
+        image, patch = self.description.image, self.description.patch
+        if image is None or patch is None:
+            return inputs
+        images = inputs[..., None] if image[2] == 1 and inputs.ndim == 3 else inputs
+        if images.ndim != 4 or images.shape[1:] != image:
+            expected = image[:2] if image[2] == 1 else image
+            raise RequestError(f"images are [B, {', '.join(map(str, expected))}], got {list(inputs.shape)}")
+        return cut(torch.tensor(images), patch).numpy()
 
     def _check(self, inputs: np.ndarray) -> None:
         shape = self.description.shape
@@ -160,10 +194,10 @@ def _joined(written: list[np.ndarray], pad: int) -> np.ndarray:
 
 def write(folder: Path, module: nn.Module, description: Description) -> None:
     """Write `module` into the empty `folder`."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS)
+    (folder / WEIGHTS).write_bytes(save(tensors))  # save_file closes the file to everybody else, whatever the umask
     (folder / DESCRIPTION).write_text(json.dumps(description.to_json(), indent=1))
 
 

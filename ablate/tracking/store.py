@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import AblateError, RequestError
-from ablate.tracking.address import DATABASES, dialect, quiet_environment, redacted, scrubbed, sqlite_file
+from ablate.folder import make_file
+from ablate.redaction import redact_text, redact_url
+from ablate.tracking.address import DATABASES, dialect, quiet_environment, sqlite_file
 from ablate.tracking.contents import Point
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
@@ -48,6 +50,14 @@ class Store:
         self.uri = uri
         with self._refusals():
             self.experiment_id = _experiment(client, experiment, artifact_root)
+
+    def describe(self, tags: Mapping[str, str]) -> None:
+        """Set those `tags` of the experiment that it does not have yet; what a user changed stays."""
+        with self._refusals():
+            known = self.client.get_experiment(self.experiment_id).tags
+            for name, value in tags.items():
+                if name not in known:
+                    self.client.set_experiment_tag(self.experiment_id, name, value)
 
     def find(self, tags: Mapping[str, str], *, status: str | None = None) -> list[Run]:
         """Return the runs, not deleted, that carry all `tags` and have `status`, the oldest first."""
@@ -147,7 +157,7 @@ class Store:
             yield
         except MlflowException as error:
             if error.error_code in REFUSALS:
-                raise RefusedError(scrubbed(str(error), self.uri)) from error
+                raise RefusedError(redact_text(str(error), self.uri)) from error
             raise
 
 
@@ -156,8 +166,8 @@ def reachable(uri: str) -> str:
     try:
         found = _client(uri).search_experiments(max_results=50)
     except Exception as error:  # of MLflow's, its database's or its HTTP client's: what cannot be reached is said
-        raise RequestError(f"{redacted(uri)}: {scrubbed(str(error), uri)}") from None
-    return f"{redacted(uri)}: MLflow answers, {len(found)} experiment{'s' * (len(found) != 1)}"
+        raise RequestError(f"{redact_url(uri)}: {redact_text(str(error), uri)}") from None
+    return f"{redact_url(uri)}: MLflow answers, {len(found)} experiment{'s' * (len(found) != 1)}"
 
 
 def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store:
@@ -191,6 +201,7 @@ def _create_sqlite(file: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f".{file.name}-", dir=file.parent))
     try:
         made = folder / file.name
+        make_file(made)
         mlflow.MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
         with closing(sqlite3.connect(made)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")

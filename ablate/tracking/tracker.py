@@ -29,8 +29,11 @@ class Tracker(Protocol):
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         """Attach files and folders (report, tables) to the study; a repeated path replaces the earlier one."""
 
-    def close(self) -> None:
-        """Sync once more and leave nothing marked as running; later calls do nothing."""
+    def close(self) -> Sequence[str]:
+        """Sync once more and leave nothing marked as running; later calls do nothing.
+
+        Returns what could not be shown, one line for the user each.
+        """
 
 
 @contextmanager

@@ -1,14 +1,36 @@
-"""How `ablate ui` starts MLflow's own pages on a store."""
+"""How `ablate ui` starts MLflow's own pages on a store, finds the page of each study, and ends them again."""
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+from urllib.parse import urlencode
 
 from ablate.errors import RequestError
-from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, redacted, sqlite_file
+from ablate.redaction import redact_url
+from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, sqlite_file
+from ablate.tracking.view import VIEW, VIEW_TAG
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+END_SECONDS = 5.0  # for the server to end by itself
+POLL_SECONDS = 0.3
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MOST_STUDIES = 1000
+
+# Python's `-m` and uvicorn each put the current folder first on the search path of modules.
+NO_CODE_FROM_HERE = {"PYTHONSAFEPATH": "1", "UVICORN_APP_DIR": os.devnull}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +40,13 @@ class UiCommand:
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    url: str
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where the pages are."""
+        return f"http://{self.host}:{self.port}"
 
 
 def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
@@ -27,13 +55,131 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
     Raises RequestError where there is nothing to serve: `uri` is a server already, or its SQLite file does not exist.
     """
     if dialect(uri) not in (*DATABASES, "file"):
-        raise RequestError(f"{redacted(uri)} is a server with pages of its own: open it in a browser")
+        raise RequestError(f"{redact_url(uri)} is a server with pages of its own: open it in a browser")
     file = sqlite_file(uri)
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
     arguments = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    arguments.append("--uvicorn-opts=--log-level warning")  # its log of requests would bury the addresses of studies
     if file is not None:  # what others send to this server lies beside what studies put there themselves
         arguments += ["--artifacts-destination", str(artifact_root(uri, file.parent))]
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
-    environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
-    return UiCommand(arguments=tuple(arguments), environment=environment, url=f"http://{host}:{port}")
+    environment = {**quiet, **os.environ, **NO_CODE_FROM_HERE, "MLFLOW_BACKEND_STORE_URI": uri}
+    return UiCommand(arguments=tuple(arguments), environment=environment, host=host, port=port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPage:
+    """A study, and the address of the page of its runs."""
+
+    study: str
+    url: str
+
+
+def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> int:
+    """Run MLflow's server until it ends or this process is told to end, and return the exit code.
+
+    `ready` is called once, when the server answers, with the page of each study. SIGTERM, SIGINT and SIGHUP
+    end every process of the server, and none of them outlives this call. Where this process is killed, the kernel
+    ends the server. Raises RequestError where another program listens on the port.
+    """
+    _require_free(command)
+    server = subprocess.Popen(
+        command.arguments,
+        env=dict(command.environment),
+        start_new_session=True,
+        preexec_fn=_end_with(os.getpid()),
+    )
+    try:
+        with _signals_raised():
+            while (pages := study_pages(command.url)) is None:
+                if _ended(server, POLL_SECONDS):
+                    return server.returncode
+            ready(pages)
+            return server.wait()
+    except _ToldError as told:
+        _send(server.pid, signal.SIGTERM)  # after SIGINT the server prints a traceback
+        _ended(server, END_SECONDS)
+        return 128 + told.number
+    finally:
+        _send(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def study_pages(url: str) -> list[StudyPage] | None:
+    """Return the page of each study on the server at `url`, in order of name, or None where nothing answers there."""
+    query = urlencode({"max_results": MOST_STUDIES})
+    try:
+        with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/search?{query}", timeout=10) as answer:
+            found = json.load(answer).get("experiments", [])
+    except (OSError, urllib.error.URLError, ValueError):
+        return None
+    own = [experiment for experiment in found if experiment["experiment_id"] != "0"]  # 0 is MLflow's `Default`
+    return [StudyPage(study=e["name"], url=_runs_page(url, e)) for e in sorted(own, key=lambda e: str(e["name"]))]
+
+
+def _require_free(command: UiCommand) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((command.host, command.port))
+        except OSError as error:
+            raise RequestError(f"--port {command.port}: {error.strerror or error}. Choose another port.") from error
+
+
+def _runs_page(url: str, experiment: Mapping[str, Any]) -> str:
+    known = {tag["key"] for tag in experiment.get("tags", [])}
+    query = {"workflowType": "machine_learning"}
+    if VIEW_TAG in known:
+        query["viewStateShareKey"] = VIEW
+    return f"{url}/#/experiments/{experiment['experiment_id']}/runs?{urlencode(query)}"
+
+
+def _ended(server: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        server.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _send(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """Return what makes the kernel send SIGTERM to a new process once `parent` has ended."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def arrange() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before this was arranged
+            os._exit(1)
+
+    return arrange
+
+
+class _ToldError(Exception):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """Raise _ToldError for each of ENDING that arrives inside the block."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        raise _ToldError(number)
+
+    former = {number: signal.signal(number, handle) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

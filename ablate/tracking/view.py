@@ -1,0 +1,70 @@
+"""What MLflow's page shows of a study when it is opened: the kind of experiment, columns and charts, as tags."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ablate.space import Parameter
+from ablate.study import Study
+
+VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+SECTION = "ablate"
+MOST_COLUMNS = 12  # settings; more of them hide the metrics
+RUNS_IN_CHART = 100
+
+
+def experiment_tags(study: Study) -> dict[str, str]:
+    """Return the tags of a study's experiment; MLflow 3 reads them (`mlflow.sharedViewState.KEY` holds a page's state).
+
+    The view lists the trials, the best by the first objective first. Its columns are metrics and searched settings.
+    """
+    first = study.objectives[0]
+    searched = [p.name for p in study.space.parameters][:MOST_COLUMNS]
+    metrics = list(dict.fromkeys([*(o.metric for o in study.objectives), "params", "test_accuracy"]))
+    view = {
+        "searchFilter": "tags.`ablate.kind` = 'trial'",
+        "orderByKey": f"metrics.`{first.metric}`",
+        "orderByAsc": first.direction == "minimize",
+        "selectedColumns": [
+            *(f"metrics.`{name}`" for name in metrics),
+            *(f"params.`{name}`" for name in searched),
+            *(f"tags.`{name}`" for name in ("ablate.stage", "ablate.state", "ablate.dataset")),
+        ],
+        "runsHiddenMode": "SHOW_ALL",
+        "compareRunSections": [{"uuid": SECTION, "name": study.name, "display": True, "isReordered": False}],
+        "compareRunCharts": _charts(study),
+    }
+    return {
+        "ablate.study": study.name,
+        "mlflow.experimentKind": "custom_model_development",
+        "mlflow.experiment.primaryMetric.name": first.metric,
+        VIEW_TAG: json.dumps(view),
+    }
+
+
+def _charts(study: Study) -> list[dict[str, Any]]:
+    """Return a learning curve, the first two objectives against each other, and the settings beside the result."""
+    first = study.objectives[0].metric
+    charts = [_chart("LINE", metricKey=first, selectedMetricKeys=[first])]
+    if len(study.objectives) > 1:
+        second = study.objectives[1]
+        axes = {
+            "xaxis": {"key": second.metric, "type": "METRIC"},
+            "yaxis": {"key": first, "type": "METRIC"},
+        }
+        charts.append(_chart("SCATTER", **axes))
+    if searched := [p.name for p in study.space.parameters if _on_axis(p)][:MOST_COLUMNS]:
+        charts.append(_chart("PARALLEL", selectedParams=searched, selectedMetrics=[first]))
+    return charts
+
+
+def _on_axis(parameter: Parameter) -> bool:
+    """Whether every trial has the setting: MLflow leaves trials without one out of the chart."""
+    return not parameter.when
+
+
+def _chart(kind: str, **own: Any) -> dict[str, Any]:
+    fixed = {"metricSectionId": SECTION, "deleted": False, "isGenerated": False, "runsCountToCompare": RUNS_IN_CHART}
+    return {"uuid": f"{SECTION}-{kind.lower()}", "type": kind, **fixed, **own}
