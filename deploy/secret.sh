@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make the Secret `ablate`, once: what studies and MLflow must know and no manifest may hold. What exists is left alone.
+# Make the Secret `ablate`, once: what studies and MLflow must know and no manifest may hold. One that exists is left
+# alone, and the exit code is 2: the database and MLflow keep the passwords that it holds.
 #   sh deploy/secret.sh local    PostgreSQL in the cluster: every password is made here
 #   sh deploy/secret.sh gpu      managed PostgreSQL and a bucket, from the environment:
 #     STORAGE_URL             the ledger             postgresql+psycopg://USER:PASSWORD@HOST/ablate?sslmode=require
@@ -19,6 +20,7 @@ random() {
 }
 
 command -v kubectl >/dev/null || fail "kubectl is not installed"
+secret=${SECRET:-ablate} namespace=${NAMESPACE:-ablate}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT INT TERM
 
@@ -52,6 +54,10 @@ gpu)
     ;;
 esac
 
+if [ -n "$(kubectl get secret "$secret" --namespace "$namespace" --ignore-not-found -o name)" ]; then
+    fail "the Secret $secret is in namespace $namespace already, and was left as it is. To change it: deploy/README.md, New passwords"
+fi
+
 put storage-url "$STORAGE_URL"
 put mlflow-backend-url "$MLFLOW_BACKEND_URL"
 put mlflow-username ablate
@@ -62,4 +68,4 @@ put mlflow-auth.ini "[mlflow]
 default_permission = READ
 database_uri = $(printf %s "$MLFLOW_BACKEND_URL" | sed 's/%/%%/g')
 "
-kubectl create secret generic "${SECRET:-ablate}" --namespace "${NAMESPACE:-ablate}" --from-file="$folder"
+kubectl create secret generic "$secret" --namespace "$namespace" --from-file="$folder"

@@ -19,7 +19,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEPLOY = REPOSITORY / "deploy"
 OVERLAYS = ("overlays/local", "overlays/gpu")
-PARTS = ("kueue", "monitoring", "data")
+PARTS = ("cluster", "kueue", "kueue/queue", "monitoring", "data")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 FOREIGN = {  # kinds of other projects, whose schemas are not here
     "ResourceFlavor": "kueue.x-k8s.io/v1beta2",
@@ -70,6 +70,14 @@ def containers(objects: Sequence[Plain]) -> Iterator[Plain]:
             yield from [*spec.get("initContainers", []), *spec["containers"]]
 
 
+def expanded_arguments(workload: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of a workload's first container as Kubernetes expands them, $(NAMESPACE) included."""
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    (entry,) = [entry for entry in container["env"] if entry["name"] == "NAMESPACE"]
+    assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    return [word.replace("$(NAMESPACE)", workload["metadata"]["namespace"]) for word in container["args"]]
+
+
 def references(found: Any, kind: str) -> Iterator[tuple[str, str, bool]]:
     """Yield name, key and whether it is needed of every `secretKeyRef` or `configMapKeyRef`, and of mounted items."""
     if isinstance(found, dict):
@@ -95,8 +103,8 @@ class Made:
     data: dict[str, str]
 
 
-def make_secret(folder: Path, *arguments: str, kubectl: bool = True, **environment: str) -> Made:
-    """Run deploy/secret.sh with a kubectl that copies what it is given into `folder`."""
+def make_secret(folder: Path, *arguments: str, kubectl: bool = True, exists: bool = False, **environment: str) -> Made:
+    """Run deploy/secret.sh with a kubectl that copies what it is given into `folder`; `exists`: the Secret is there."""
     binaries = folder / "bin"
     shutil.rmtree(folder, ignore_errors=True)
     binaries.mkdir(parents=True)
@@ -104,7 +112,8 @@ def make_secret(folder: Path, *arguments: str, kubectl: bool = True, **environme
         (binaries / name).symlink_to(str(shutil.which(name)))
     if kubectl:
         (binaries / "kubectl").write_text(
-            f'#!/bin/sh\nfor word; do echo "$word" >> {folder}/arguments; done\n'
+            f'#!/bin/sh\n[ "$1" = get ] && {{ {"echo secret/ablate" if exists else ":"}; exit; }}\n'
+            f'for word; do echo "$word" >> {folder}/arguments; done\n'
             f"mkdir {folder}/data; for word; do case $word in --from-file=*)"
             f" {shutil.which('cp')} ${{word#--from-file=}}/* {folder}/data;; esac; done\n"
         )

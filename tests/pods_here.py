@@ -169,6 +169,11 @@ class Inside:
             words = [*self._entering(), *command]
             return subprocess.Popen(words, env=self.pod.environment(), stdout=output, stderr=output)
 
+    def terminate(self) -> None:
+        """Send SIGTERM to process 1, as the kubelet does after the hook; nothing where it has ended."""
+        for child in children(self.process.pid):
+            os.kill(child, signal.SIGTERM)
+
     def kill(self) -> None:
         """End every process in it at once."""
         first = children(self.process.pid)

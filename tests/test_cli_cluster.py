@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from manifests import PASSWORDS
 from test_cli import TINY, run
 
@@ -87,9 +92,10 @@ def test_the_job_is_the_study_and_the_command_with_its_further_options(ray: Ray,
 @pytest.mark.parametrize("word", PASSWORDS)
 def test_a_password_never_gets_into_a_job_s_description(word: str, ray: Ray, submit: Command) -> None:
     code, out, err = submit("--", "--storage", word)
+    named = word.partition("=")[0] if word.startswith("--") else "--storage"
     assert (code, out) == (2, "")
-    assert err.startswith("ablate: an option holds a password")
-    assert "ABLATE_STORAGE" in err, "where it belongs is said"
+    assert err.startswith(f"ablate: {named} holds a password")
+    assert ("MLFLOW_TRACKING_URI" if "tracking" in named else "ABLATE_STORAGE") in err, "where it belongs is said"
     assert "tr0ub4dor" not in err
     assert ray.started == []
 
@@ -114,6 +120,19 @@ def test_a_job_is_named_after_its_study_as_kubernetes_allows(
     assert (code, out) == (2, "")
     assert "--name = 'My_Study'" in err, "a name that was given is not changed"
     assert render(capfd, tmp_path, TINY)[2] == ""
+
+
+def test_a_study_file_that_kubectl_would_apply_by_half_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`kubectl apply` keeps each object a second time in an annotation, which holds 262,144 bytes."""
+    code, out, err = render(capfd, tmp_path, f"{TINY}# {'x' * 262_000}\n")
+    assert (code, out) == (2, "")
+    assert "at most 250,000 bytes" in err
+    code, out, _ = render(capfd, tmp_path, f"{TINY}# {'x' * 248_000}\n")
+    assert code == 0
+    for found in yaml.safe_load_all(out):
+        assert len(json.dumps(found)) < 262_144
 
 
 def doctor(capfd: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -149,3 +168,47 @@ def test_a_fault_ends_the_doctor_with_2(
     found = [line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("FAULT")]
     assert found == faulty
     assert err == f"ablate: {', '.join(faulty)} will not do; nothing was started.\n"
+
+
+def test_tracking_that_is_away_is_a_warning_because_a_study_does_not_wait_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    away = ["--tracking-uri", "http://ada:tr0ub4dor@127.0.0.1:9"]
+    code, out, err = doctor(capfd, tmp_path, *away)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if " tracking: " in line]
+    assert line.startswith("WARN  tracking: http://***@127.0.0.1:9: ")
+    assert line.endswith("The study runs without it and catches up later.")
+    assert "tr0ub4dor" not in out
+    code, out, _ = doctor(capfd, tmp_path, *away, "--tracker", "none")
+    assert code == 0
+    assert " tracking: " not in out, "a study that is not tracked needs no server"
+
+
+def test_the_doctor_waits_looks_again_and_says_each_fault_with_its_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = doctor(capfd, tmp_path, "--storage", "mongodb://x", "--wait", "1s")
+    assert code == 2
+    faults = [line for line in out.splitlines() if "FAULT ledger: " in line]
+    assert len(faults) == 2, "one at once, one at the end of the second"
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\dZ FAULT ledger: .+", line) for line in faults)
+    assert len([line for line in out.splitlines() if "ok    software" in line]) == 1, "what is sound is said once"
+    assert "Z ledger will not do. Looking again in 1 s" in out
+    assert err == "ablate: ledger will not do; nothing was started.\n"
+
+
+def test_a_doctor_that_waits_ends_at_once_when_its_pod_is_deleted(tmp_path: Path) -> None:
+    words = ["doctor", "--runs-dir", str(tmp_path), "--storage", "mongodb://x", "--wait", "10m"]
+    with subprocess.Popen([sys.executable, "-m", "ablate", *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("Looking again" in line for line in process.stdout)
+        process.terminate()
+        assert process.wait(60) == 143, "process 1 of a container ignores a SIGTERM that it does not handle"
+
+
+@pytest.mark.parametrize("text", ["soon", "-1s", "", "0s"])
+def test_a_time_to_wait_that_is_none_is_refused(text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capfd, tmp_path, "--wait", text)
+    assert (code, out) == (2, "")
+    assert "--wait" in err

@@ -20,6 +20,7 @@ from deployed import (
     built,
     connects,
     containers,
+    expanded_arguments,
     make_secret,
     one,
     pod_of,
@@ -158,9 +159,9 @@ def test_the_optional_parts_name_what_there_is() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= heads[0]["metadata"]["labels"].items()
     ports = {port["name"]: port["containerPort"] for port in heads[0]["spec"]["containers"][0]["ports"]}
     assert ports[monitor["spec"]["podMetricsEndpoints"][0]["port"]] == METRICS_PORT
-    queue = one(built("kueue"), "LocalQueue", "ablate")
-    one(built("kueue"), "ClusterQueue", queue["spec"]["clusterQueue"])
-    cluster_queue = one(built("kueue"), "ClusterQueue", "ablate")
+    queue = one(built("kueue/queue"), "LocalQueue", "ablate")
+    one(built("kueue/queue"), "ClusterQueue", queue["spec"]["clusterQueue"])
+    cluster_queue = one(built("kueue/queue"), "ClusterQueue", "ablate")
     labels = cluster_queue["spec"]["namespaceSelector"]["matchLabels"]
     assert labels == {"kubernetes.io/metadata.name": one(base, "Namespace", "ablate")["metadata"]["name"]}
     job = one(built("data"), "Job", "ablate-data")
@@ -173,7 +174,7 @@ def test_the_optional_parts_name_what_there_is() -> None:
 
 def test_a_queue_promises_no_more_than_the_quota_leaves_beside_mlflow() -> None:
     hard = one(built("overlays/gpu"), "ResourceQuota", "ablate")["spec"]["hard"]
-    (group,) = one(built("kueue"), "ClusterQueue", "ablate")["spec"]["resourceGroups"]
+    (group,) = one(built("kueue/queue"), "ClusterQueue", "ablate")["spec"]["resourceGroups"]
     (mlflow,) = containers([one(built("overlays/gpu"), "Deployment", "mlflow")])
     for each in group["flavors"][0]["resources"]:
         for name in ("requests", "limits"):
@@ -184,12 +185,14 @@ def test_a_queue_promises_no_more_than_the_quota_leaves_beside_mlflow() -> None:
 
 
 def test_preflight_finds_all_of_it(tmp_path: Path) -> None:
-    assert preflight(study(runs_claim="ablate-runs", memory="8Gi"), get=answering("overlays/local", tmp_path)) == []
+    on_one_node = study(runs_claim="ablate-runs", memory="8Gi")
+    assert preflight(on_one_node, get=answering("overlays/local", tmp_path), may_create=lambda *_: True) == []
+    on_gpus = answering("overlays/gpu", tmp_path)
     with pytest.raises(RequestError, match="still holds a placeholder") as error:
-        preflight(study(gpus=16, cpus="8"), get=answering("overlays/gpu", tmp_path))
-    assert len(str(error.value).splitlines()) == 2, "the bucket and its region, which only you know"
+        preflight(study(gpus=16, cpus="8"), get=on_gpus, may_create=lambda *_: True)
+    assert len(str(error.value).splitlines()) == 3, "the bucket, its region and the storage class, which only you know"
     with pytest.raises(RequestError, match="the study needs 17, the quota ablate leaves 16 of 16"):
-        preflight(study(gpus=17), get=answering("overlays/gpu", tmp_path))
+        preflight(study(gpus=17), get=on_gpus, may_create=lambda *_: True)
 
 
 def answering(folder: str, temporary: Path) -> Callable[[Sequence[str]], Plain | None]:
@@ -203,6 +206,10 @@ def answering(folder: str, temporary: Path) -> Callable[[Sequence[str]], Plain |
     def get(arguments: Sequence[str]) -> Plain | None:
         if arguments[0] == "resourcequota":
             return {"items": [each for (kind, _), each in objects.items() if kind == "resourcequota"]}
+        if arguments == ["storageclass"]:
+            return {"items": [{"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}]}
+        if arguments == ["nodes"]:
+            return {"items": [{"metadata": {}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}}}]}
         return objects.get((arguments[0], arguments[1]))
 
     return get
@@ -238,9 +245,10 @@ def test_mlflow_is_started_with_options_and_variables_that_it_has() -> None:
     from mlflow.environment_variables import MLFLOW_AUTH_CONFIG_PATH, MLFLOW_SERVER_ENABLE_JOB_EXECUTION
     from mlflow.server.security_utils import is_allowed_host_header
 
-    (container,) = containers([one(built("overlays/local"), "Deployment", "mlflow")])
+    deployment = one(built("overlays/local"), "Deployment", "mlflow")
+    (container,) = containers([deployment])
     assert container["command"] == ["tini", "-g", "--", "mlflow", "server"]
-    parsed = server.make_context("server", list(container["args"])).params
+    parsed = server.make_context("server", expanded_arguments(deployment)).params
     assert parsed["app_name"] == "basic-auth"
     assert parsed["serve_artifacts"] is True
     assert parsed["port"] == container["ports"][0]["containerPort"]

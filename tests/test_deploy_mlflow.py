@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from deployed import built, make_secret, one
+from deployed import built, expanded_arguments, make_secret, one
 from pods_here import Here, require_containers
 from postgres import PostgresServer
 
@@ -50,7 +50,7 @@ def test_mlflow_starts_as_deployed_and_lets_nobody_in_without_its_password(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     container["command"] = container["command"][3:]  # without tini, which is in the image and not here
-    container["args"] = [word.replace("--port=5000", f"--port={port}") for word in container["args"]]
+    container["args"] = [word.replace("--port=5000", f"--port={port}") for word in expanded_arguments(deployment)]
     database = postgres_server.empty()
     made = make_secret(tmp_path / "made", "gpu", STORAGE_URL=f"{database}&x=1", MLFLOW_BACKEND_URL=database)
     assert made.code == 0, made.said

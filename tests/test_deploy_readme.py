@@ -103,4 +103,5 @@ def test_every_overlay_says_where_names_are_to_be_put() -> None:
     marked = {path.name for path in (DEPLOY / "overlays/gpu").glob("*.yaml") if "REPLACE" in path.read_text()}
     assert marked == {"kustomization.yaml", "settings.yaml", "data.yaml"}
     assert "REPLACE" in (DEPLOY / "data/kustomization.yaml").read_text()
+    assert "REPLACE" in (DEPLOY / "overlays/tenant/kustomization.yaml").read_text()
     assert not [path for path in Path(DEPLOY / "overlays/local").glob("*.yaml") if "REPLACE" in path.read_text()]

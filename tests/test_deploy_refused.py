@@ -112,6 +112,6 @@ def test_a_way_to_the_nodes_credentials_is_refused(block: Plain, said: str) -> N
 
 
 def test_another_version_of_kueue_is_noticed() -> None:
-    objects = built("kueue")
+    objects = built("kueue/queue")
     objects[0]["apiVersion"] = "kueue.x-k8s.io/v1alpha1"
     assert any("is of kueue.x-k8s.io/v1alpha1" in line for line in refused(objects))

@@ -85,6 +85,16 @@ def test_what_is_missing_is_one_line_and_nothing_is_made(
     assert "s3cr3t" not in made.said
 
 
+def test_a_secret_that_is_there_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
+    """Other passwords would stand in the Secret than in the database."""
+    made = make_secret(tmp_path / "made", "local", exists=True, NAMESPACE="research")
+    assert made.code == 2
+    assert made.arguments == []
+    (line,) = made.said.splitlines()
+    assert line.startswith("secret.sh: the Secret ablate is in namespace research already, and was left as it is.")
+    assert "deploy/README.md, New passwords" in line
+
+
 def test_without_kubectl_nothing_is_made(tmp_path: Path) -> None:
     made = make_secret(tmp_path / "made", "local", kubectl=False)
     assert (made.code, made.said) == (2, "secret.sh: kubectl is not installed\n")

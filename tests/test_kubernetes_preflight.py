@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from ablate import cli
 from ablate.errors import RequestError
 from ablate.kubernetes import ClusterRequest, preflight
-from ablate.kubernetes.preflight import NotAllowedError, kubectl_get, needs
+from ablate.kubernetes.kubectl import NotAllowedError, kubectl_get
+from ablate.kubernetes.preflight import needs
 from ablate.kubernetes.quantities import SUFFIXES, number
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,8 +29,10 @@ URL = "postgresql+psycopg://ablate:tr0ub4dor@db.internal:5432/ablate"
 KUBECTL = """\
 #!/bin/sh
 echo "$*" >> "$ANSWERS/asked"
+[ "$1 $2" = "config current-context" ] && { cat "$ANSWERS/context"; exit 0; }
+[ "$1 $2" = "auth can-i" ] && { cat "$ANSWERS/may" && grep -q yes "$ANSWERS/may"; exit; }
 [ "$1" = get ] || { echo "this test allows kubectl get only" >&2; exit 99; }
-name=$3; [ "$name" = --namespace ] && name=all
+name=$3; case "$name" in --namespace|-o) name=all;; esac
 [ -f "$ANSWERS/sleep" ] && exec sleep 30
 [ -f "$ANSWERS/$2-$name.error" ] && { cat "$ANSWERS/$2-$name.error" >&2; exit 1; }
 [ -f "$ANSWERS/error" ] && { cat "$ANSWERS/error" >&2; exit 1; }
@@ -46,18 +49,34 @@ def secret(**data: str) -> dict[str, Any]:
 def quota(used: Mapping[str, str] | None = None, **hard: str) -> dict[str, Any]:
     """Return a list of one ResourceQuota; `_` stands for `/` or `.` as in the names of resources."""
     names = {"gpus": "requests.nvidia.com/gpu", "cpu": "requests.cpu", "memory": "limits.memory", "pods": "pods"}
+    names |= {"jobs": "count/rayjobs.ray.io", "budgets": "count/poddisruptionbudgets.policy"}
     status = {"hard": {names[key]: value for key, value in hard.items()}}
     status["used"] = {names[key]: value for key, value in (used or {}).items()}
     return {"kind": "List", "items": [{"metadata": {"name": "team"}, "status": status}]}
 
 
+def node(gpus: int = 8, **labels: str) -> dict[str, Any]:
+    """Return a list of one node."""
+    allocatable = {"cpu": "15890m", "memory": "60Gi", "nvidia.com/gpu": str(gpus)}
+    return {"kind": "List", "items": [{"metadata": {"labels": labels}, "status": {"allocatable": allocatable}}]}
+
+
+def claim(phase: str = "Bound", **spec: str) -> dict[str, Any]:
+    """Return a PersistentVolumeClaim."""
+    return {"kind": "PersistentVolumeClaim", "spec": spec, "status": {"phase": phase}}
+
+
+READS = ("get ", "auth can-i create rayjobs.ray.io ", "config current-context")
 GOOD: dict[str, Any] = {
+    "context": "kind-here\n",
+    "may": "yes\n",
+    "nodes-all": node(),
     "customresourcedefinition-rayjobs.ray.io": {"kind": "CustomResourceDefinition"},
     "namespace-ablate": {"kind": "Namespace"},
     "secret-ablate": secret(**{"storage-url": URL}),
     "configmap-ablate": {"data": {"ABLATE_STORE": "s3://bucket/ablate", "MLFLOW_TRACKING_URI": "http://mlflow:5000"}},
     "serviceaccount-ablate": {"kind": "ServiceAccount"},
-    "persistentvolumeclaim-ablate-data": {"kind": "PersistentVolumeClaim"},
+    "persistentvolumeclaim-ablate-data": claim(),
     "localqueues.kueue.x-k8s.io-ablate": {"kind": "LocalQueue"},
     "resourcequota-all": quota(gpus="8", cpu="200", memory="1Ti", pods="20"),
 }
@@ -92,6 +111,26 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path / "answers")
 
 
+ASKED = "ablate: asking the cluster of kubectl's context kind-here, namespace ablate\n"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `ablate k8s render` on the digits study in this process."""
+
+    def start(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ablate", "k8s", "render", STUDY, "--image", "r/ablate:0.1.0", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capfd.readouterr()
+
+    return start
+
+
 def request(**changes: Any) -> ClusterRequest:
     """Return a good request with `changes`."""
     fields: dict[str, Any] = {"name": "digits", "study_text": "study: digits\n", "image": "r/ablate:0.1.0", "gpus": 4}
@@ -101,8 +140,8 @@ def request(**changes: Any) -> ClusterRequest:
 def test_a_good_cluster_is_asked_and_nothing_else(cluster: Cluster) -> None:
     cluster.answer()
     assert preflight(request(queue="ablate")) == []
-    assert all(line.startswith("get ") for line in cluster.asked())
-    assert len(cluster.asked()) == len(GOOD) + 1, "each thing once, and the RayJob, which is not there"
+    assert all(line.startswith(READS) for line in cluster.asked())
+    assert len(cluster.asked()) == len(GOOD), "each thing once but the context, and the RayJob, which is not there"
 
 
 MISSING = {
@@ -133,6 +172,18 @@ MISSING = {
     "no-data": ({"persistentvolumeclaim-ablate-data": None}, {}, "persistentvolumeclaim ablate-data: is missing"),
     "another-data-claim": ({}, {"data_claim": "images"}, "persistentvolumeclaim images: is missing"),
     "no-runs": ({}, {"runs_claim": "ablate-runs"}, "persistentvolumeclaim ablate-runs: is missing"),
+    "no-default-storage-class": (
+        {"persistentvolumeclaim-ablate-data": claim("Pending"), "storageclass-all": {"items": [{"metadata": {}}]}}, {},
+        "persistentvolumeclaim ablate-data: is not bound and names no storage class, and the cluster has no default"),
+    "no-storage-class": (
+        {"persistentvolumeclaim-ablate-data": claim("Pending", storageClassName="fast")}, {},
+        "persistentvolumeclaim ablate-data: names the storage class 'fast', and there is none"),
+    "no-right": ({"may": "no\n"}, {}, r"rayjobs\.ray\.io: you may not create one .*Role ablate-user"),
+    "no-priority-class": (
+        {}, {"queue": "ablate", "priority_class": "urgent"}, "priority class = 'urgent': there is none, or no Kueue"),
+    "jobs": (
+        {"resourcequota-all": quota({"jobs": "2"}, jobs="2")}, {}, r"count/rayjobs\.ray\.io: .*needs 1, .*leaves 0"),
+    "budgets": ({"resourcequota-all": quota(budgets="0")}, {}, r"count/poddisruptionbudgets\.policy: .*needs 1"),
     "no-queue": ({}, {"queue": "mine"}, "queue = 'mine': there is none, or no Kueue"),
     "no-kueue": (
         {"localqueues.kueue.x-k8s.io-ablate.error": 'error: the server doesn\'t have a resource type "localqueues"'},
@@ -164,7 +215,7 @@ def test_what_a_cluster_lacks_is_one_clear_line(
         preflight(request(**changes))
     assert len(str(refused.value).splitlines()) == 1
     assert "tr0ub4dor" not in str(refused.value)
-    assert all(asked.startswith("get ") for asked in cluster.asked())
+    assert all(asked.startswith(READS) for asked in cluster.asked())
 
 
 def test_all_that_a_cluster_lacks_is_said_at_once(cluster: Cluster) -> None:
@@ -176,7 +227,7 @@ def test_all_that_a_cluster_lacks_is_said_at_once(cluster: Cluster) -> None:
 
 def test_a_study_without_a_bucket_needs_no_store(cluster: Cluster) -> None:
     cluster.answer({"configmap-ablate": {"data": {}}, "persistentvolumeclaim-ablate-runs": {}})
-    (cluster.folder / "persistentvolumeclaim-ablate-runs").write_text('{"kind": "PersistentVolumeClaim"}')
+    (cluster.folder / "persistentvolumeclaim-ablate-runs").write_text(json.dumps(claim()))
     assert preflight(request(runs_claim="ablate-runs")) == []
 
 
@@ -185,6 +236,55 @@ def test_what_may_not_be_seen_is_noted_and_stops_nothing(cluster: Cluster) -> No
     closed = ["customresourcedefinition rayjobs.ray.io", "secret ablate", "configmap ablate", "serviceaccount ablate"]
     cluster.answer({f"{what.replace(' ', '-')}.error": forbidden for what in closed})
     assert preflight(request()) == [f"{what}: not looked at, you may not see it" for what in closed]
+
+
+FORBIDDEN = 'Error from server (Forbidden): "ada" cannot get this'
+
+
+def test_whoever_may_see_nothing_of_the_namespace_is_told_so_and_gets_no_manifest(cluster: Cluster, run: Run) -> None:
+    """The command answered 0, as if it had looked."""
+    cluster.answer({"error": FORBIDDEN, "may": "yes\n"})
+    code, out, err = run("--check", "--namespace", "research")
+    assert (code, out) == (3, "")
+    assert "ablate: asking the cluster of kubectl's context kind-here, namespace research" in err
+    assert "secret ablate: not looked at, you may not see it" in err
+    assert err.splitlines()[-1].startswith("nothing of namespace research could be looked at")
+    cluster.answer({"may": "no\n"})
+    code, out, err = run("--check")
+    assert (code, out) == (3, "")
+    assert "rayjobs.ray.io: you may not create one" in err, "what is known is said as well"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changes"),
+    [
+        (node(gpus=0), {}),
+        (node(), {"node_selector": ("pool=a",)}),
+        (node(**{"kubernetes.io/arch": "arm64"}), {"arch": "amd64"}),
+        (node(), {"cpus": "16"}),
+        (node(), {"memory": "64Gi"}),
+        ({"items": []}, {}),
+    ],
+    ids=["no-gpu", "no-pool", "another-architecture", "too-few-cpus", "too-little-memory", "no-node"],
+)
+def test_no_node_that_holds_a_worker_is_said_and_may_be_one_that_has_yet_to_come(
+    nodes: dict[str, Any], changes: dict[str, Any], cluster: Cluster
+) -> None:
+    cluster.answer({"nodes-all": nodes})
+    (note,) = preflight(request(**changes))
+    assert note.startswith("no node that is here now holds a worker (")
+    assert "1 nvidia.com/gpu" in note
+    cluster.answer({"nodes-all": node(pool="a", **{"kubernetes.io/arch": "amd64"})})
+    assert preflight(request(node_selector=("pool=a",), arch="amd64")) == []
+
+
+def test_a_claim_of_a_class_that_is_there_or_is_the_default_may_wait_to_be_bound(cluster: Cluster) -> None:
+    default = {"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
+    cluster.answer({"persistentvolumeclaim-ablate-data": claim("Pending"), "storageclass-all": {"items": [default]}})
+    assert preflight(request()) == []
+    named = {"persistentvolumeclaim-ablate-data": claim("Pending", storageClassName="fast")}
+    cluster.answer(named | {"storageclass-fast": {"kind": "StorageClass"}})
+    assert preflight(request()) == []
 
 
 @pytest.mark.parametrize(
@@ -236,7 +336,7 @@ def test_another_source_of_answers_may_be_given() -> None:
         return None if arguments[0] in ("rayjobs.ray.io", "configmap") else {}
 
     with pytest.raises(RequestError, match="ABLATE_STORE"):
-        preflight(request(namespace="research"), get=get)
+        preflight(request(namespace="research"), get=get, may_create=lambda *_: True)
     assert ["secret", "ablate", "--namespace", "research"] in asked
 
 
@@ -268,25 +368,6 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         number(text)
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `ablate k8s render` on the digits study in this process."""
-
-    def start(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ablate", "k8s", "render", STUDY, "--image", "r/ablate:0.1.0", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capfd.readouterr()
-
-    return start
-
-
 def test_the_command_prints_a_manifest_only_where_the_cluster_can_run_it(cluster: Cluster, run: Run) -> None:
     cluster.answer({"secret-ablate": None})
     code, out, err = run("--gpus", "9", "--check")
@@ -296,15 +377,15 @@ def test_the_command_prints_a_manifest_only_where_the_cluster_can_run_it(cluster
     assert "the study needs 9, the quota team leaves 8 of 8" in err
     cluster.answer()
     code, out, err = run("--gpus", "8", "--check")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, ASKED)
     assert "kind: RayJob" in out
-    assert all(asked.startswith("get ") for asked in cluster.asked())
+    assert all(asked.startswith(READS) for asked in cluster.asked())
 
 
 def test_the_command_names_what_it_may_not_see_on_the_side(cluster: Cluster, run: Run) -> None:
     cluster.answer({"resourcequota-all.error": 'Error from server (Forbidden): "ada" cannot list resourcequotas'})
     code, out, err = run("--check")
-    assert (code, err) == (0, "ablate: resourcequota: not looked at, you may not see it\n")
+    assert (code, err) == (0, f"{ASKED}ablate: resourcequota: not looked at, you may not see it\n")
     assert "kind: RayJob" in out
 
 

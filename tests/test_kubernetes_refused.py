@@ -15,9 +15,10 @@ from typer.main import get_command
 
 from ablate import cli
 from ablate.errors import RequestError
-from ablate.kubernetes import ClusterRequest, holds_password, manifest, rendered
+from ablate.kubernetes import ClusterRequest, manifest, rendered
 from ablate.kubernetes.arguments import TAKEN
 from ablate.kubernetes.request import proposal
+from ablate.redaction import has_password
 
 
 @pytest.mark.parametrize("word", PASSWORDS)
@@ -32,7 +33,7 @@ def test_a_password_among_further_options_is_refused_and_not_repeated(word: str)
 
 @pytest.mark.parametrize("word", HARMLESS)
 def test_an_address_without_a_password_is_none(word: str) -> None:
-    assert not holds_password(word)
+    assert not has_password(word)
     assert request(study_text=f"{SEARCH}\n# {word}\n")
 
 
@@ -46,8 +47,8 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
 @pytest.mark.parametrize(
     ("name", "free"),
     [
-        ("search", {"--cpus-per-trial", "--tracker", "--extend", "--deterministic"}),
-        ("compare", {"--cpus-per-trial", "--tracker", "--extend"}),
+        ("search", {"--cpus-per-trial", "--tracker", "--extend", "--relocate", "--deterministic"}),
+        ("compare", {"--cpus-per-trial", "--tracker", "--extend", "--relocate"}),
     ],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:
@@ -96,7 +97,12 @@ FAULTY = {
     "memory-without-a-unit": ({"memory": "32"}, "--memory = '32': must be an amount"),
     "memory-too-small": ({"memory": "512Mi"}, "at least 4Gi"),
     "retries": ({"retries": -1}, "--retries = -1"),
-    "study-too-large": ({"study_text": "#" * 1_000_001}, "at most 1,000,000 bytes"),
+    "study-too-large": ({"study_text": "#" * 250_001}, "at most 250,000 bytes"),
+    "study-of-short-lines": (
+        {"study_text": "#\n" * 84_000},
+        "takes 252,002 bytes as JSON.*at most 250,000 bytes",
+    ),
+    "study-of-signs-that-json-escapes": ({"study_text": "#" + "<" * 45_000}, "takes 270,003 bytes"),
 }
 
 

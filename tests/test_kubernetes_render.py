@@ -66,6 +66,7 @@ def test_the_command_is_one_that_ablate_has(good: ClusterRequest) -> None:
     assert parsed["gpus_per_trial"] == (good.gpus_per_trial if good.gpus else 1.0)
     assert parsed["device"] == ("auto" if good.gpus else "cpu")
     assert parsed["metrics_port"] == 9464
+    assert parsed["metrics_host"] == "0.0.0.0", "Prometheus scrapes the address of the pod"
     ports = {port["name"]: port["containerPort"] for port in container(head(manifest(good)))["ports"]}
     assert ports["ablate-metrics"] == parsed["metrics_port"]
 
@@ -94,15 +95,23 @@ def test_what_a_retry_needs_is_said(good: ClusterRequest) -> None:
 def test_pausing_and_stopping_fit_into_what_a_spot_node_gives() -> None:
     objects = manifest(request())
     hook = container(head(objects))["lifecycle"]["preStop"]["exec"]["command"][-1]
-    waits, stops = re.search(r"seq (\d+)\)", hook), re.search(r"--grace-period (\d+)", hook)
+    waits = re.search(r"\+ (\d+)\)", hook)
     grace = re.search(r"--grace (\d+)", job(objects)["entrypoint"])
     assert waits is not None
-    assert stops is not None
     assert grace is not None
     total = head(objects)["template"]["spec"]["terminationGracePeriodSeconds"]
     assert int(grace[1]) < int(waits[1]), "the driver ends before nobody waits for it any more"
-    assert int(waits[1]) + int(stops[1]) + 4 < total, "4 s: `ray stop` is Python, and pgrep runs twenty times"
+    assert int(waits[1]) + 1 + 6 < total, "a last turn of 1 s, then 3 s (measured) twice over for Ray to end"
     assert total < 30
+
+
+def test_ray_ends_at_sigterm_and_no_hook_stops_it_before(good: ClusterRequest) -> None:
+    """After `ray stop` process 1 waits for the GCS, which is gone, until it is killed (140 s with Ray 2.60)."""
+    objects = manifest(good)
+    for group in (head(objects), worker(objects)):
+        assert "ray stop" not in repr(container(group).get("lifecycle"))
+        assert {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": "0"} in container(group)["env"]
+    assert "lifecycle" not in container(worker(objects))
 
 
 def test_the_budget_protects_the_head_and_nothing_else(good: ClusterRequest) -> None:
@@ -122,11 +131,6 @@ def test_an_autoscaler_leaves_the_head_s_node_alone_and_may_take_a_worker_s(good
     assert "annotations" not in worker(manifest(good))["template"]["metadata"]
 
 
-def test_a_worker_that_is_taken_away_stops_ray_within_its_time(good: ClusterRequest) -> None:
-    hook = container(worker(manifest(good)))["lifecycle"]["preStop"]["exec"]["command"]
-    assert hook == ["/bin/sh", "-c", "ray stop --grace-period 3"]
-
-
 def test_data_are_read_and_never_written(good: ClusterRequest) -> None:
     objects = manifest(good)
     for spec in (group["template"]["spec"] for group in (head(objects), worker(objects))):
@@ -140,8 +144,39 @@ def test_data_are_read_and_never_written(good: ClusterRequest) -> None:
 
 def test_a_job_that_does_not_come_up_ends_and_its_submitter_is_tried_again(good: ClusterRequest) -> None:
     spec = job(manifest(good))
-    assert spec["preRunningDeadlineSeconds"] == 3600
+    assert spec["preRunningDeadlineSeconds"] == 900
     assert spec["submitterConfig"] == {"backoffLimit": 2}
+
+
+def test_a_start_fault_holds_nodes_for_90_minutes_at_most_in_all(good: ClusterRequest) -> None:
+    """KubeRay 1.7 gives each attempt the deadline, and tries again after it as after any other end."""
+    spec = job(manifest(good))
+    assert (spec["backoffLimit"] + 1) * spec["preRunningDeadlineSeconds"] <= 90 * 60
+
+
+def test_the_doctor_waits_inside_one_pod_and_less_than_an_attempt_has(good: ClusterRequest) -> None:
+    """An init container that ends is a pod that KubeRay replaces, and with it goes the log that says why."""
+    (doctor,) = head(manifest(good))["template"]["spec"]["initContainers"]
+    waits = re.search(r"--wait (\d+)m", doctor["command"][-1])
+    assert waits is not None
+    assert int(waits[1]) == 10
+    assert f"sleep {int(waits[1]) * 60}" in doctor["command"][-1], "an image without ablate is replaced no faster"
+    assert int(waits[1]) * 60 < job(manifest(good))["preRunningDeadlineSeconds"]
+    assert doctor["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_slow_nodes_get_more_time_for_each_attempt() -> None:
+    assert job(manifest(request(start_minutes=60)))["preRunningDeadlineSeconds"] == 3600
+
+
+@pytest.mark.parametrize(
+    "words", [("--tracker", "none"), ("--tracker=none",), ("--tracker", "mlflow", "--tracker=none")]
+)
+def test_the_doctor_looks_at_no_tracking_server_where_the_study_is_not_tracked(words: tuple[str, ...]) -> None:
+    (doctor,) = head(manifest(request(arguments=words)))["template"]["spec"]["initContainers"]
+    assert doctor["command"][-1].endswith(" --tracker none")
+    (doctor,) = head(manifest(request()))["template"]["spec"]["initContainers"]
+    assert "--tracker" not in doctor["command"][-1]
 
 
 def test_the_submitter_knows_no_place_and_mounts_nothing_but_a_scratch_folder(good: ClusterRequest) -> None:
@@ -165,8 +200,9 @@ def test_the_head_starts_only_where_the_doctor_has_looked_at_the_study_and_found
         doctor["command"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20, check=False
     )
     assert done.returncode == (2 if code is None else code)
-    asked = "ablate doctor /study/study.yaml --runs-dir /runs"
-    assert done.stdout == f"{NO_ABLATE if code is None else asked}\n"
+    asked = "ablate doctor /study/study.yaml --runs-dir /runs --wait 10m"
+    assert done.stdout.startswith(NO_ABLATE if code is None else asked)
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_the_head_keeps_off_spot_nodes_and_workers_seek_them() -> None:
@@ -233,8 +269,6 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: st
     binaries = tmp_path / "bin"
     binaries.mkdir()
     (binaries / "ablate").write_text(DRIVER)
-    (binaries / "ray").write_text(f'#!/bin/sh\necho "ray $*" >> {tmp_path}/said\n')
-    (binaries / "ray").chmod(0o755)
     (tmp_path / "hook").write_text(STOP)
     script = tmp_path / "script"
     text = textwrap.dedent(f"""
@@ -251,6 +285,6 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: st
     started = time.monotonic()
     subprocess.run([*own, "/bin/sh", str(script)], env=environment, timeout=60, check=False, capture_output=True)
     assert (tmp_path / "said").read_text().splitlines() == [
-        "at work", "paused", "ended", "ray stop --grace-period 3", "driver 75", "other at work",
+        "at work", "paused", "ended", "driver 75", "other at work",
     ]  # fmt: skip
     assert time.monotonic() - started < 15, "it waits no longer than the driver takes"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from ablate.kubernetes.arguments import holds_password
-from ablate.kubernetes.preflight import preflight
+from ablate.kubernetes.preflight import BlindError, preflight
 from ablate.kubernetes.rayjob import entrypoint, manifest, rendered
 from ablate.kubernetes.request import ClusterRequest, Command, proposal
 from ablate.kubernetes.rules import faults
 
 __all__ = [
+    "BlindError",
     "ClusterRequest",
     "Command",
     "entrypoint",
     "faults",
-    "holds_password",
     "manifest",
     "preflight",
     "proposal",

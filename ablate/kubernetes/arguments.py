@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ablate.errors import Fault
+from ablate.redaction import has_password
 
 # The submitter's shell splits the entrypoint, `ray job submit` joins the words as Windows would, and the head's shell
 # splits them again: only words that need no quotes arrive as they were written.
 PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
-# What stands between `:` and `@`, as SQLAlchemy reads it: `/` may be in it, unless it follows a port.
-PASSWORD_IN_URL = re.compile(r"://[^/\s:]{0,256}:(?![0-9]{1,5}/)[^\s@]{1,256}@")
-PASSWORD_IN_QUERY = re.compile(r"[?&;](password|sslpassword|passfile|secret_key|session_token|access_key)=", re.I)
 
 TAKEN = {
     "--address": "KubeRay says where the cluster is",
+    "--autoscale": "give --workers MIN:MAX to `ablate k8s render`",
     "--gpus": "give it to `ablate k8s render`",
     "--gpus-per-trial": "give it to `ablate k8s render`",
     "--scale": "give it to `ablate k8s render`",
@@ -26,6 +25,7 @@ TAKEN = {
     "--runs-dir": "the pods' volumes are mounted where the command expects them",
     "--data-dir": "give --data-claim to `ablate k8s render`",
     "--grace": "it is fitted to the 30 s that a spot node gives",
+    "--metrics-host": "Prometheus scrapes the pod's address",
     "--metrics-port": "the pod's port and the network policy name it",
     "--storage": "its place is the Secret, key storage-url",
     "--store": "its place is the ConfigMap, key ABLATE_STORE",
@@ -34,18 +34,19 @@ TAKEN = {
 }
 
 
-def holds_password(text: str) -> bool:
-    """Return whether a URL in `text` holds a password."""
-    return bool(PASSWORD_IN_URL.search(text) or PASSWORD_IN_QUERY.search(text))
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """Return the value of the option `name` among `words`, the last one if there are several, None without any."""
+    found = None
+    for word, following in pairwise((*words, "")):
+        option, sign, text = word.partition("=")
+        if option == name:
+            found = text if sign else following
+    return found
 
 
 def cpus_of_trial(words: Sequence[str]) -> float | None:
     """Return the --cpus-per-trial among `words`, None where there is none or it is no number: the command says so."""
-    found = None
-    for word, following in pairwise((*words, "")):
-        option, sign, text = word.partition("=")
-        if option == "--cpus-per-trial":
-            found = text if sign else following
+    found = option_value(words, "--cpus-per-trial")
     try:
         return None if found is None else float(found)
     except ValueError:
@@ -56,7 +57,7 @@ def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
     """Yield what forbids `words` as further options; a word with a password is never repeated."""
     for word in words:
         option = word.partition("=")[0]
-        if holds_password(word):
+        if has_password(word):
             rule = "holds a password, which would stand in the manifest for all to read. Its place is the Secret."
             yield Fault(path="an option after --", value=None, rule=rule)
         elif option in TAKEN:

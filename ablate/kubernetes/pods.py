@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.arguments import option_value
+from ablate.kubernetes.autoscaling import POD_LABEL, autoscaler_options, token_volume
+from ablate.kubernetes.request import DOCTOR_MINUTES, ClusterRequest
+from ablate.kubernetes.scheduling import node_labels, toleration
 
 USER = 1000
 GRACE_SECONDS = 28  # spot nodes give 30
 PAUSE_SECONDS = 20  # of them for running trials to pause
-STOP_SECONDS = 3  # then for Ray's own processes
 RUNS, DATA, STUDY, SCRATCH = "/runs", "/data", "/study", "/tmp"
 METRICS_PORT = 9464
+METRICS_HOST = "0.0.0.0"  # Prometheus scrapes the pod's address; the network policy keeps others out
 SHARED_MEMORY, OBJECT_STORE_BYTES = "2Gi", 1_000_000_000  # no data go through Ray's object store
 START = {"object-store-memory": str(OBJECT_STORE_BYTES)}  # else 30% of the pod, which /dev/shm does not hold
 NO_ABLATE = "ablate: this image has no ablate. Build it from deploy/Dockerfile and name it with --image."
@@ -27,12 +30,11 @@ DRIVER_SECRETS = BUCKET_SECRETS | {
 }
 PLACES = ("ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION")  # keys of the ConfigMap
 DRIVER = "bin/[a]blate (search|compare)"  # a pattern that finds the driver and not the shell that looks for it
-STOP_RAY = f"ray stop --grace-period {STOP_SECONDS}"
-# Ends the driver and waits for it: Ray gives its own jobs 3 s, and a killed driver pauses nothing.
+# Ends the driver and waits for it: Ray gives its own jobs 3 s, and a killed driver pauses nothing. Ray ends at the
+# SIGTERM that follows. `ray stop` would end the GCS first, and `ray start --block` would then wait for it until killed.
 STOP = (
-    f"pkill -TERM -f '{DRIVER}'; for second in $(seq {PAUSE_SECONDS}); do"
-    f" pgrep -f '{DRIVER}' >/dev/null || break; sleep 1; done;"
-    f" {STOP_RAY}"
+    f"pkill -TERM -f '{DRIVER}'; end=$(($(date +%s) + {PAUSE_SECONDS}));"
+    f" while pgrep -f '{DRIVER}' >/dev/null && [ $(date +%s) -lt $end ]; do sleep 1; done"
 )
 STAY = {  # an autoscaler that tidies up its nodes leaves this one alone
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -58,14 +60,22 @@ def head(request: ClusterRequest) -> Plain:
         terms = [{"matchExpressions": [request.spot_label | {"operator": "NotIn"}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
-    return {"metadata": {"labels": labels(request, "head"), "annotations": STAY}, "spec": spec}
+    labels_of_pod = labels(request, "head")
+    if request.worker_range is not None:
+        spec["volumes"].append(token_volume())
+        labels_of_pod |= POD_LABEL
+    return {"metadata": {"labels": labels_of_pod, "annotations": STAY}, "spec": spec}
+
+
+def autoscaler() -> Plain:
+    """Return the options of the container that KubeRay adds to the head's pod for Ray's autoscaler."""
+    return autoscaler_options(_container_context(), {"name": "tmp", "mountPath": SCRATCH})
 
 
 def worker(request: ClusterRequest) -> Plain:
     """Return the template of a worker's pod: it runs trials, on its GPUs if there are any."""
     requests = {"cpu": request.cpus, "memory": request.memory}
     container = _container(request, "ray-worker", requests=requests, secrets=BUCKET_SECRETS, gpus=request.gpus_on_node)
-    container["lifecycle"] = {"preStop": {"exec": {"command": ["/bin/sh", "-c", STOP_RAY]}}}
     spec = _pod(request, container, study=False)
     tolerations = []
     if request.gpus:
@@ -75,8 +85,11 @@ def worker(request: ClusterRequest) -> Plain:
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
         wanted = {"weight": 100, "preference": {"matchExpressions": [request.spot_label | {"operator": "In"}]}}
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wanted]}}
+    tolerations += map(toleration, request.tolerations)
     if tolerations:
         spec["tolerations"] = tolerations
+    if labels_of_node := node_labels(request.node_selector, request.arch):
+        spec["nodeSelector"] = labels_of_node
     return {"metadata": {"labels": labels(request, "worker")}, "spec": spec}
 
 
@@ -124,6 +137,7 @@ def _pod(request: ClusterRequest, container: Plain, *, study: bool) -> Plain:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        **({"nodeSelector": node_labels((), request.arch)} if request.arch else {}),
         "containers": [container],
         "volumes": volumes,
     }
@@ -144,19 +158,27 @@ def _container(
         "imagePullPolicy": "IfNotPresent",
         "env": _environment(request, secrets),
         "resources": {"requests": held, "limits": dict(held)},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": _container_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # `kubectl describe` shows a pod's last words
+    }
+
+
+def _container_context() -> Plain:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
     }
 
 
 def _doctor(request: ClusterRequest, mounts: list[Plain]) -> Plain:
     container = _container(request, "doctor", requests={"cpu": "500m", "memory": "2Gi"}, secrets=DRIVER_SECRETS)
-    looks = f"ablate doctor {STUDY}/study.yaml --runs-dir {RUNS}"
-    check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; exit 2; }}; {looks}"
+    look = f"exec ablate doctor {STUDY}/study.yaml --runs-dir {RUNS} --wait {DOCTOR_MINUTES}m"
+    tracker = option_value(request.arguments, "--tracker")
+    look += f" --tracker {tracker}" if tracker else ""
+    # KubeRay replaces a head whose doctor ends, so this one stays for people to read, until it is deleted.
+    stay = f"trap 'exit 143' TERM; sleep {DOCTOR_MINUTES * 60} & wait $!; exit 2"
+    check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; {stay}; }}; {look}"
     container["command"] = ["/bin/sh", "-c", check]
     container["volumeMounts"] = [mount for mount in mounts if mount["name"] != "shm"]
     return container
@@ -179,6 +201,7 @@ def _environment(request: ClusterRequest, secrets: Mapping[str, tuple[str, bool]
         {"name": "HOME", "value": SCRATCH},
         {"name": "OMP_NUM_THREADS", "value": "1"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
+        {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": "0"},  # its 30 s are more than a pod has
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ]
     if request.data_claim:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ablate.errors import Fault
-from ablate.kubernetes.arguments import holds_password
+from ablate.redaction import has_password
 
 SECRET_WORDS = ("password", "secret", "token", "storage", "access_key", "credential", "private_key")
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
@@ -98,11 +98,11 @@ def _amount_faults(place: str, resources: Plain) -> Iterator[Fault]:
 def _environment_faults(place: str, container: Plain) -> Iterator[Fault]:
     for variable in container.get("env") or ():
         name, value = str(variable.get("name", "")), variable.get("value")
-        if value and (holds_password(str(value)) or any(word in name.lower() for word in SECRET_WORDS)):
+        if value and (has_password(str(value)) or any(word in name.lower() for word in SECRET_WORDS)):
             rule = "must come from a Secret (valueFrom.secretKeyRef)."
             yield Fault(path=f"{place}.env.{name}", value=None, rule=rule)
     for key in ("command", "args"):
-        if any(holds_password(str(word)) for word in container.get(key) or ()):
+        if any(has_password(str(word)) for word in container.get(key) or ()):
             yield Fault(path=f"{place}.{key}", value=None, rule="must hold no password: a Secret does.")
 
 

@@ -1,74 +1,55 @@
-"""What to ask of a cluster before anything is created there: `kubectl get`, and nothing else."""
+"""What to ask of a cluster before anything is created there; nothing is changed by asking."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ablate.errors import Fault, RequestError
+from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
 from ablate.kubernetes.pods import DRIVER_SECRETS, PLACES
 from ablate.kubernetes.quantities import number
 from ablate.kubernetes.rayjob import manifest
 from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.scheduling import node_labels
 
-KUBECTL_SECONDS = 20
+JOBS = "rayjobs.ray.io"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+OBJECTS = ("rayjobs.ray.io", "rayclusters.ray.io", "jobs.batch", "configmaps", "poddisruptionbudgets.policy")
 DATABASES = ("postgresql", "postgresql+psycopg")
 ENDED = ("Complete", "Failed", "ValidationFailed")
 PLACEHOLDERS = ("…", "<", "REPLACE", "PASSWORD", "example.org")
 
-Found = dict[str, Any]
 Get = Callable[[Sequence[str]], Found | None]
+MayCreate = Callable[[str, str], bool]
 
 
-class NotAllowedError(RequestError):
-    """Whoever asks may not see this; whether it is there stays open."""
+class BlindError(RequestError):
+    """Nothing of the namespace could be looked at, so that nothing is known."""
+
+    exit_code = 3
 
 
-def preflight(request: ClusterRequest, *, get: Get | None = None) -> list[str]:
+def preflight(
+    request: ClusterRequest, *, get: Get | None = None, may_create: MayCreate = kubectl_may_create
+) -> list[str]:
     """Return what could not be looked at in the cluster of kubectl's present context, one line each.
 
-    Raises RequestError with everything that the cluster lacks for `request`. `get` answers like `kubectl_get`.
+    Raises RequestError with everything that the cluster lacks for `request`, BlindError where nothing of the namespace
+    may be seen. `get` answers like `kubectl_get`, `may_create` like `kubectl_may_create`.
     """
     looks = _Looks(get or kubectl_get, request.namespace)
-    found = list(_missing(request, looks))
+    place = f"namespace {request.namespace}"
+    found = [fault.render(place) for fault in _missing(request, looks, may_create)]
+    if looks.blind:
+        blind = f"nothing of {place} could be looked at: ask for the rights of its Role ablate-user."
+        raise BlindError("\n".join([*looks.closed, *found, blind]))
     if found:
-        raise RequestError("\n".join(fault.render(f"namespace {request.namespace}") for fault in found))
-    return looks.closed
-
-
-def kubectl_get(arguments: Sequence[str]) -> Found | None:
-    """Return what `kubectl get ARGUMENTS` finds, None where there is no such thing.
-
-    Raises NotAllowedError where the cluster forbids the question, RequestError where it does not answer.
-    """
-    options = ["-o", "json", "--ignore-not-found", f"--request-timeout={KUBECTL_SECONDS - 5}s"]
-    try:
-        done = subprocess.run(
-            ["kubectl", "get", *arguments, *options],
-            capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise RequestError("kubectl is not installed: https://kubernetes.io/docs/tasks/tools") from None
-    except subprocess.TimeoutExpired:
-        raise RequestError(f"kubectl got no answer within {KUBECTL_SECONDS} s: is the cluster up?") from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["failed"])[-1]
-        if "(Forbidden)" in said:
-            raise NotAllowedError(said)
-        if "doesn't have a resource type" in said:
-            return None
-        raise RequestError(f"kubectl get {' '.join(arguments)}: {said}")
-    try:
-        answer: Found | None = json.loads(done.stdout) if done.stdout.strip() else None
-    except ValueError:
-        raise RequestError(f"kubectl get {' '.join(arguments)}: the answer is no JSON") from None
-    return answer
+        raise RequestError("\n".join(found))
+    return [*looks.closed, *_node_notes(request, looks)]
 
 
 class _Looks:
@@ -78,33 +59,48 @@ class _Looks:
         self._get = get
         self._here = ["--namespace", namespace]
         self.closed: list[str] = []
+        self._seen_here = self._closed_here = 0
+
+    @property
+    def blind(self) -> bool:
+        """Whether something of the namespace was asked for and nothing could be seen."""
+        return self._closed_here > 0 and not self._seen_here
 
     def at(self, *arguments: str, namespaced: bool = True) -> Found | None:
         """Return what is found, an empty mapping where that may not be seen, None where there is none."""
         try:
-            return self._get([*arguments, *(self._here if namespaced else [])])
+            found = self._get([*arguments, *(self._here if namespaced else [])])
         except NotAllowedError:
             self.closed.append(f"{' '.join(arguments)}: not looked at, you may not see it")
+            self._closed_here += namespaced
             return {}
+        self._seen_here += namespaced
+        return found
 
 
-def _missing(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
-    if looks.at("customresourcedefinition", "rayjobs.ray.io", namespaced=False) is None:
-        yield Fault(path="rayjobs.ray.io", value=None, rule="KubeRay is not installed (deploy/README.md, step 1).")
+def _missing(request: ClusterRequest, looks: _Looks, may_create: MayCreate) -> Iterator[Fault]:
+    if looks.at("customresourcedefinition", JOBS, namespaced=False) is None:
+        yield Fault(path=JOBS, value=None, rule="KubeRay is not installed (deploy/README.md, step 1).")
         return
+    if not may_create(JOBS, request.namespace):
+        rule = f"you may not create one (kubectl auth can-i create {JOBS})."
+        yield Fault(path=JOBS, value=None, rule=rule, hint="Ask for the Role ablate-user (deploy/base/access.yaml).")
     if looks.at("namespace", request.namespace, namespaced=False) is None:
         yield Fault(path="namespace", value=request.namespace, rule="there is none: kubectl apply -k deploy/overlays/…")
         return
     yield from _secret_faults(request, looks)
     yield from _settings_faults(request, looks)
-    wanted = [("serviceaccount", "ablate")]
-    wanted += [("persistentvolumeclaim", claim) for claim in (request.data_claim, request.runs_claim) if claim]
-    for kind, name in wanted:
-        if looks.at(kind, name) is None:
-            yield Fault(path=f"{kind} {name}", value=None, rule="is missing (deploy/ makes it).")
+    if looks.at("serviceaccount", "ablate") is None:
+        yield Fault(path="serviceaccount ablate", value=None, rule="is missing (deploy/ makes it).")
+    for claim in filter(None, (request.data_claim, request.runs_claim)):
+        yield from _claim_faults(claim, looks)
     if request.queue and looks.at("localqueues.kueue.x-k8s.io", request.queue) is None:
         rule = "there is none, or no Kueue: the job would wait for ever (deploy/kueue makes one)."
         yield Fault(path="queue", value=request.queue, rule=rule)
+    urgency = request.priority_class
+    if urgency and looks.at("workloadpriorityclasses.kueue.x-k8s.io", urgency, namespaced=False) is None:
+        rule = "there is none, or no Kueue (deploy/kueue makes ablate-urgent)."
+        yield Fault(path="priority class", value=urgency, rule=rule)
     yield from _job_faults(request, looks)
     yield from _over_quota(request, (looks.at("resourcequota") or {}).get("items", []))
 
@@ -157,8 +153,51 @@ def _settings_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
             yield Fault(path=path, value=data[key], rule="still holds a placeholder.")
 
 
+def _claim_faults(claim: str, looks: _Looks) -> Iterator[Fault]:
+    """Yield why a claim is not there, or can never be bound: no such storage class, or no default one."""
+    path, found = f"persistentvolumeclaim {claim}", looks.at("persistentvolumeclaim", claim)
+    if found is None:
+        yield Fault(path=path, value=None, rule="is missing (deploy/ makes it).")
+    elif found and (found.get("status") or {}).get("phase") != "Bound":
+        name = (found.get("spec") or {}).get("storageClassName")
+        if name and looks.at("storageclass", name, namespaced=False) is None:
+            yield Fault(path=path, value=None, rule=f"names the storage class {name!r}, and there is none.")
+        elif name is None and not _has_default_class(looks):
+            rule = "is not bound and names no storage class, and the cluster has no default one."
+            yield Fault(path=path, value=None, rule=rule, hint="Name one in the overlay (storageClassName).")
+
+
+def _has_default_class(looks: _Looks) -> bool:
+    """Return whether a storage class is the default one; true where that may not be seen."""
+    found = looks.at("storageclass", namespaced=False)
+    if found == {}:
+        return True
+    classes = [(each.get("metadata") or {}).get("annotations") or {} for each in (found or {}).get("items", [])]
+    return any(annotations.get(DEFAULT_CLASS) == "true" for annotations in classes)
+
+
+def _node_notes(request: ClusterRequest, looks: _Looks) -> Iterator[str]:
+    """Yield what to know where no node that is there holds a worker: an autoscaler may still add one."""
+    before = len(looks.closed)
+    nodes = looks.at("nodes", namespaced=False)
+    if nodes == {}:
+        yield from looks.closed[before:]
+        return
+    wanted = node_labels(request.node_selector, request.arch).items()
+    worker = next(each for each in manifest(request) if each["kind"] == "RayJob")["spec"]["rayClusterSpec"]
+    asked = worker["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    for node in (nodes or {}).get("items", []):
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        enough = all(number(allocatable.get(name, "0")) >= number(amount) for name, amount in asked.items())
+        if enough and wanted <= ((node.get("metadata") or {}).get("labels") or {}).items():
+            return
+    room = ", ".join(f"{amount} {name}" for name, amount in asked.items())
+    room += "".join(f", {key}={value}" for key, value in wanted)
+    yield f"no node that is here now holds a worker ({room}): the study waits until one joins"
+
+
 def _job_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
-    job = looks.at("rayjobs.ray.io", request.name)
+    job = looks.at(JOBS, request.name)
     if job:
         state = (job.get("status") or {}).get("jobDeploymentStatus") or "not started"
         rule = f"is there already ({state}), and `kubectl apply` would start nothing."
@@ -170,6 +209,10 @@ def _job_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
 
 def _over_quota(request: ClusterRequest, quotas: Sequence[Found]) -> Iterator[Fault]:
     wanted = needs(request)
+    wanted |= {f"count/{name}": Fraction(1) for name in OBJECTS} | {
+        "configmaps": Fraction(1),
+        "count/pods": wanted["pods"],
+    }
     for quota in quotas:
         status = quota.get("status") or {}
         hard, used = status.get("hard") or quota.get("spec", {}).get("hard") or {}, status.get("used") or {}
@@ -190,14 +233,16 @@ def _shown(resource: str, amount: Fraction) -> str:
 
 
 def needs(request: ClusterRequest) -> dict[str, Fraction]:
-    """Return what the study's pods request in all: cpu, memory (bytes), nvidia.com/gpu, pods."""
+    """Return what the study's pods request at the start: cpu, memory (bytes), nvidia.com/gpu, pods."""
     job = next(each for each in manifest(request) if each["kind"] == "RayJob")["spec"]
     cluster = job["rayClusterSpec"]
     templates = [(1, job["submitterPodTemplate"]), (1, cluster["headGroupSpec"]["template"])]
     templates += [(group["replicas"], group["template"]) for group in cluster["workerGroupSpecs"]]
     total: dict[str, Fraction] = {"pods": Fraction(sum(count for count, _ in templates))}
-    for count, template in templates:
-        for container in template["spec"]["containers"]:
-            for resource, quantity in container["resources"]["requests"].items():
-                total[resource] = total.get(resource, Fraction(0)) + count * number(quantity)
+    held = [(count, each["resources"]) for count, template in templates for each in template["spec"]["containers"]]
+    if "autoscalerOptions" in cluster:  # of the container that KubeRay adds to the head's pod
+        held.append((1, cluster["autoscalerOptions"]["resources"]))
+    for count, resources in held:
+        for resource, quantity in resources["requests"].items():
+            total[resource] = total.get(resource, Fraction(0)) + count * number(quantity)
     return total

@@ -14,7 +14,6 @@ from ablate.kubernetes.request import ClusterRequest
 from ablate.kubernetes.rules import faults
 
 KEPT_SECONDS = 60  # the cluster keeps its GPUs so long after the end: time for the last logs to be fetched
-WAIT_SECONDS = 3600  # for nodes and images; a cluster that does not come up gives back what it holds
 NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"))
 
 
@@ -39,8 +38,10 @@ def entrypoint(request: ClusterRequest) -> str:
         words += ["--gpus-per-trial", f"{request.gpus_per_trial:g}"]
     else:
         words += ["--device", "cpu"]
+    if request.worker_range is not None:
+        words += ["--autoscale", str(request.workers)]
     words += ["--runs-dir", pods.RUNS, "--grace", str(pods.PAUSE_SECONDS - 2)]
-    words += ["--metrics-port", str(pods.METRICS_PORT), *request.arguments]
+    words += ["--metrics-port", str(pods.METRICS_PORT), "--metrics-host", pods.METRICS_HOST, *request.arguments]
     return shlex.join(words)
 
 
@@ -66,6 +67,8 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
     metadata = _metadata(request, request.name, "study")
     if request.queue:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = request.queue
+    if request.priority_class:
+        metadata["labels"]["kueue.x-k8s.io/priority-class"] = request.priority_class
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -73,16 +76,19 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
         "spec": {
             "entrypoint": entrypoint(request),
             "submissionMode": "K8sJobMode",
-            "backoffLimit": request.retries,  # each retry is a new cluster, on which the study goes on
+            # Each retry is a new cluster, on which the study continues. KubeRay also retries a cluster that is not
+            # up in time: without a trial, nodes are held for (backoffLimit + 1) * preRunningDeadlineSeconds at most.
+            "backoffLimit": request.retries,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "preRunningDeadlineSeconds": WAIT_SECONDS,
+            "preRunningDeadlineSeconds": 60 * request.start_minutes,
             **({"suspend": True} if request.queue else {}),
             "submitterConfig": {"backoffLimit": 2},
             "submitterPodTemplate": pods.submitter(request),
             "rayClusterSpec": {
                 "rayVersion": version("ray"),
                 "authOptions": {"mode": "token"},
+                **_autoscaling(request),
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **pods.START},
                     "template": pods.head(request),
@@ -90,8 +96,8 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
                 "workerGroupSpecs": [
                     {
                         "groupName": "workers",
-                        "replicas": request.workers,
-                        "minReplicas": request.workers,
+                        "replicas": request.least_workers,
+                        "minReplicas": request.least_workers,
                         "maxReplicas": request.workers,
                         "rayStartParams": dict(pods.START),
                         "template": pods.worker(request),
@@ -100,6 +106,12 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
             },
         },
     }
+
+
+def _autoscaling(request: ClusterRequest) -> dict[str, Any]:
+    if request.worker_range is None:
+        return {}
+    return {"enableInTreeAutoscaling": True, "autoscalerOptions": pods.autoscaler()}
 
 
 def _metadata(request: ClusterRequest, name: str, component: str) -> dict[str, Any]:

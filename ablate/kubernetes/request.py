@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -9,24 +10,25 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablate.errors import Fault, RequestError
-from ablate.kubernetes.arguments import argument_faults, cpus_of_trial, holds_password
+from ablate.kubernetes.arguments import argument_faults, cpus_of_trial
+from ablate.kubernetes.autoscaling import MOST_NODES, range_faults, worker_range
 from ablate.kubernetes.quantities import number
+from ablate.kubernetes.scheduling import DNS_NAME, label_faults, scheduling_faults
+from ablate.redaction import has_password
 
 NAME_LENGTH = 47  # KubeRay adds to a RayJob's name for its cluster and pods, and a label's value ends at 63
 LABEL_LENGTH = 63
 OBJECT_LENGTH = 253
-STUDY_BYTES = 1_000_000  # a ConfigMap holds 1 MiB
+APPLIED_BYTES = 250_000  # `kubectl apply` keeps an object in one of its annotations, which hold 262,144 bytes in all
 LEAST_MEMORY = 4 * 2**30  # torch, Ray and the 2 GiB of shared memory that count into it
-MOST_NODES, MOST_RETRIES = 10_000, 1_000
+MOST_RETRIES, MOST_START_MINUTES = 1_000, 1_440
+DOCTOR_MINUTES = 10  # the doctor of one head's pod looks again for so long
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # RFC 1123
 HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
 PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 IMAGE = re.compile(
     rf"({HOST}/)?{PART}(/{PART})*(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?P<digest>@sha256:[a-f0-9]{{64}})?"
 )
-LABEL_PART = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-NODE_LABEL = re.compile(rf"({DNS_NAME.pattern}/)?{LABEL_PART}={LABEL_PART}")
 CPUS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,3})?|[1-9][0-9]{0,7}m")
 MEMORY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?([MGT]i?)")
 
@@ -40,7 +42,9 @@ class ClusterRequest:
     `secret` names a Secret of the namespace: `storage-url` (the ledger), and, where they are needed, the credentials of
     the bucket and of MLflow; nothing of it is ever written into a manifest. `settings` names the ConfigMap that says
     where the store and MLflow are. `runs_claim` names a volume that all nodes can write, for clusters without a bucket.
-    `memory` and `cpus` are of one worker node. Raises RequestError with every fault at once.
+    With a `worker_range` MIN:MAX Ray's autoscaler decides how many workers there are.
+    `memory` and `cpus` are of one worker node. Each of the `retries` + 1 clusters has `start_minutes` to come up.
+    Raises RequestError with every fault at once.
     """
 
     name: str
@@ -50,6 +54,7 @@ class ClusterRequest:
     gpus_per_node: int = 1
     gpus_per_trial: float = 1.0
     nodes: int | None = None
+    worker_range: str | None = None
     cpus: str = "8"
     memory: str = "32Gi"
     command: Command = "search"
@@ -59,8 +64,13 @@ class ClusterRequest:
     data_claim: str | None = "ablate-data"
     runs_claim: str | None = None
     queue: str | None = None
+    priority_class: str | None = None
+    node_selector: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
+    arch: str | None = None
     spot: str | None = None
-    retries: int = 20
+    retries: int = 5
+    start_minutes: int = 15
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -71,10 +81,17 @@ class ClusterRequest:
 
     @property
     def workers(self) -> int:
-        """Worker nodes: as many as hold the GPUs, or as many as were asked for without any."""
+        """Worker nodes at most: as many as hold the GPUs, or as many as were asked for without any."""
+        if self.worker_range is not None:
+            return worker_range(self.worker_range)[1]
         if self.gpus:
             return math.ceil(self.gpus / self.gpus_per_node)
         return self.nodes or 1
+
+    @property
+    def least_workers(self) -> int:
+        """Worker nodes with which the study starts; fewer than `workers` with an autoscaler only."""
+        return self.workers if self.worker_range is None else worker_range(self.worker_range)[0]
 
     @property
     def gpus_on_node(self) -> int:
@@ -98,6 +115,7 @@ class ClusterRequest:
             ("--namespace", self.namespace, LABEL_LENGTH), ("--queue", self.queue, LABEL_LENGTH),
             ("--secret", self.secret, OBJECT_LENGTH), ("ConfigMap", self.settings, OBJECT_LENGTH),
             ("--data-claim", self.data_claim, OBJECT_LENGTH), ("--runs-claim", self.runs_claim, OBJECT_LENGTH),
+            ("--priority-class", self.priority_class, LABEL_LENGTH),
         ):  # fmt: skip
             if value is None:
                 continue
@@ -106,11 +124,15 @@ class ClusterRequest:
                 signs = "digits, '-' and '.'" if dotted else "digits and '-'"
                 rule = f"must be a name of Kubernetes': lower-case letters, {signs}, at most {length}."
                 yield Fault(path=path, value=value, rule=rule, hint=f"Did you mean {proposal(value)!r}?")
+        if self.priority_class is not None and self.queue is None:
+            rule = "is a class of Kueue's, which orders the studies of a queue: it needs --queue."
+            yield Fault(path="--priority-class", value=self.priority_class, rule=rule)
 
     def _number_faults(self) -> Iterator[Fault]:
         for path, count, least, most in (
             ("--gpus", self.gpus, 0, MOST_NODES), ("--gpus-per-node", self.gpus_per_node, 1, 64),
             ("--nodes", self.nodes or 1, 1, MOST_NODES), ("--retries", self.retries, 0, MOST_RETRIES),
+            ("--start-minutes", self.start_minutes, DOCTOR_MINUTES + 1, MOST_START_MINUTES),
         ):  # fmt: skip
             if not least <= count <= most:
                 yield Fault(path=path, value=count, rule=f"must be between {least} and {most:,}.")
@@ -120,6 +142,10 @@ class ClusterRequest:
         if self.gpus and self.nodes is not None:
             rule = "is for studies without GPUs; --gpus says how many nodes."
             yield Fault(path="--nodes", value=self.nodes, rule=rule)
+        if self.worker_range is not None:
+            yield from range_faults(
+                self.worker_range, gpus=self.gpus, gpus_on_node=self.gpus_on_node, nodes=self.nodes, queue=self.queue
+            )
         share = self.gpus_per_trial
         if not (0.01 <= share <= 1 or (share > 1 and share == math.floor(share))) or math.isinf(share):
             rule = "must be a share from 0.01 to 1, or a whole number."
@@ -139,12 +165,13 @@ class ClusterRequest:
         elif number(self.memory) < LEAST_MEMORY:
             rule = "must be at least 4Gi: torch and Ray need that, before a trial has any."
             yield Fault(path="--memory", value=self.memory, rule=rule)
-        if self.spot is not None and not NODE_LABEL.fullmatch(self.spot):
-            rule = "must be a node label KEY=VALUE, such as cloud.google.com/gke-spot=true."
-            yield Fault(path="--spot", value=self.spot, rule=rule)
-        if len(self.study_text.encode(errors="replace")) > STUDY_BYTES:
-            yield Fault(path="FILE", value=None, rule=f"a study file on Kubernetes has at most {STUDY_BYTES:,} bytes.")
-        if holds_password(self.study_text):
+        if self.spot is not None:
+            yield from label_faults("--spot", self.spot)
+        yield from scheduling_faults(self.node_selector, self.tolerations, self.arch)
+        if (size := applied_bytes(self.study_text)) > APPLIED_BYTES:
+            rule = f"takes {size:,} bytes as JSON, and `kubectl apply` takes at most {APPLIED_BYTES:,} bytes of it."
+            yield Fault(path="FILE", value=None, rule=rule)
+        if has_password(self.study_text):
             yield Fault(path="FILE", value=None, rule="holds a password, which would stand in a ConfigMap.")
 
     def _trial_faults(self) -> Iterator[Fault]:
@@ -162,6 +189,12 @@ class ClusterRequest:
         elif not image["digest"] and image["tag"] in (None, "latest"):
             rule = "must name a version or a digest: a retry must find the software that wrote the ledger."
             yield Fault(path="--image", value=self.image, rule=rule)
+
+
+def applied_bytes(found: Any) -> int:
+    """Return the bytes of `found` as the JSON in which `kubectl apply` keeps it: Go's, which escapes <, > and &."""
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode(errors="replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
 
 
 def proposal(name: str) -> str:

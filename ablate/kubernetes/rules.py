@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 
 from ablate.errors import Fault
-from ablate.kubernetes.arguments import holds_password
 from ablate.kubernetes.podsecurity import pod_faults
-from ablate.kubernetes.request import DNS_LABEL, NAME_LENGTH
+from ablate.kubernetes.request import DNS_LABEL, NAME_LENGTH, applied_bytes
+from ablate.redaction import has_password
 
 GRACE_LIMIT_SECONDS = 30
+ANNOTATION_BYTES = 262_144  # of all annotations of an object; `kubectl apply` keeps the object in one
 KEPT_LIMIT_SECONDS = 600
 TOKEN_SINCE = (2, 52, 0)  # the first Ray with token authentication
 MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
@@ -33,6 +34,9 @@ def faults(objects: Sequence[Plain]) -> list[Fault]:
     found = []
     for each in objects:
         place = f"{each.get('kind')}/{(each.get('metadata') or {}).get('name')}"
+        if (size := applied_bytes(each)) >= ANNOTATION_BYTES:
+            rule = f"`kubectl apply` takes an object of less than {ANNOTATION_BYTES:,} bytes."
+            found.append(Fault(path=place, value=size, rule=rule))
         found += list(_of_object(place, each))
     return found
 
@@ -57,7 +61,7 @@ def _of_object(place: str, found: Plain) -> Iterator[Fault]:
         if size > 2**20:
             yield Fault(path=f"{place}.data", value=size, rule="a ConfigMap holds at most 1 MiB.")
         for key, value in data.items():
-            if holds_password(str(value)):
+            if has_password(str(value)):
                 yield Fault(path=f"{place}.data.{key}", value=None, rule="holds a password: its place is a Secret.")
     elif kind == "Secret" and (found.get("data") or found.get("stringData")):
         yield Fault(path=f"{place}.data", value=None, rule="no secret may stand in a manifest: name one that exists.")
@@ -75,7 +79,7 @@ def _of_job(place: str, spec: Plain, *, queue: str | None) -> Iterator[Fault]:
         yield Fault(path=f"{place}.submissionMode", value=mode, rule=f"must be one of {', '.join(MODES)}.")
     if mode != "InteractiveMode" and not spec.get("entrypoint"):
         yield Fault(path=f"{place}.entrypoint", value=None, rule="must be the command to run.")
-    if holds_password(str(spec.get("entrypoint", ""))):
+    if has_password(str(spec.get("entrypoint", ""))):
         yield Fault(path=f"{place}.entrypoint", value=None, rule="must hold no password: a Secret does.")
     if spec.get("managedBy", MANAGERS[0]) not in MANAGERS:
         yield Fault(path=f"{place}.managedBy", value=spec["managedBy"], rule=f"must be one of {', '.join(MANAGERS)}.")

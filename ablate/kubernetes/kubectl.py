@@ -1,0 +1,65 @@
+"""`kubectl` as a source of answers: what is there, what may be created, and which cluster is asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from ablate.errors import RequestError
+
+KUBECTL_SECONDS = 20
+
+Found = dict[str, Any]
+
+
+class NotAllowedError(RequestError):
+    """Whoever asks may not see this; whether it is there stays open."""
+
+
+def kubectl_get(arguments: Sequence[str]) -> Found | None:
+    """Return what `kubectl get ARGUMENTS` finds, None where there is no such thing.
+
+    Raises NotAllowedError where the cluster forbids the question, RequestError where it does not answer.
+    """
+    done = _kubectl("get", *arguments, "-o", "json", "--ignore-not-found", f"--request-timeout={KUBECTL_SECONDS - 5}s")
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["failed"])[-1]
+        if "(Forbidden)" in said:
+            raise NotAllowedError(said)
+        if "doesn't have a resource type" in said:
+            return None
+        raise RequestError(f"kubectl get {' '.join(arguments)}: {said}")
+    try:
+        answer: Found | None = json.loads(done.stdout) if done.stdout.strip() else None
+    except ValueError:
+        raise RequestError(f"kubectl get {' '.join(arguments)}: the answer is no JSON") from None
+    return answer
+
+
+def kubectl_may_create(resource: str, namespace: str) -> bool:
+    """Return whether the cluster lets this user create `resource`; raise RequestError where it does not answer."""
+    done = _kubectl("auth", "can-i", "create", resource, "--namespace", namespace)
+    answer = (done.stdout.split() or [""])[0]
+    if answer not in ("yes", "no"):
+        said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise RequestError(f"kubectl auth can-i create {resource}: {said}")
+    return answer == "yes"
+
+
+def kubectl_context() -> str | None:
+    """Return the name of kubectl's present context, None where none is set."""
+    return _kubectl("config", "current-context").stdout.strip() or None
+
+
+def _kubectl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["kubectl", *arguments],
+            capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise RequestError("kubectl is not installed: https://kubernetes.io/docs/tasks/tools") from None
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"kubectl got no answer within {KUBECTL_SECONDS} s: is the cluster up?") from None
