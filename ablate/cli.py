@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -12,7 +11,6 @@ from types import FrameType
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 
 from ablate import __version__
@@ -20,14 +18,13 @@ from ablate import cli_options as options
 from ablate.cli_cluster import cluster_app
 from ablate.cli_data import data_app
 from ablate.cli_look import look_app
-from ablate.cli_options import RUNS
-from ablate.errors import RESUMABLE, AblateError, RequestError
-from ablate.settings import Settings
+from ablate.console import is_reader_gone, require_printed, tolerant_streams
+from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
+from ablate.settings import METRICS_HOST, RUNS, Settings
+from ablate.terminal import PlainFormatter, Terminal
 
 app = typer.Typer(
     name="ablate",
-    no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Find out which parts of a network can go, what that costs, and which cheap network to use.",
@@ -35,8 +32,13 @@ app = typer.Typer(
 app.add_typer(look_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
-console = Console()
-errors = Console(stderr=True)
+START = """Start here:
+  ablate plan search_spaces/digits.yaml     check a study, count its trials, estimate the time
+  ablate search search_spaces/digits.yaml   run it; the same command continues it
+  ablate status digits                      show its state, budget and front
+"""
+console = Terminal()
+errors = Terminal(stderr=True)
 
 
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
@@ -51,13 +53,14 @@ def plan(
     """Check a study file, count its trials, size every architecture and estimate the time; trains nothing."""
     from ablate.plan import make_plan
     from ablate.plan_table import plan_lines
+    from ablate.results import csv_text
     from ablate.study_file import load_study
 
     study = load_study(file, scale=scale, only=only)
     with errors.status("Sizing every architecture and timing a few steps"):
         made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv")
     if output == "csv":
-        print(made.table().write_csv(), end="")
+        print(csv_text(made.table()), end="")
     elif output == "json":
         print(made.to_json())
     else:
@@ -75,6 +78,7 @@ def search(
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
     address: options.Address = None,
+    autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
     device: options.Device = "auto",
     tracker: options.TrackerName = "mlflow",
@@ -83,7 +87,9 @@ def search(
     extend: options.Extend = False,
     grace: options.Grace = 25.0,
     metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
 ) -> None:
     """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
     _drive(
@@ -91,8 +97,8 @@ def search(
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace,
-            metrics_port=metrics_port, extend=extend, takeover=takeover,
+            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
         ),
         deterministic=deterministic,
     )  # fmt: skip
@@ -111,6 +117,7 @@ def compare(
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
     address: options.Address = None,
+    autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
     device: options.Device = "auto",
     tracker: options.TrackerName = "mlflow",
@@ -118,11 +125,15 @@ def compare(
     extend: options.Extend = False,
     grace: options.Grace = 25.0,
     metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
 ) -> None:
     """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
     from ablate.study_file import load_study
 
+    if not file.is_file():
+        _refuse_name(str(file), Settings(runs_dir=runs_dir, storage=storage))
     if load_study(file, scale=scale, only=only).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
     _drive(
@@ -130,8 +141,8 @@ def compare(
         Settings(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, device=device, grace_seconds=grace,
-            metrics_port=metrics_port, extend=extend, takeover=takeover,
+            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
         ),
         scale=scale,
         only=only,
@@ -149,43 +160,51 @@ def resume(
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
     address: options.Address = None,
+    autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
     device: options.Device = "auto",
     tracker: options.TrackerName = "mlflow",
     tracking_uri: options.TrackingUri = None,
     grace: options.Grace = 25.0,
     metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
 ) -> None:
     """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
-    from ablate.results import write_study_file
-    from ablate.review import opened
+    from ablate.review import stored
 
     settings = Settings(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-        address=address, device=device, grace_seconds=grace, metrics_port=metrics_port,
-        takeover=takeover,
+        address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
+        metrics_host=metrics_host, takeover=takeover, relocate=relocate,
     )  # fmt: skip
-    with opened(study, settings) as (_, record):
-        copy = write_study_file(record.file_text, settings.make_home(study))
-    _drive(copy, settings)
+    found = stored(study, settings)
+    _drive(settings.home(study) / "study.yaml", settings, text=found.record.file_text)
 
 
 @app.callback(invoke_without_command=True)
 def _top(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
 ) -> None:
     if version:
         print(f"ablate {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(START, flush=True)
+        context.get_help()  # prints the commands itself, by rich
+        raise typer.Exit
     level = logging.INFO if verbose else logging.WARNING
     if errors.is_terminal:
         handler = RichHandler(console=errors, show_path=False)
         logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
     else:  # a log in a file has one line for each message, however long
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)-8s %(message)s", datefmt="[%X]")
+        lines = logging.StreamHandler()
+        lines.setFormatter(PlainFormatter("%(asctime)s %(levelname)-8s %(message)s", datefmt="[%X]"))
+        logging.basicConfig(level=level, handlers=[lines])
 
 
 def _drive(
@@ -195,21 +214,46 @@ def _drive(
     scale: float | None = None,
     only: list[str] | None = None,
     deterministic: bool = False,
+    text: str | None = None,
 ) -> None:
+    if settings.address is not None:
+        options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
+    if text is None and not file.is_file():
+        _refuse_name(str(file), settings)
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
         from ablate.drive import search as run
 
-        outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic)
+        outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic, text=text)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
-        errors.print("ablate: interrupted; nothing is lost. The same command goes on where it stands.", markup=False)
+        from ablate.places import command_to_continue
+
+        told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
+        errors.print(told, markup=False, highlight=False, soft_wrap=True)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
     if settings.tracker == "mlflow" and not settings.tracking_uri:
-        place = "" if settings.runs_dir == RUNS else f" --runs-dir {shlex.quote(str(settings.runs_dir))}"
-        console.print(f"MLflow: ablate ui{place}", soft_wrap=True, highlight=False)
+        page = shlex.join(["ablate", "ui", *settings.runs_option()])
+        console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
+    require_printed()
+
+
+def _refuse_name(name: str, settings: Settings) -> None:
+    """Raise RequestError, with the command to type, where what should be a study file is the name of a study."""
+    from ablate.review import known_names
+
+    try:
+        known = known_names(settings)
+    except LedgerError:
+        return  # there is no ledger to look into; the missing file is what is said
+    if name in known:
+        from ablate.places import command_to_continue
+
+        storage = [] if settings.storage is None else ["--storage", settings.storage]
+        command = command_to_continue(["resume", name, *settings.runs_option(), *storage])
+        raise RequestError(f"{name}: there is no such file. To continue the study of that name: {command}")
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
@@ -219,13 +263,22 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line; an AblateError ends in plain words and its exit code."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # parts of your own (`mypkg.net:build`) lie where you work; last, to hide nothing
+    with tolerant_streams():
+        try:
+            _run()
+        except AblateError as error:
+            errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(error.exit_code)
+
+
+def _run() -> None:
+    """Run the command; where its output is lost, raise OutputLostError, or exit with 1 if only its reader has left."""
     try:
         app()
-    except AblateError as error:
-        errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as end:
+        if end.code:
+            raise
+    if is_reader_gone():
         sys.exit(1)
+    require_printed()
+    sys.exit(0)

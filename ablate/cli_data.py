@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ablate.cli_options import DataDir
+from ablate.terminal import Terminal
 
 data_app = typer.Typer(no_args_is_help=True, help="List the data sets that are here, and fetch those that are not.")
-console = Console()
+console = Terminal()
 
 
 @data_app.command("list", epilog="Example: ablate data list")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
-import subprocess
 import sys
-import time
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ablate import cli_options as options
-from ablate.cli_options import RUNS
-from ablate.settings import Settings
+from ablate.settings import RUNS, Settings
+from ablate.terminal import Terminal
 
 look_app = typer.Typer()
-console = Console()
-errors = Console(stderr=True)
+console = Terminal()
+errors = Terminal(stderr=True)
 
 
 @look_app.command(epilog="Example: ablate status digits --json")
@@ -31,20 +30,22 @@ def status(
     storage: options.Storage = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say how a study stands: trials by state, failures, its front, and who drives it."""
-    from ablate.review import front_of
-    from ablate.review import status as status_of
+    """Say whether a study is finished, runs or was interrupted, what its budget still allows, and its front."""
+    from ablate.review import results_of, stored
+    from ablate.status import results_as_values, state_lines, status_of
 
     settings = Settings(runs_dir=runs_dir, storage=storage)
-    found = status_of(study, settings)
+    read = stored(study, settings)
+    found = status_of(read, settings)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found | results_as_values(read), indent=1))
         return
     console.print(_states_table([found]))
-    console.print(_driver(found["driver"]), highlight=False)
+    for line in state_lines(found, read.study):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     for failure in found["failed"]:
         console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", markup=False, highlight=False)
-    console.print(front_of(study, settings))
+    console.print(results_of(read.study, read.snapshot))
 
 
 @look_app.command("list", epilog="Example: ablate list")
@@ -52,7 +53,7 @@ def list_studies(
     runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
 ) -> None:
     """List all studies with their trials by state."""
-    from ablate.review import overview
+    from ablate.status import overview
 
     found = overview(Settings(runs_dir=runs_dir, storage=storage))
     if as_json:
@@ -60,7 +61,7 @@ def list_studies(
     elif found:
         console.print(_states_table(found))
     else:
-        console.print(f"No study in {runs_dir} yet. Start one with: ablate search search_spaces/digits.yaml")
+        console.print(f"No study in {runs_dir} yet. Start one with: ablate search FILE")
 
 
 @look_app.command(epilog="Example: ablate trial digits 7")
@@ -161,13 +162,21 @@ def ui(
     runs_dir: options.RunsDir = RUNS,
     tracking_uri: options.TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
+    browser: Annotated[bool, typer.Option(help="Open the page where there is a display.")] = True,
 ) -> None:
-    """Open MLflow's page on all studies."""
-    from ablate.tracking import default_uri, ui_command
+    """Serve MLflow's page on all studies, and print the address of each study's runs."""
+    from ablate.tracking import StudyPage, default_uri, serve, ui_command
 
     command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
     console.print(f"MLflow: {command.url} (Ctrl-C ends it)", highlight=False)
-    sys.exit(subprocess.call(command.arguments, env=dict(command.environment)))
+
+    def show(pages: list[StudyPage]) -> None:
+        for page in pages:
+            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False, markup=False)
+        if browser and console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ):
+            webbrowser.open(pages[0].url if len(pages) == 1 else command.url)
+
+    sys.exit(serve(command, ready=show))
 
 
 @look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")
@@ -178,22 +187,16 @@ def schema() -> None:
     print(json_schema(), end="")
 
 
-def _driver(driver: dict[str, Any] | None) -> str:
-    if driver is None:
-        return "No driver is running."
-    until = time.strftime("%H:%M:%S", time.gmtime(driver["until"]))
-    return f"Driven by {driver['holder']}: its lease lasts until {until} UTC, and longer while it lives."
-
-
 def _states_table(found: list[Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     columns = ("COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL")
     longest = max((len(study["study"]) for study in found), default=0)
     table.add_column("study", no_wrap=True, min_width=longest)
-    table.add_column("data set")
+    for heading in ("state", "data set"):
+        table.add_column(heading)
     for name in columns:
         table.add_column(name.lower(), justify="right")
     for study in found:
         for dataset, states in study["trials"].items():
-            table.add_row(study["study"], dataset, *(str(states[name]) for name in columns))
+            table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in columns))
     return table

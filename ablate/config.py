@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 Similarity = Literal["separate", "collapsed", "shared", "mirrored", "cholesky"]
 Value = Literal["separate", "collapsed", "stacked", "none", "key"]
 Projection = Literal["query", "key", "value", "output"]
+Protocol = Literal["held_out", "paper"]
 Positive = Annotated[int, Field(ge=1)]
 
 SINGLE_HEAD_SIMILARITIES = ("collapsed", "mirrored", "cholesky")
@@ -225,7 +226,7 @@ class InputShape(_Frozen):
     outputs: Positive
     """Scores per sample, or per token where `output` is `token`: M."""
     train_samples: Positive
-    """Nominal number of training samples K (paper A, Eq. 12)."""
+    """Samples of the training part, before validation is held out of it."""
     inputs: Literal["vectors", "ids"] = "vectors"
     """`vectors`: x is [B, T, F]; `ids`: x is [B, T] whole numbers below F, each standing for a one-hot vector."""
     output: Literal["sample", "token", "set"] = "sample"
@@ -238,6 +239,28 @@ class InputShape(_Frozen):
     """Size of the source vocabulary."""
     pad: Annotated[int, Field(ge=0)] | None = None
     """Id that fills up short texts, the same in source and target; nothing attends to it in the source."""
+    ships_validation: bool = False
+    """Whether the data set includes a validation part. If it does, nothing is held out of the training part."""
+    window: Annotated[int, Field(ge=0)] = 0
+    """Length in tokens of the windows on one text that are the training samples; 0: the samples are no windows.
+
+    Window i begins at token i."""
+
+    def trained_samples(self, task: TaskConfig, protocol: Protocol) -> int:
+        """Return how many samples a trial of this protocol trains on: K (paper A, Eq. 12).
+
+        `ablate.training.parts.split` takes these samples; the two are tested against each other.
+        """
+        samples = self.train_samples
+        if protocol == "held_out" and not self.ships_validation:
+            samples = self._left_to_train(samples, task.validation)
+        kept = max(1, round(task.share * samples))
+        return min(kept, task.train_limit or kept)
+
+    def _left_to_train(self, samples: int, share: float) -> int:
+        held_out = max(round(share * samples), 1)
+        # of windows on a text, those that reach into the part that is held out are left out as well
+        return max(samples - held_out - self.window, 1)
 
 
 class Size(_Frozen):
@@ -250,7 +273,7 @@ class Size(_Frozen):
     flops: int
     """Floating-point operations of one forward pass of one sample (a multiply-add counts two)."""
 
-    def overdetermination(self, shape: InputShape) -> float:
-        """Return Q = K * M / P (paper A, Eq. 12), with M scores per sample over all its tokens."""
+    def overdetermination(self, shape: InputShape, samples: int) -> float:
+        """Return Q = K * M / P (paper A, Eq. 12): `samples` K are trained on, M scores per sample over all tokens."""
         per_sample = shape.outputs * (shape.tokens if shape.output == "token" else 1)
-        return shape.train_samples * per_sample / self.params
+        return samples * per_sample / self.params

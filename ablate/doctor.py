@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, repeat
 from pathlib import Path
-from uuid import uuid4
 
 from ablate import __version__
 from ablate.drive import check_data
 from ablate.errors import AblateError, RequestError
-from ablate.folder import Place, below, one_line, open_folder, shown
+from ablate.folder import Place, below, require_writable
 from ablate.ledger import Ledger
+from ablate.redaction import redact_url
 from ablate.settings import Settings
 from ablate.study_file import load_study
 from ablate.tracking import reachable
 
-PROBE_BYTES = 2**16  # a full disk often still takes an empty file
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
+PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between looks; the last one repeats
+WITHOUT_TRACKING = "The study runs without it and catches up later."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at: what, whether it will do, and what was seen."""
+    """One thing that was looked at: what, whether it will do, what was seen, and whether a study needs it to start."""
 
     what: str
     good: bool
     seen: str
+    needed: bool = True
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether no study can start because of it."""
+        return self.needed and not self.good
 
 
 def examine(settings: Settings, file: Path | None) -> Iterator[Finding]:
@@ -40,11 +49,40 @@ def examine(settings: Settings, file: Path | None) -> Iterator[Finding]:
     yield _looked("ledger", lambda: _ledger(settings))
     if settings.store is not None:
         yield _looked("store", lambda: _store(str(settings.store)))
-    if settings.tracking_uri is not None:
-        yield _looked("tracking", lambda: reachable(str(settings.tracking_uri)))
+    if settings.tracking_uri is not None and settings.tracker == "mlflow":
+        yield _tracking(str(settings.tracking_uri))
     if file is not None:
         yield _looked("study", lambda: _study(file, settings))
     yield _looked("devices", _devices)
+
+
+def look_until_sound(
+    look: Callable[[], Iterable[Finding]],
+    tell: Callable[[Sequence[Finding], float], object],
+    *,
+    seconds: float,
+    pauses: Sequence[float] = PAUSES,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> list[Finding]:
+    """Return what `look` finds as soon as nothing is at fault, or after `seconds`.
+
+    Before each pause `tell` receives what was found and the length of the pause in seconds.
+    """
+    end = clock() + seconds
+    for pause in chain(pauses, repeat(pauses[-1])):
+        found, left = list(look()), end - clock()
+        if left <= 0 or not any(each.is_fault for each in found):
+            break
+        tell(found, min(pause, left))
+        sleep(min(pause, left))
+    return found
+
+
+def _tracking(uri: str) -> Finding:
+    """Look at the tracking server, which no study waits for."""
+    found = replace(_looked("tracking", lambda: reachable(uri)), needed=False)
+    return found if found.good else replace(found, seen=f"{found.seen.rstrip('.')}. {WITHOUT_TRACKING}")
 
 
 def _looked(what: str, look: Callable[[], str]) -> Finding:
@@ -73,17 +111,8 @@ def _store(url: str) -> str:
 
 
 def _written(place: Place, called: Place) -> str:
-    name, written = f"doctor-{uuid4().hex}", bytes(PROBE_BYTES)
-    folder = open_folder(place)
-    try:
-        folder.write(name, written)
-        found = folder.read(name)
-        folder.remove(name)
-    except OSError as error:
-        raise RequestError(f"{shown(called)}: cannot be written and read: {one_line(error)}") from error
-    if found != written:
-        raise RequestError(f"{shown(called)}: what was written does not come back")
-    return f"{shown(called)}: written, read and removed a file"
+    require_writable(place, called=called)
+    return f"{redact_url(called)}: written, read and removed a file"
 
 
 def _study(file: Path, settings: Settings) -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ablate import resumption
+from ablate import places, resumption
+from ablate.cautions import cautions
 from ablate.config import InputShape
 from ablate.errors import (
     CheckpointDownError,
@@ -26,22 +27,23 @@ from ablate.errors import (
     did_you_mean,
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
-from ablate.folder import Place, copy_into, require_writable, shown
+from ablate.folder import Place, copy_into, one_line, require_writable
 from ablate.ledger import Hold, Ledger
-from ablate.metrics import served
+from ablate.metrics import require_free, served
 from ablate.models import measure
 from ablate.pace import made_up_scores
-from ablate.plan import trials_per_dataset
-from ablate.progress import Progress
+from ablate.progress import ProgressDisplay
+from ablate.redaction import redact_url
 from ablate.results import write_study_file
 from ablate.review import results_of, write_results
-from ablate.search import Search
+from ablate.search import Search, require_searchable
+from ablate.search.planned import planned_trials
 from ablate.settings import Settings
 from ablate.study import Study
 from ablate.study_file import parse_study, study_text
 from ablate.tasks import Task, load_task
 from ablate.tasks.base import Classification, Decoded
-from ablate.tracking import Tracker, kept_up
+from ablate.tracking import TRACKERS, Tracker, kept_up
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
@@ -66,47 +68,88 @@ def search(
     scale: float | None = None,
     only: Sequence[str] | None = None,
     deterministic: bool = False,
+    text: str | None = None,
 ) -> Outcome:
     """Create the study in `file`, or go on where it stands, to its confirmed front and report.
 
-    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md).
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). Where `text` is
+    given it is the study, and `file` only its name in messages.
     Raises RequestError before anything is started,
     LedgerError where the ledger cannot be held, StudyFailedError when no trial completed, KeyboardInterrupt with the
     signal when it was interrupted (the same command goes on).
     """
-    text = study_text(file, scale=scale, only=only, deterministic=deterministic)
+    if text is None:
+        text = study_text(file, scale=scale, only=only, deterministic=deterministic)
     study = parse_study(text, str(file))
     shapes = check_data(study, settings.data_dir)
-    home = settings.make_home(study.name)
-    if settings.store:
-        require_writable(settings.checkpoint_root(study.name))
-    with Ledger.open(settings.storage_url(study.name)) as ledger:
+    require_searchable(study, measure=measure, shape_of=shapes.__getitem__)
+    TRACKERS.load(settings.tracker)
+    require_free(settings.metrics_port, host=settings.metrics_host)
+    check_resources(settings)
+    home = settings.home(study.name)
+    with places.opened_ledger(study.name, settings) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
+        settings = _placed(settings, study, ledger)
         executor = make_executor(settings, home, settings.checkpoint_root(study.name))
         with resumption.when_free(partial(_held, ledger, study, text, settings), partial(_say, console)) as hold:
+            for place in {home.absolute(), settings.checkpoint_root(study.name)}:
+                places.mark(place, ledger)
             write_study_file(text, home)
             found = resumption.find(ledger, study)
             if found is not None:
                 _say(console, resumption.start_text(found, now=time.time()))
-            tracker = build_tracker(
-                settings.tracker, uri=settings.tracking_uri, study=study, ledger=ledger, hold=hold, home=home
-            )
+            for line in cautions(study, shapes):
+                _say(console, f"Note: {line}")
             engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
-            try:
-                watched = served(engine, settings.metrics_port)
-                with kept_up(tracker.sync), watched, _progress(study, ledger, engine, console) as progress:
-                    executor.run(engine, on_event=progress.update)
-                hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
-                report = write_results(ledger, study, home)
-                hold.renew()
-                _publish(tracker, ledger, engine, home, settings)
-            finally:
-                tracker.close()
+            report, unshown = _run(engine, executor, ledger, hold, settings, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
-        console.print(results_of(ledger, study))
+        console.print(results_of(study, ledger.snapshot(study.name)))
+        for line in unshown:
+            _say(console, line)
         _refuse_empty(ledger, study)
     return Outcome(study=study, home=home, report=report)
+
+
+def _run(
+    engine: Search, executor: Executor, ledger: Ledger, hold: Hold, settings: Settings, console: Console
+) -> tuple[Path, Sequence[str]]:
+    """Run a study to its end, then write its report and publish it.
+
+    Returns the path of the page, and a line for the user on what the tracker could not show.
+    """
+    study, home = engine.study, settings.home(engine.study.name)
+    tracker = build_tracker(
+        settings.tracker,
+        uri=settings.tracking_uri,
+        study=study,
+        ledger=ledger,
+        hold=hold,
+        home=home,
+        store=settings.checkpoint_root(study.name),
+    )
+    try:
+        watched = served(engine, settings.metrics_port, host=settings.metrics_host)
+        with kept_up(tracker.sync), watched, _progress(study, engine, console) as progress:
+            executor.run(engine, on_event=progress.update)
+        tracker.sync()  # the tables name each trial's run
+        hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
+        report = write_results(study, ledger.snapshot(study.name), home)
+        hold.renew()
+        _publish(tracker, ledger, engine, home, settings)
+    finally:
+        unshown = tracker.close()
+    return report, unshown
+
+
+def _placed(settings: Settings, study: Study, ledger: Ledger) -> Settings:
+    """Return `settings` with the places that the study was begun with; raise RequestError where these are others."""
+    settings = places.continued(settings, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
+    if settings.store:
+        root = settings.checkpoint_root(study.name)
+        require_writable(root)
+        places.refuse_other_ledger(root, study.name, ledger, settings)
+    return settings
 
 
 def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
@@ -136,29 +179,45 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
     known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
     known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
     compared = study.compare.metrics if study.compare is not None else ()
+    tested = [name.replace("val_", "test_", 1) for name in known if name.startswith("val_")]
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
-        if metric not in known:
+        if metric not in known and not (metric in compared and metric in tested):
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
 
 
-def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
-    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used.
+def check_resources(settings: Settings) -> None:
+    """Raise ResourceError where this machine, or the cluster at `address`, cannot hold one trial as `settings` ask.
 
-    Raises ResourceError for a cluster elsewhere without `gpus`: how many it may use is the user's to say.
+    Nothing is started for it, and nothing recorded. A cluster is joined, waited for and left again; without `gpus` it
+    is refused, because how many it may use is the user's to say. So is `autoscale` without a cluster.
     """
     if settings.executor == "local":
         _refuse_what_is_elsewhere(settings)
-        return LocalExecutor(
-            home=home,
-            store=store,
-            data_dir=settings.data_dir,
-            device=settings.device,
-            trainer=settings.trainer,
-            grace_seconds=settings.grace_seconds,
-        )
+        return
     if settings.address is not None and settings.gpus is None:
         rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
         raise ResourceError(f"--address {settings.address}: {rule}")
+    if settings.autoscale is not None and settings.address is None:
+        rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
+        raise ResourceError(f"--autoscale {settings.autoscale}: {rule}")
+    _ray_executor(settings, settings.runs_dir, settings.runs_dir).check()
+
+
+def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
+    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used."""
+    if settings.executor == "ray":
+        return _ray_executor(settings, home, store)
+    return LocalExecutor(
+        home=home,
+        store=store,
+        data_dir=settings.data_dir,
+        device=settings.device,
+        trainer=settings.trainer,
+        grace_seconds=settings.grace_seconds,
+    )
+
+
+def _ray_executor(settings: Settings, home: Path, store: Place) -> RayExecutor:
     here = torch.cuda.device_count() if settings.device != "cpu" else 0
     return RayExecutor(
         home=home,
@@ -169,6 +228,7 @@ def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
         gpus_per_trial=settings.gpus_per_trial,
         cpus_per_trial=settings.cpus_per_trial,
         address=settings.address,
+        autoscale=settings.autoscale,
         trainer=settings.trainer,
         grace_seconds=settings.grace_seconds,
     )
@@ -176,7 +236,11 @@ def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
 
 def _refuse_what_is_elsewhere(settings: Settings) -> None:
     """Raise ResourceError for what training in this process cannot use: another machine, or a GPU that is not here."""
-    elsewhere = {"--address": settings.address, "--gpus": settings.gpus or None}
+    elsewhere = {
+        "--address": settings.address,
+        "--gpus": settings.gpus or None,
+        "--autoscale": settings.autoscale,
+    }
     for option, value in elsewhere.items():
         if value is not None:
             raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
@@ -184,7 +248,8 @@ def _refuse_what_is_elsewhere(settings: Settings) -> None:
         raise ResourceError(f"--device {settings.device}: there is no GPU here. Leave --device out, or type cpu.")
 
 
-def _held(ledger: Ledger, study: Study, text: str, settings: Settings) -> Hold:
+def _held(ledger: Ledger, study: Study, text: str, settings: Settings, unrenewed: tuple[object, ...] | None) -> Hold:
+    store, tracking = places.noted(settings)
     return ledger.hold(
         study.name,
         file_text=text,
@@ -192,6 +257,9 @@ def _held(ledger: Ledger, study: Study, text: str, settings: Settings) -> Hold:
         seed=study.seed,
         holder=f"{socket.gethostname()} (process {os.getpid()})",
         takeover=settings.takeover,
+        unrenewed=unrenewed,
+        store=store,
+        tracking=tracking,
     )
 
 
@@ -200,13 +268,12 @@ def _say(console: Console, text: str) -> None:
 
 
 @contextmanager
-def _progress(study: Study, ledger: Ledger, engine: Search, console: Console) -> Iterator[Progress]:
-    progress = Progress(
+def _progress(study: Study, engine: Search, console: Console) -> Iterator[ProgressDisplay]:
+    progress = ProgressDisplay(
         study,
         console,
-        counts=lambda: {name: states for name, states in ledger.counts(study.name).items() if name in study.labels},
+        standings=partial(engine.standings, planned_trials(study)),
         front=engine.front,
-        planned=trials_per_dataset(study),
     )
     with progress:
         yield progress
@@ -229,7 +296,8 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
             copy_into(settings.checkpoint_root(study.name), written)
         except OSError as error:
             raise CheckpointDownError(
-                f"--store {shown(settings.store)}: the report cannot be written there: {error}"
+                f"--store {redact_url(settings.store)}: the report cannot be written there:"
+                f" {one_line(error, settings.store)}"
             ) from error
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
+from ablate.config import InputShape, ModelConfig, Protocol, Size, TaskConfig, TrainConfig
 from ablate.tasks import Data
 from ablate.training import train
-from ablate.trial import Protocol, TrialConfig, TrialKey
+from ablate.trial import TrialConfig, TrialKey
 
 STEPS, BATCH, EPOCHS = 3, 64, 4
 FLOPS_PER_EPOCH = 2e10  # forward operations that one measured epoch may cost: about a second of one core
@@ -97,9 +97,8 @@ def _made_up_split(shape: InputShape, count: int) -> tuple[Tensor, Tensor]:
     return torch.zeros(count, shape.tokens, shape.features, dtype=torch.uint8), targets
 
 
-def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShape, protocol: Protocol) -> float:
-    samples = shape.train_samples * (1 - task.validation if protocol == "held_out" else 1.0)
-    samples = min(samples * task.share, task.train_limit or samples)
+def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShape, protocol: Protocol) -> int:
+    samples = shape.trained_samples(task, protocol)
     steps = training.steps_per_epoch
     return samples if steps is None else min(samples, steps * training.batch_size)
 

@@ -11,20 +11,21 @@ from typing import Any
 
 import polars as pl
 
+from ablate.cautions import cautions
 from ablate.config import InputShape, ModelConfig, Size, TrainConfig
 from ablate.models import measure
 from ablate.pace import Paced, seconds_per_trial
+from ablate.search.planned import ENUMERATED, planned_trials
 from ablate.space import Parameter, Space
 from ablate.study import VARIANT, Study
 from ablate.tasks import load_task
 
 LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
-ENUMERATED = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """One architecture on one data set, sized on the built module."""
+    """One architecture on one data set, sized on the built module; `samples` are trained on."""
 
     variant: str
     dataset: str
@@ -32,17 +33,21 @@ class PlannedRow:
     train: TrainConfig
     shape: InputShape
     size: Size
+    samples: int
 
     def columns(self) -> dict[str, Any]:
-        """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12)."""
+        """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12).
+
+        Depth and heads are those of the transformer family: a builder of one's own has none.
+        """
+        family = {"depth": self.model.depth, "heads": self.model.heads}
         return {
             "variant": self.variant,
             "dataset": self.dataset,
-            "depth": self.model.depth,
-            "heads": self.model.heads,
+            **(family if self.model.builder == "transformer" else {}),
             "params": self.size.params,
             "flops": self.size.flops,
-            "q": round(self.size.overdetermination(self.shape), 2),
+            "q": round(self.size.overdetermination(self.shape, self.samples), 2),
         }
 
 
@@ -56,10 +61,13 @@ class Plan:
     trials: dict[str, int]
     confirmations: int
     seconds_per_trial: dict[str, float] | None
+    cautions: tuple[str, ...]
 
     def table(self) -> pl.DataFrame:
         """Return one row per listed architecture and data set."""
-        return pl.DataFrame([row.columns() for row in self.rows])
+        rows = [row.columns() for row in self.rows]
+        longest = max(rows, key=len, default={})
+        return pl.DataFrame([{name: row.get(name) for name in longest} for row in rows])
 
     def hours(self) -> float | None:
         """Return the time of all search trials at full length, one after another; early stopping only shortens it."""
@@ -76,6 +84,7 @@ class Plan:
             "confirmations_at_most": self.confirmations,
             "seconds_per_trial": self.seconds_per_trial,
             "hours_one_after_another": self.hours(),
+            "cautions": list(self.cautions),
             "rows": [row.columns() for row in self.rows],
         }
         return json.dumps(content, indent=1)
@@ -87,35 +96,20 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     Raises RequestError where a patch does not fit its images, DataError where `image_folder` has no folder to scan.
     """
     rows: list[PlannedRow] = []
-    for dataset in study.labels:
-        rows.extend(_rows(study, dataset, load_task(study.datasets[dataset]).shape(data_dir)))
+    shapes = {label: load_task(study.datasets[label]).shape(data_dir) for label in study.labels}
+    for dataset, shape in shapes.items():
+        rows.extend(_rows(study, dataset, shape))
     by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
     seconds = {name: _seconds(study, name, of, data_dir) for name, of in by_dataset.items()} if measure_time else None
     return Plan(
         study=study,
         rows=tuple(rows),
         architectures={d: _architectures(study, d).cardinality() for d in study.labels},
-        trials=trials_per_dataset(study),
+        trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         seconds_per_trial=seconds,
+        cautions=cautions(study, shapes),
     )
-
-
-def trials_per_dataset(study: Study) -> dict[str, int]:
-    """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
-    if study.compare is not None:
-        return {name: len(study.design(name)) for name in study.labels}
-    limits = {name: study.space_for(name).cardinality() for name in study.labels}
-    budget = study.budget.trials
-    if study.budget.scope == "per_dataset":
-        return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}
-    counts = dict.fromkeys(limits, 0)
-    for _ in range(budget):  # as the search shares them: the next goes to the data set that has the fewest
-        room = [name for name, limit in limits.items() if limit is None or counts[name] < limit]
-        if not room:
-            break
-        counts[min(room, key=counts.__getitem__)] += 1
-    return counts
 
 
 def _architectures(study: Study, dataset: str) -> Space:
@@ -128,10 +122,16 @@ def _architectures(study: Study, dataset: str) -> Space:
 def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
     listed = _designed(study, dataset) if study.compare is not None else _searched(study, dataset)
     for values in listed[:: -(-len(listed) // LISTED)]:
-        model, _, training = study.configs(dataset, values)
-        size = measure(model, shape)
-        name = _row_name(values)
-        yield PlannedRow(variant=name, dataset=dataset, model=model, train=training, shape=shape, size=size)
+        model, task, training = study.configs(dataset, values)
+        yield PlannedRow(
+            variant=_row_name(values),
+            dataset=dataset,
+            model=model,
+            train=training,
+            shape=shape,
+            size=measure(model, shape),
+            samples=shape.trained_samples(task, study.protocol),
+        )
 
 
 def _searched(study: Study, dataset: str) -> list[dict[str, Any]]:

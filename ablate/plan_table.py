@@ -17,12 +17,14 @@ def plan_lines(plan: Plan) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for name in ("variant", "data set"):
         table.add_column(name, overflow="fold")
-    for name in ("depth", "heads", "params", "flops", "Q"):
+    written = shown.table()
+    family = [name for name in ("depth", "heads") if name in written.columns]
+    for name in (*family, "params", "flops", "Q"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in shown.rows:
-        cells = row.columns()
+    for cells in written.iter_rows(named=True):
+        shape = ["" if cells[name] is None else str(cells[name]) for name in family]
         numbers = (f"{cells['params']:,}", f"{cells['flops']:,}", f"{cells['q']:.2f}")
-        table.add_row(cells["variant"], cells["dataset"], str(cells["depth"]), str(cells["heads"]), *numbers)
+        table.add_row(cells["variant"], cells["dataset"], *shape, *numbers)
     return Group(table, Text(), *(Text(line) for line in _lines(plan, shown)))
 
 
@@ -50,7 +52,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{shorter} every trial that runs at the same time.")
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
-    return lines
+    return [*lines, *(f"Note: {line}" for line in plan.cautions)]
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,49 +1,53 @@
-"""Live progress of a search: states, best so far, front, time left; plain lines where there is no terminal."""
+"""Live progress of a study: stage, running trials, front, time left; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ablate.search import FrontMember
+from ablate.search import FrontMember, Standing
 from ablate.study import Study
 from ablate.trial import TrialState
 
-FINISHED_BEFORE_ESTIMATE, FRONT_ROWS = 4, 8
+FRONT_ROWS, RUNNING_ROWS = 5, 8
+BAR_CELLS, NAME_CELLS = 16, 18
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING, TrialState.FAIL)
+STAGES = {"search": "search", "confirm": "confirmation"}
+STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
 
 
-class Progress:
-    """Shows how a study stands; `update` may be called as often as anything happens."""
+class ProgressDisplay:
+    """Shows how a study stands; `update` may be called as often as anything happens.
+
+    A terminal is redrawn twice a second. Its tables fit 80 columns, and its bars are read without colour.
+    """
 
     def __init__(
         self,
         study: Study,
         console: Console,
         *,
-        counts: Callable[[], Mapping[str, Mapping[TrialState, int]]],
+        standings: Callable[[], Sequence[Standing]],
         front: Callable[[str], Sequence[FrontMember]],
-        planned: Mapping[str, int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
+        self._stages = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
         self._console = console
-        self._counts = counts
+        self._standings = standings
         self._front = front
-        self._planned = planned
         self._clock = clock
         self._started = clock()
-        self._finished_at_start = self._finished()
         self._last_line = self._started
+        self._slots = 0  # the most trials seen at a time
         self._live = Live(console=console, refresh_per_second=2, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> Self:
@@ -67,34 +71,51 @@ class Progress:
         self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def line(self) -> str:
-        """Return how the study stands in one plain line."""
-        parts = []
-        for dataset, states in self._counts().items():
-            text = " ".join(f"{states.get(s, 0)} {s.lower()}" for s in STATES if states.get(s, 0))
-            parts.append(f"{dataset}: {text or 'starting'} of {self._total(dataset)}; {self._leader(dataset)}")
-        return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left()}"
+        """Return how the study stands in one plain line: of each data set, the stage that it is in."""
+        found, parts = self._standings(), []
+        for standing in found:
+            stage = standing.current
+            text = " ".join(f"{stage.states.get(s, 0)} {s.lower()}" for s in STATES if stage.states.get(s, 0))
+            counted = f"{self._stages[stage.stage]} {text or 'starting'} of {stage.total}"
+            parts.append(f"{standing.dataset}: {counted}; {self._leader(standing.dataset)}")
+        return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 
     def _render(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in ("data set", "", *(s.lower() for s in STATES), "front", "best so far"):
-            table.add_column(name, justify="right" if name in {s.lower() for s in STATES} | {"front"} else "left")
-        for dataset, states in self._counts().items():
-            done = sum(n for state, n in states.items() if state.finished)
-            bar = ProgressBar(total=max(self._total(dataset), 1), completed=done, width=24)
-            cells = [str(states.get(state, 0)) for state in STATES]
-            table.add_row(dataset, bar, *cells, str(len(self._front(dataset))), self._leader(dataset))
+        found = self._standings()
+        left = self._left(found)
         fronts = [self._front_table(dataset) for dataset in self._study.labels if self._front(dataset)]
-        return Group(table, *fronts, Text(f"{self._elapsed()} so far, {self._left()}", style="dim"))
+        running = [self._running_table(found)] if any(stage.running for s in found for stage in s.stages) else []
+        return Group(self._stage_table(found), *running, *fronts, Text(f"{self._elapsed()} so far, {left}"))
+
+    def _stage_table(self, found: Sequence[Standing]) -> Table:
+        table = _table("data set", "stage", "", *("ended", "of", "failed"))
+        for standing in found:
+            for stage in standing.stages:
+                cells = (stage.done, stage.total, stage.states.get(TrialState.FAIL, 0))
+                name, drawn = self._stages[stage.stage], Text(bar(stage.done, stage.total))
+                table.add_row(standing.dataset, name, drawn, *map(str, cells))
+        return table
+
+    def _running_table(self, found: Sequence[Standing]) -> Table:
+        first = self._study.objectives[0].metric
+        table = _table("data set", "running trial", "stage", "epoch", first, "time")
+        running = [trial for standing in found for stage in standing.stages for trial in stage.running]
+        for trial in running[:RUNNING_ROWS]:
+            trains = trial.config.evaluates is None
+            epochs = f"{trial.epoch} of {trial.config.train.epochs}" if trains else ""
+            value = _number(trial.metric(first)) if trial.epoch else ""
+            stage, spent = self._stages[trial.config.stage], _duration(trial.wall_seconds)
+            table.add_row(trial.key.dataset, str(trial.number), stage, epochs, value, spent)
+        if len(running) > RUNNING_ROWS:
+            table.add_row(f"and {len(running) - RUNNING_ROWS} more")
+        return table
 
     def _front_table(self, dataset: str) -> Table:
         """Return the front of the search so far, the best on the first objective first."""
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-        table.title = f"front of {dataset} so far"
-        for name in ("trial", *(objective.metric for objective in self._study.objectives)):
-            table.add_column(name, justify="right")
+        table = _table(f"front of {dataset}", *(objective.metric for objective in self._study.objectives))
         members = self._front(dataset)
         for member in members[:FRONT_ROWS]:
-            table.add_row(str(member.config.key.number), *map(_number, member.values))
+            table.add_row(f"trial {member.config.key.number}", *map(_number, member.values))
         if len(members) > FRONT_ROWS:
             table.add_row(f"and {len(members) - FRONT_ROWS} more")
         return table
@@ -109,26 +130,37 @@ class Progress:
         values = ", ".join(f"{objective.metric} {_number(value)}" for objective, value in named)
         return f"{values} (trial {leader.config.key.number})"
 
-    def _total(self, dataset: str) -> int:
-        """Return the planned search trials plus the confirmation trials that exist so far."""
-        known = sum(self._counts().get(dataset, {}).values())
-        return max(known, self._planned.get(dataset, 0))
-
-    def _finished(self) -> int:
-        return sum(n for states in self._counts().values() for state, n in states.items() if state.finished)
-
-    def _left(self) -> str:
-        finished = self._finished() - self._finished_at_start
-        total = sum(self._total(dataset) for dataset in self._study.labels)
-        left = total - self._finished()
-        if left <= 0:
+    def _left(self, found: Sequence[Standing]) -> str:
+        """Return the time left, or the number of trials while no trial has told how long it takes."""
+        stages = [stage for standing in found for stage in standing.stages]
+        self._slots = max(self._slots, sum(len(stage.running) for stage in stages))
+        trials = sum(stage.total - stage.done for stage in stages)
+        if not trials:
             return "finishing"
-        if finished < FINISHED_BEFORE_ESTIMATE:
-            return f"{left} trial{'s' * (left != 1)} to go"
-        return f"about {_duration(left * (self._clock() - self._started) / finished)} to go"
+        seconds = [standing.seconds_left(self._slots) for standing in found]
+        known = [each for each in seconds if each is not None]
+        if len(known) < len(seconds):
+            return f"{trials} trial{'s' * (trials != 1)} to go"
+        return f"about {_duration(sum(known))} to go"
 
     def _elapsed(self) -> str:
         return _duration(self._clock() - self._started)
+
+
+def bar(done: int, total: int) -> str:
+    """Return a bar that is read without colour: `[####............]`."""
+    full = BAR_CELLS * done // max(total, 1)
+    return f"[{'#' * full}{'.' * (BAR_CELLS - full)}]"
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(names):
+        text = not index or name in ("", "stage")
+        table.add_column(
+            Text(name), justify="left" if text else "right", no_wrap=True, overflow="ellipsis", max_width=NAME_CELLS
+        )
+    return table
 
 
 def _number(value: float) -> str:

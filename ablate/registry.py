@@ -6,7 +6,11 @@ The tables hold import paths as text, so knowing a name costs no import, and not
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 from ablate.errors import RegistryError, did_you_mean
@@ -40,7 +44,7 @@ class Registry:
         self.check(name)
         module_name, _, attribute = self._paths.get(name, name).partition(":")
         try:
-            module = importlib.import_module(module_name)
+            module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
         except Exception as error:  # a user's module may fail in any way
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
@@ -54,6 +58,27 @@ class Registry:
         if not callable(part):
             raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
         return part  # type: ignore[no-any-return]
+
+
+def _import_own(module_name: str) -> ModuleType:
+    """Import a user's own module: the installed one, otherwise the one in the current folder.
+
+    Nothing else in the program looks for code in the current folder. From the first module that is found there, the
+    folder stays last on `sys.path`: the module may import its neighbours later, but hides nothing that is installed.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here, top = os.getcwd(), module_name.partition(".")[0]
+        is_own = error.name is not None and f"{module_name}.".startswith(f"{error.name}.")
+        if not is_own or here in sys.path or PathFinder.find_spec(top, [here]) is None:
+            raise
+    sys.path.append(here)
+    try:
+        return importlib.import_module(module_name)
+    except BaseException:
+        sys.path.remove(here)
+        raise
 
 
 MODELS = Registry("model builder", {"transformer": "ablate.models.transformer:build"})

@@ -96,7 +96,8 @@ def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
                 reason = error.errors()[0]["msg"]
                 faults.append(f"{value!r}: {reason[0].lower()}{reason[1:]}")
         if faults:
-            raise ValueError("; ".join(faults))
+            more = f" (and {len(faults) - 1} more values)" if len(faults) > 1 else ""
+            raise ValueError(faults[0] + more)
         return spec
 
     return check

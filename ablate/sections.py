@@ -9,29 +9,36 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ablate.searchable import ModelSpace, TrainSpace
 
-_DURATION = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$")
-_METRIC = re.compile(r"^(params|params_body|flops|wall_seconds|(val|train)_[a-z0-9_]+)$")
-_CONSTRAINT = re.compile(r"^\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*$")
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
+_DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
+_METRIC = re.compile(r"params|params_body|flops|wall_seconds|(?:val|train)_[a-z0-9_]+")
+_CONSTRAINT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 def _seconds(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    match = _DURATION.match(value.replace(" ", ""))
+    match = _DURATION.fullmatch(value.replace(" ", ""))
     if not match or not any(match.groups()):
         raise ValueError("a duration is seconds or text such as '90s', '4m', '1h30m' or '2d'")
     return sum(float(part) * unit for part, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if part)
 
 
 def _metric(value: str) -> str:
-    if not _METRIC.match(value):
+    if not _METRIC.fullmatch(value):
         raise ValueError("a metric is params, params_body, flops, wall_seconds, or starts with val_ or train_")
     return value
 
 
+def _compared_metric(value: str) -> str:
+    """Accept a metric of the test split too: it is named as that of the validation split."""
+    validation = value.replace("test_", "val_", 1) if value.startswith("test_") else value
+    _metric(validation)
+    return value
+
+
 def _plain_name(value: str) -> str:
-    if not _NAME.match(value):
+    if not _NAME.fullmatch(value):
         raise ValueError("a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit")
     return value
 
@@ -39,7 +46,7 @@ def _plain_name(value: str) -> str:
 def constraint(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    match = _CONSTRAINT.match(value)
+    match = _CONSTRAINT.fullmatch(value)
     if not match:
         raise ValueError("a constraint reads 'metric <= number' or 'metric >= number'")
     return {"metric": match[1], "op": match[2], "bound": match[3]}
@@ -56,6 +63,7 @@ def labelled(value: Any) -> Any:
 
 
 Metric = Annotated[str, AfterValidator(_metric)]
+ComparedMetric = Annotated[str, AfterValidator(_compared_metric)]
 Name = Annotated[str, AfterValidator(_plain_name)]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0)]
 
@@ -191,7 +199,7 @@ class Compare(Section):
 
     baseline: str
     """The variant that the others are compared with, seed by seed."""
-    metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("val_accuracy",)
+    metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
     """What is compared; the first is the one that the terminal shows."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Columns of the table, each the mean over some data sets; left out, one column per data set."""

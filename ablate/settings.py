@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ablate.errors import RequestError
-from ablate.folder import Place, below
+from ablate.folder import Place, below, make_folder, refuse_links, require_writable
+
+RUNS = Path("runs")
+OTHER_FOLDER = "Choose another folder with --runs-dir or ABLATE_RUNS."
+
+VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracking-uri": "MLFLOW_TRACKING_URI"}
+METRICS_HOST = "127.0.0.1"  # of this machine only: the metrics ask for no password
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +31,19 @@ class Settings:
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
     address: str | None = None
+    autoscale: int | None = None
     device: str = "auto"
     trainer: str = "train"
     grace_seconds: float = 25.0
     metrics_port: int | None = None
+    metrics_host: str = METRICS_HOST
     extend: bool = False
     takeover: bool = False
+    relocate: bool = False
+
+    def runs_option(self) -> list[str]:
+        """Return the words that name the runs folder in a command; none for the default folder."""
+        return [] if self.runs_dir == RUNS else ["--runs-dir", str(self.runs_dir)]
 
     def home(self, study: str) -> Path:
         """Return the folder of `study`: ledger, checkpoints, tables, report."""
@@ -46,16 +58,15 @@ class Settings:
         return self.storage or f"sqlite:///{(self.home(study) / 'ledger.sqlite').absolute()}"
 
     def make_home(self, study: str) -> Path:
-        """Create the study's home and return it; raise RequestError where it cannot be written."""
+        """Create the study's home and return it.
+
+        Raises RequestError where it cannot be written, CheckpointDownError where its disk is full.
+        """
         home = self.home(study)
+        refuse_links(home)
         try:
-            (home / "checkpoints").mkdir(parents=True, exist_ok=True)
-            probe = home / f".probe-{os.getpid()}"
-            probe.write_text("")
-            probe.unlink()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise RequestError(
-                f"{home}: cannot be written ({reason}). Choose another folder with --runs-dir or ABLATE_RUNS."
-            ) from None
+            make_folder(home / "checkpoints")
+            require_writable(home)
+        except RequestError as error:
+            raise RequestError(f"{error}. {OTHER_FOLDER}") from None
         return home

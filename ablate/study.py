@@ -101,6 +101,14 @@ class Study(Section):
         return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
 
     @property
+    def opens_test(self) -> bool:
+        """Return whether the test split is opened when the search of a data set is over.
+
+        A confirmation reads the retrained front on it, a comparison under `held_out` every network that it trained.
+        """
+        return self.confirm is not None or (self.compare is not None and self.protocol == "held_out")
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Return the labels of the data sets that run, in the file's order; `only` may name columns too."""
         if self.only is None:

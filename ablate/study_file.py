@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ablate.config import ModelConfig, Schedule, TaskConfig, TrainConfig
-from ablate.errors import Fault, StudyFileError, did_you_mean
+from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
 from ablate.searchable import RANGE_KEYS, Choices, FloatRange, IntRange
 from ablate.sections import (
     Budget,
@@ -30,29 +31,38 @@ from ablate.sections import (
 from ablate.study import Study
 from ablate.study_faults import faults_of
 
-SIZE_LIMIT_BYTES = 4_000_000
+SIZE_LIMIT_BYTES = 250_000
 LONGEST_NUMBER = 100  # digits
 IN_FLIGHT = 8  # trials of a data set, where a study is asked to be deterministic and its file does not say how many
 _Path = tuple[str | int, ...]
 _TAGS = ("value", *RANGE_KEYS)
+_DEEPEST = 100  # dots of a path that are looked at
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Yaml12(yaml.SafeLoader):
     """PyYAML with the scalars of YAML 1.2: `1e-3` is a number, `no` is text."""
 
 
-_Yaml12.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?[0-9][0-9_]*$", list("-+0123456789")),
-    (
-        "float",
-        r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
-        list("-+.0123456789"),
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {
+    "null": re.compile(r"(?:~|null|Null|NULL|)\Z"),
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "int": re.compile(r"[-+]?[0-9][0-9_]*\Z"),
+    "float": re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
     ),
-):
-    _Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+}
+_FIRST = {
+    "null": ["~", "n", "N", ""],
+    "bool": list("tTfF"),
+    "int": list("-+0123456789"),
+    "float": list("-+.0123456789"),
+}
+_Yaml12.yaml_implicit_resolvers = {}
+for _name, _pattern in _SCALARS.items():
+    _Yaml12.add_implicit_resolver(_TAG + _name, _pattern, _FIRST[_name])
 
 
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -123,9 +133,10 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
         study = Study.model_validate(data)
     except ValidationError as error:
         raise StudyFileError(file, _unique(_shape_faults(error, lines))) from None
-    faults = [] if known_good else [_placed(fault, lines) for fault in faults_of(study)]
+    faults = [] if known_good else faults_of(study)
     if faults:
-        raise StudyFileError(file, _unique(faults))
+        places = _places(lines)
+        raise StudyFileError(file, _unique([replace(f, line=_place(f.path, places)) for f in faults]))
     return study
 
 
@@ -177,49 +188,89 @@ def _parse(text: str, file: str) -> tuple[Any, dict[_Path, int]]:
 
 
 def _walk(node: yaml.Node, path: _Path, lines: dict[_Path, int], above: set[int]) -> Iterator[Fault]:
-    """Record the line of every path; yield duplicate keys and aliases that contain themselves."""
-    lines.setdefault(path, node.start_mark.line + 1)
+    """Record the line of every path; yield what YAML allows and no study file needs."""
+    line = lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in above or len(lines) > 100_000:
-        yield Fault(path=_dotted(path), value=None, rule="too large, or an alias of itself", line=lines[path])
+        yield Fault(path=_dotted(path), value=None, rule="too large, or an alias of itself", line=line)
         return
+    yield from _node_faults(node, path)
     above = above | {id(node)}
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
-            name = str(getattr(key, "value", "?"))
-            lines[(*path, name)] = key.start_mark.line + 1
-            if name in seen:
-                rule = "this key stands twice"
-                yield Fault(path=_dotted((*path, name)), value=None, rule=rule, line=key.start_mark.line + 1)
-            seen.add(name)
-            yield from _walk(value, (*path, name), lines, above)
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                yield Fault(path=_dotted(path), value=None, rule="a key is one word of text", line=line)
+                continue
+            below = (*path, str(key.value))
+            lines[below] = line
+            yield from _node_faults(key, below)
+            if key.value in seen:
+                yield Fault(path=_dotted(below), value=None, rule="this key stands twice", line=line)
+            seen.add(key.value)
+            yield from _walk(value, below, lines, above)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _walk(value, (*path, index), lines, above)
 
 
-def _shape_faults(error: ValidationError, lines: Mapping[_Path, int]) -> Iterator[Fault]:
+def _node_faults(node: yaml.Node, path: _Path) -> Iterator[Fault]:
+    """Yield a tag that is none of JSON's types or does not fit its value, and text that is not Unicode."""
+    place, line = _dotted(path), node.start_mark.line + 1
+    kind = node.tag.removeprefix(_TAG)
+    if kind not in (("str", *_SCALARS) if isinstance(node, yaml.ScalarNode) else ("seq", "map")):
+        yield Fault(path=place, value=None, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
+    elif kind in _SCALARS and not _SCALARS[kind].match(node.value):
+        yield Fault(path=place, value=node.value, rule=f"this is not of the type that its tag names, {kind}", line=line)
+    elif isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+        rule = "this text holds half of a character (a lone surrogate)"
+        yield Fault(path=place, value=node.value, rule=rule, line=line)
+
+
+def _shape_faults(error: ValidationError, lines: Mapping[_Path, int]) -> list[Fault]:
+    """Return the faults that pydantic found, by line: one for each range; hints for those that are shown."""
     items = error.errors(include_url=False)
+    above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
+    by_place: dict[_Path, list[Any]] = {}
     for item in items:
-        if item["type"] == "too_short" and any(
-            o["loc"][: len(item["loc"])] == item["loc"] for o in items if o is not item
-        ):
-            continue
-        path = tuple(part for part in item["loc"] if part not in _TAGS or (*item["loc"],) in lines)
+        if item["type"] != "too_short" or item["loc"] not in above:
+            by_place.setdefault(_range_above(item["loc"]) or (*item["loc"], item["type"]), []).append(item)
+    places = _places(lines)
+    found = []
+    for group in by_place.values():
+        path = tuple(part for part in group[0]["loc"] if part not in _TAGS or (*group[0]["loc"],) in lines)
         path = tuple(part for part in path if not (isinstance(part, str) and part.endswith("]")))
-        rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
-        value: object = item["input"]
-        if item["type"] == "extra_forbidden":
-            rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1]))
-            value = None
-        elif item["type"] == "missing":
-            rule, value = "this key is required", None
-        elif item["type"] == "literal_error":
-            expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
-            rule, hint = "this value is not known.", did_you_mean(str(value), expected)
-        elif isinstance(value, dict | list):
-            value = None
-        yield _placed(Fault(path=_dotted(path), value=value, rule=rule, hint=hint), lines)
+        found.append((_place(_dotted(path), places), path, group))
+    found.sort(key=lambda each: (each[0] or 0, _dotted(each[1])))
+    return [
+        _shape_fault(group, path, line, guess=number < FAULTS_SHOWN) for number, (line, path, group) in enumerate(found)
+    ]
+
+
+def _shape_fault(group: Sequence[Any], path: _Path, line: int | None, *, guess: bool) -> Fault:
+    item = group[0]
+    rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
+    value: object = item["input"]
+    if item["type"] == "extra_forbidden":
+        rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1])) if guess else ""
+        value = None
+    elif item["type"] == "missing":
+        rule, value = "this key is required", None
+    elif item["type"] == "literal_error":
+        expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+        rule, hint = "this value is not known.", did_you_mean(str(value), expected) if guess else ""
+    elif isinstance(value, dict | list):
+        value = None
+    if len(group) > 1:
+        rule += f" (and {len(group) - 1:,} more faults of this range)"
+    return Fault(path=_dotted(path), value=value, rule=rule, hint=hint, line=line)
+
+
+def _range_above(loc: _Path) -> _Path | None:
+    """Return the place of the range that `loc` lies in, if it does."""
+    sections = [index for index, part in enumerate(loc) if part in ("model", "training")]
+    inside = [index for index, part in enumerate(loc) if part in RANGE_KEYS and sections and index > sections[0]]
+    return loc[: inside[0]] if inside else None
 
 
 def _known_keys(path: _Path) -> list[str]:
@@ -250,24 +301,21 @@ def _known_keys(path: _Path) -> list[str]:
     return list(section.model_fields)
 
 
-def _placed(fault: Fault, lines: Mapping[_Path, int]) -> Fault:
-    """Return `fault` with the line of its path, or of the nearest part above it that stands in the file."""
-    path = _known_path(fault.path, lines)
-    return Fault(path=fault.path, value=fault.value, rule=fault.rule, hint=fault.hint, line=lines.get(path))
+def _places(lines: Mapping[_Path, int]) -> dict[str, int]:
+    """Return the line of every dotted path."""
+    places: dict[str, int] = {}
+    for path, line in lines.items():
+        places.setdefault(_dotted(path), line)
+    return places
 
 
-def _known_path(dotted: str, lines: Mapping[_Path, int]) -> _Path:
-    found: _Path = ()
-    rest = dotted
-    while rest:
-        options = [key[-1] for key in lines if len(key) == len(found) + 1 and key[:-1] == found]
-        part = max(
-            (o for o in options if rest == str(o) or rest.startswith(f"{o}.")), key=lambda o: len(str(o)), default=None
-        )
-        if part is None:
-            break
-        found, rest = (*found, part), rest[len(str(part)) + 1 :]
-    return found
+def _place(dotted: str, places: Mapping[str, int]) -> int | None:
+    """Return the line of a path, or of the nearest part above it that stands in the file."""
+    for _ in range(_DEEPEST):
+        if dotted in places:
+            return places[dotted]
+        dotted = dotted.rpartition(".")[0]
+    return None
 
 
 def _leaves(value: Any, path: _Path) -> Iterator[tuple[str, str]]:
@@ -282,7 +330,7 @@ def _dotted(path: _Path) -> str:
     return ".".join(map(str, path)) or "study file"
 
 
-def _unique(faults: Iterator[Fault] | list[Fault]) -> list[Fault]:
+def _unique(faults: Sequence[Fault]) -> list[Fault]:
     by_text = {fault.render(""): fault for fault in faults}
     return sorted(by_text.values(), key=lambda fault: (fault.line or 0, fault.path))
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -84,7 +85,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
 
 def test_status_and_report_import_neither_torch_nor_ray(tmp_path: Path) -> None:
     code = (
-        "import sys\nimport ablate.review\n"
+        "import sys\nimport ablate.review, ablate.status\n"
         "heavy = {'torch', 'ray', 'optuna', 'mlflow'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
@@ -126,7 +127,11 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
         (["search", "{tiny}", "--executor", "local", "--runs-dir", "{file}/x"], 2, r"cannot be written .* --runs-dir"),
         (["search", "{tiny}", "--runs-dir", "{tmp}", "--storage", "postgresql+psycopg://u:secret@127.0.0.1:1/db"], 75,
          r"127\.0\.0\.1"),
-        (["search", "{tiny}", "--runs-dir", "{tmp}", "--storage", "mongodb://x"], 1, r"mongodb"),
+        (["search", "{tiny}", "--runs-dir", "{tmp}", "--storage", "mongodb://x"], 2, r"mongodb"),
+        (["status", "tiny", "--runs-dir", "{tmp}", "--storage", "sqlite://"], 2, r"a ledger needs a file"),
+        (["list", "--storage", "postgres://u:secret@h/d"], 2, r"postgresql\+psycopg://USER@HOST/DATABASE"),
+        (["list", "--storage", "ledger.sqlite"], 2, r"the storage is not a URL"),
+        (["list", "--storage", "sqlite:///{tmp}"], 2, r"this is a folder, not a file"),
         (["search", "{mnist}", "--runs-dir", "{tmp}", "--data-dir", "{tmp}/none"], 2, r"ablate data fetch mnist"),
         (["plan", "{patch}"], 2, r"patch"),
         (["status", "absent", "--runs-dir", "{tmp}/none"], 2, r"no study in .* Start one with: ablate search FILE"),
@@ -209,13 +214,27 @@ def test_a_diverging_trial_is_a_recorded_fail_and_the_study_goes_on(
     assert re.search(r"diverged", found["failed"][0]["error"])
 
 
-def test_more_gpus_than_there_are_end_in_one_line_and_leave_no_trial(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("asked", "gpus", "said"),
+    [
+        ("--gpus 8", 0, r"--gpus 8: the cluster has 0 GPUs and \d+ CPUs? on 1 node\. Type --gpus 0"),
+        ("--gpus 2 --gpus-per-trial 3", 2, r"--gpus-per-trial 3: .* Type --gpus-per-trial 2\."),
+        ("--cpus-per-trial 999", 0, r"--cpus-per-trial 999: the cluster has .* Type --cpus-per-trial \d+\."),
+    ],
+)
+def test_more_than_this_machine_has_is_refused_before_ray_starts_and_leaves_nothing(
+    asked: str,
+    gpus: int,
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
-    place = ["--runs-dir", str(tmp_path / "runs")]
-    code, _, err = run(capfd, "search", str(path), "--gpus", "8", "--tracker", "none", *place)
-    assert code == 2
-    assert re.search(r"--gpus 8: the cluster has 0 GPUs and \d+ CPUs? on 1 node\. Type --gpus 0", err)
-    assert json.loads(run(capfd, "status", "tiny", "--json", *place)[1])["trials"]["digits"]["RUNNING"] == 0
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": gpus}))  # Ray's own variable
+    monkeypatch.setattr("ray.init", Mock(side_effect=RuntimeError("Ray was started")))
+    code, _, err = run(capfd, "search", str(path), *shlex.split(asked), "--runs-dir", str(tmp_path / "runs"))
+    assert (code, len(err.strip().splitlines())) == (2, 1), err
+    assert re.search(said, err)
+    assert not (tmp_path / "runs").exists()

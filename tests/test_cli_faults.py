@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from rich.console import Console
 from test_cli import TINY, run
 
 from ablate import drive
-from ablate.plan import trials_per_dataset
+from ablate.search.planned import planned_trials
 from ablate.settings import Settings
 from ablate.study_file import parse_study
 from ablate.tracking.none import NoTracker
@@ -33,19 +32,6 @@ def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
     return path
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_an_interruption_says_how_to_go_on_and_its_exit_code_says_so_too(
-    number: signal.Signals, code: int, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    monkeypatch.setattr(drive, "search", interrupted)
-    found, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
-    assert found == code
-    assert "The same command goes on where it stands." in err
 
 
 def test_a_file_mended_after_its_first_search_was_refused_is_no_other_study(
@@ -138,7 +124,7 @@ datasets: {small: {task: digits}, large: {task: digits}}
 variants: [{name: a, model: {depth: 1}}, {name: b, datasets: [large]}, {name: c, model: {depth: 2}, datasets: [large]}]
 """
     study = parse_study(f"{text}budget: {{trials: {budget}, scope: total}}\n")
-    assert trials_per_dataset(study) == expected
+    assert planned_trials(study) == expected
 
 
 def test_a_cluster_elsewhere_needs_a_number_of_gpus(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 from postgres import PASSWORD, PostgresServer
 
-from ablate import doctor, drive
-from ablate.doctor import examine
+import ablate.folder
+from ablate import drive
+from ablate.doctor import Finding, examine, look_until_sound
 from ablate.errors import CheckpointDownError
 from ablate.ledger import Ledger
 from ablate.settings import Settings
@@ -101,17 +102,17 @@ class OneFile:
 @pytest.mark.parametrize(
     ("folder", "good", "said"),
     [
-        (OneFile(), True, "s3://bucket/prefix: written, read and removed a file"),
-        (OneFile(returned=b""), False, "s3://bucket/prefix: what was written does not come back"),
-        (OneFile(returned=b"writteN"), False, "s3://bucket/prefix: what was written does not come back"),
-        (OneFile(error="no such\nbucket"), False, "s3://bucket/prefix: cannot be written and read: no such bucket"),
+        (OneFile(), True, "s3://***@bucket/prefix: written, read and removed a file"),
+        (OneFile(returned=b""), False, "s3://***@bucket/prefix: what was written does not come back"),
+        (OneFile(returned=b"writteN"), False, "s3://***@bucket/prefix: what was written does not come back"),
+        (OneFile(error="no such\nbucket"), False, "s3://***@bucket/prefix: cannot be written (no such bucket)"),
     ],
     ids=["sound", "returns-nothing", "returns-other-bytes", "fails"],
 )
 def test_a_store_is_written_read_back_and_named_without_its_credentials(
     folder: OneFile, good: bool, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "open_folder", lambda _: folder)
+    monkeypatch.setattr(ablate.folder, "open_folder", lambda _: folder)
     found = findings(runs_dir=tmp_path, store=STORE)
     assert found["store"] == (good, said)
     assert folder.files == {}, "nothing stays"
@@ -129,7 +130,7 @@ def test_a_report_that_a_store_does_not_take_is_said_without_the_store_s_credent
     settings = Settings(runs_dir=tmp_path, store=STORE)
     with pytest.raises(CheckpointDownError) as refused:
         drive._publish(tracker, SimpleNamespace(), engine, tmp_path, settings)  # type: ignore[arg-type]
-    assert str(refused.value) == "--store s3://bucket/prefix: the report cannot be written there: no such bucket"
+    assert str(refused.value) == "--store s3://***@bucket/prefix: the report cannot be written there: no such bucket"
 
 
 def test_a_folder_of_runs_that_cannot_be_written_is_found(tmp_path: Path) -> None:
@@ -165,3 +166,31 @@ def test_a_role_that_may_not_make_tables_is_found_with_what_it_lacks(
         owner.execute(f"DROP OWNED BY {name} CASCADE")
         owner.execute(f"DROP SCHEMA {name}_s")
         owner.execute(f"DROP ROLE {name}")
+
+
+def test_the_doctor_looks_again_with_growing_pauses_until_the_last_moment() -> None:
+    now, slept, told = [100.0], [], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    bad = [Finding(what="ledger", good=False, seen="no")]
+    found = look_until_sound(
+        lambda: bad, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
+    )
+    assert found == bad
+    assert slept == told == [5, 10, 20, 40, 25], "the last look is when the time is over"
+
+
+def test_the_doctor_ends_as_soon_as_nothing_that_is_needed_is_at_fault() -> None:
+    looks = iter([False, False, True])
+    slept: list[float] = []
+
+    def look() -> list[Finding]:
+        tracking = Finding(what="tracking", good=False, seen="away", needed=False)
+        return [tracking, Finding(what="ledger", good=next(looks), seen="")]
+
+    found = look_until_sound(look, lambda *_: None, seconds=600.0, sleep=slept.append)
+    assert [each.good for each in found] == [False, True]
+    assert slept == [5, 10]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from extended import COMPARISON, SEARCH, finish, run, seeds_of, stored
-from ledgers import Clock
 from searches import CrashError, dying, hold_of, search_of, url_in
 
 from ablate import resumption
@@ -152,7 +151,7 @@ def test_an_extension_that_is_killed_goes_on(tmp_path: Path, survived: int) -> N
     run(more, tmp_path / "calm")
     study, left = parse_study(more), [survived]
     with Ledger.open(url_in(tmp_path / "killed")) as ledger, hold_of(study, ledger, file_text=more) as hold:
-        search = search_of(study, hold, ledger, clock=Clock())
+        search = search_of(study, hold, ledger)
         for name in ("add_trials", "note", "start", "report"):
             setattr(hold, name, dying(getattr(hold, name), left))
         with pytest.raises(CrashError):

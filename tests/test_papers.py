@@ -18,8 +18,9 @@ from ablate.models import measure
 from ablate.pace import made_up_scores
 from ablate.plan import make_plan
 from ablate.registry import TASKS
-from ablate.review import status
+from ablate.review import stored
 from ablate.settings import Settings
+from ablate.status import status_of
 from ablate.study import Study
 from ablate.study_file import load_study
 from ablate.tasks import load_task
@@ -105,7 +106,7 @@ def test_paper_as_first_table_is_as_published_and_its_q_follows_from_our_sizes()
         assert shown["val_accuracy"].value == pytest.approx(float(row["val_acc_pct"]) / 100)
         assert shown["train_loss"].value == float(row["train_loss"])
         (ours,) = (p for p in plan.rows if (p.variant, p.dataset) == (name, row["dataset"]))
-        q = round(ours.size.overdetermination(ours.shape), 2)
+        q = round(ours.size.overdetermination(ours.shape, ours.samples), 2)
         assert (q == shown["q"].value) != bool(shown["q"].note), (name, row["dataset"], q)
 
 
@@ -167,5 +168,5 @@ def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, m
     cells = pl.read_csv(outcome.home / "report" / "comparison.csv")
     assert cells["column"].unique().to_list() == ["mnist"]
     assert set(cells["configurations"]) == {2}
-    counts = status(outcome.study.name, settings)["trials"]
+    counts = status_of(stored(outcome.study.name, settings), settings)["trials"]
     assert {name: states["COMPLETE"] for name, states in counts.items()} == {"mnist-4": 5, "mnist-7": 5}

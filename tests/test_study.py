@@ -132,7 +132,7 @@ def test_faults_of_meaning_name_place_and_way_out(change: tuple[str, str], line:
         ("study: x\x0cy\ndatasets: [digits]", "special characters are not allowed"),
         ("study: x\ndatasets: [digits]\nmodel: {width: {float: [16, 64]}}", "should be a valid integer"),
         ("study: x\ndatasets: [digits]\ntraining: {epochs: {float: [2, 9], step: 0.5}}", "should be a valid integer"),
-        ("study: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("study: !!python/object/apply:os.system ['true']", "does not fit; leave it out"),
     ],
 )
 def test_files_that_are_no_study_end_in_one_line(text: str, message: str) -> None:
