@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -144,7 +144,11 @@ def test_only_a_cluster_elsewhere_is_waited_for(
     def lifeline(_: str, *, ended: object) -> Iterator[Mock]:
         yield Mock()
 
-    fakes = {"awaited": awaited, "lifeline": lifeline, "connected": nullcontext, "gcs_address": lambda: "head:6379"}
+    @contextmanager
+    def connected(_: str | None, *, check: object) -> Iterator[None]:
+        yield
+
+    fakes = {"awaited": awaited, "lifeline": lifeline, "connected": connected, "gcs_address": lambda: "head:6379"}
     for name, fake in fakes.items():
         monkeypatch.setattr(ray_tune, name, fake)
     with pytest.raises(StopIteration):

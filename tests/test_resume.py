@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from ablate.errors import NoLedgerError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 
@@ -32,10 +33,11 @@ def start(file: Path, runs: Path) -> subprocess.Popen[str]:
 
 
 def reports_committed(ledger_file: Path) -> int:
-    if not ledger_file.is_file():
+    try:
+        with Ledger.open(f"sqlite:///{ledger_file}", create=False) as ledger:
+            return len(ledger.reports("killed"))
+    except NoLedgerError:  # the file is there a moment before its tables are
         return 0
-    with Ledger.open(f"sqlite:///{ledger_file}", create=False) as ledger:
-        return len(ledger.reports("killed"))
 
 
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
