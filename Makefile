@@ -46,7 +46,7 @@ unit: $(STAMP) ## pytest
 	$(RUN_ENV) $(BIN)/pytest
 
 faults: $(STAMP) ## every fault in its long form, and what deploy/ ships, run as written (40 minutes; root for some)
-	$(RUN_ENV) $(BIN)/pytest tests/faults tests/test_kubernetes_pod.py tests/test_deploy_*.py --faults -rs
+	$(RUN_ENV) $(BIN)/pytest tests/faults tests/kubernetes/test_pod.py tests/test_deploy_*.py --faults -rs
 
 schema: $(STAMP) ## write search_spaces/schema.json from the model
 	$(BIN)/ablate schema > search_spaces/schema.json

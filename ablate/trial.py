@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from ablate.config import ModelConfig, Protocol, TaskConfig, TrainConfig
-from ablate.folder import Place, below
+from ablate.files import Place, below
 
 Stage = Literal["search", "confirm"]
 CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's

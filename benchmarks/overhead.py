@@ -33,7 +33,7 @@ from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from ablate.models import measure
 from ablate.search import Search
-from ablate.study_file import parse_study
+from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
 from ablate.tracking import kept_up
 from ablate.trial import Report, TrialConfig

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ledgers import storage
-from postgres import postgres_server
-from s3 import s3_server, s3_store
+
+from support.ledgers import storage
+from support.postgres import postgres_server
+from support.s3 import s3_server, s3_store
 
 __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 

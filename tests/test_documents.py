@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from ablate import cli
-from ablate.study_file import parse_study
+from ablate.cli import app as cli
+from ablate.study import parse_study
+from support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
     *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "deploy/README.md")),
     *sorted((REPOSITORY / "docs").glob("*.md")),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from test_cli import TINY, run
 
-from ablate import folder as folders
-from ablate.folder import DiskFolder, copy_into
+from ablate import files as folders
+from ablate.files import DiskFolder, copy_into
 from ablate.tasks import characters
 
 SECRET = b"what the link points to"

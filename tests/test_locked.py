@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from support.paths import REPOSITORY
+
 LOCKS = ("build.lock", "requirements.lock", "tools.lock")
 ENTRY = re.compile(r"(?m)^(\S+)==(\S+)( ; [^\\]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
 

@@ -9,23 +9,22 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from planted_tasks import REAL
 from rich.console import Console
 
 from ablate.config import InputShape
-from ablate.drive import search
+from ablate.driver.plan import make_plan
+from ablate.driver.run import search
+from ablate.driver.timing import made_up_scores
+from ablate.inspection.status import status_of
+from ablate.inspection.studies import stored
+from ablate.locations import Settings
 from ablate.models import measure
-from ablate.pace import made_up_scores
-from ablate.plan import make_plan
 from ablate.registry import TASKS
-from ablate.review import stored
-from ablate.settings import Settings
-from ablate.status import status_of
-from ablate.study import Study
-from ablate.study_file import load_study
+from ablate.study import Study, load_study
 from ablate.tasks import load_task
+from support.paths import REPOSITORY
+from support.planted_tasks import REAL
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PAPERS = sorted((REPOSITORY / "search_spaces" / "papers").glob("*.yaml"))
 PUBLISHED = REPOSITORY.parent / "shared" / "papers"
 DATA = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -128,7 +127,7 @@ def test_every_file_runs_at_a_small_scale(path: Path, tmp_path: Path, monkeypatc
     for task in {config.task for config in study.datasets.values()}:
         needed = DATA / NEEDED.get(task.replace("en_de", "de_en"), ".")
         if task in REAL.names():
-            monkeypatch.setitem(TASKS._paths, task, "planted_tasks:build")
+            monkeypatch.setitem(TASKS._paths, task, "support.planted_tasks:build")
         elif not needed.exists():
             pytest.skip(f"{needed} is not here (../shared/data or ABLATE_DATA)")
     text = path.read_text().replace(
@@ -160,7 +159,7 @@ def test_made_up_scores_fit_every_output() -> None:
 
 
 def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TASKS._paths, "mnist", "planted_tasks:build")
+    monkeypatch.setitem(TASKS._paths, "mnist", "support.planted_tasks:build")
     path = REPOSITORY / "search_spaces" / "papers" / "kv_attention_table3.yaml"
     settings = Settings(runs_dir=tmp_path, executor="local", tracker="none")
     for only in (["mnist-7"], ["mnist-4"]):

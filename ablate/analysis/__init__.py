@@ -1,6 +1,6 @@
 """What the trials say: fronts, hypervolume, curves and intervals, as pure functions of polars tables.
 
-Everything here reads tables of `ablate.results` (or any with the same columns) and draws nothing.
+Everything here reads tables of `ablate.analysis.tables` (or any with the same columns) and draws nothing.
 """
 
 from __future__ import annotations

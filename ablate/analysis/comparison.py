@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import natural_bounds, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
-from ablate.sections import Compare
 from ablate.study import VARIANT, Study
+from ablate.study.sections import Compare
 
 SIZES = ("params", "params_body", "flops", "q")  # known as soon as a trial is measured, whatever becomes of it
 CONSTANTS = (*SIZES, "wall_seconds")  # of the trial as a whole: the same for all its seeds, no interval
@@ -128,7 +128,7 @@ def metrics(study: Study, reports: pl.DataFrame) -> tuple[str, ...]:
 def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Return one row per metric, column and variant, in the file's order (columns: docs/compare.md).
 
-    `trials` and `reports` are the tables of `ablate.results`. `ours` is the mean over data sets of the means over
+    `trials` and `reports` are tables of `analysis/tables.py`. `ours` is the mean over data sets of the means over
     complete configurations, its interval Student's t over seeds: data sets and configurations are fixed. Null: there
     is no value; NaN: a seed diverged, and is not left out of the mean in silence.
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ablate.trial import Stage, TrialState
 
 if TYPE_CHECKING:
-    from ablate.sections import Constraint, Objective
+    from ablate.study.sections import Constraint, Objective
 
 COST_METRICS = ("params", "params_body", "flops", "wall_seconds")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ablate.analysis.front import candidates, front_stage, metric_at, metric_values, objective_values
 
 if TYPE_CHECKING:
-    from ablate.sections import Constraint, Objective
+    from ablate.study.sections import Constraint, Objective
 
 MARGIN = 0.1  # share of the range by which a derived reference lies beyond the worst value
 

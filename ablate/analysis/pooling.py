@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.results import REPORT_COLUMNS
+from ablate.analysis.tables import REPORT_COLUMNS
 
 NETWORK = pl.coalesce("source", "trial")  # the trial that came first
 _KEY = ["dataset", "stage", "_network"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.plain_text import storable
 from ablate.registry import Registry
 from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder

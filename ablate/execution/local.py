@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ablate.execution.executor import Assignment, advance, commit
 from ablate.execution.interruption import Interruption
-from ablate.folder import Place
+from ablate.files import Place
 
 if TYPE_CHECKING:
     from ablate.search import Search

@@ -35,7 +35,7 @@ from ablate.execution.interruption import Interruption
 from ablate.execution.lifeline import lifeline
 from ablate.execution.own_ray import ended_part, environment, is_own, own_resources
 from ablate.execution.worker import TrialActor
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.scratch import scratch_folder
 from ablate.trial import TrialConfig
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ablate.config import TaskConfig
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.tasks import Data, load_task
 from ablate.training import train as train_trial
 from ablate.trial import Report, TrialConfig

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event,
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ablate.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
-from ablate.folder import make_file
+from ablate.files import make_file
 from ablate.ledger import migration, schema
 from ablate.redaction import ADVICE, redact_text, redact_url
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.report.attention_maps import write_maps
-from ablate.report.comparison import comparison_lines
+from ablate.report.comparison.table import comparison_lines
+from ablate.report.front.terminal import front_lines
 from ablate.report.tables import front_table
-from ablate.report.terminal import front_lines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,7 +38,8 @@ def write_report(
     the folder cannot be written. A study with `compare` has a page of its own kind (docs/compare.md).
     """
     # altair and vl-convert take a second to import; the terminal's tables must not
-    from ablate.report import comparison_page, page
+    from ablate.report.comparison import page as comparison_page
+    from ablate.report.front import page
 
     if study.compare is not None:
         return comparison_page.write(study, trials, reports, home, notes=notes)

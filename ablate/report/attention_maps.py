@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import AblateError
-from ablate.folder import DiskFolder
+from ablate.files import DiskFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import vl_convert
 
-from ablate.folder import DiskFolder
+from ablate.files import DiskFolder
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
 PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels come on top

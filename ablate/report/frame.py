@@ -15,10 +15,10 @@ import vl_convert
 from markupsafe import Markup
 
 from ablate.analysis import smallest_effect
-from ablate.folder import DiskFolder
+from ablate.analysis.tables import cannot_write
+from ablate.files import DiskFolder
 from ablate.report.drawing import PALETTES, Figure, write_png
 from ablate.report.tables import write_csv
-from ablate.results import cannot_write
 from ablate.study import Study
 
 LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")

@@ -19,9 +19,9 @@ from ablate.analysis import (
     t_interval,
 )
 from ablate.analysis.fits import FORMS
-from ablate.folder import DiskFolder
+from ablate.analysis.tables import csv_text
+from ablate.files import DiskFolder
 from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, settings_text
-from ablate.results import csv_text
 from ablate.study import Study
 
 COSTS = ("params", "params_body", "flops", "q")

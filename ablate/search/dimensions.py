@@ -12,7 +12,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ablate.randomness import stream
-from ablate.space import Parameter, Space
+from ablate.study.space import Parameter, Space
 
 GRID_LIMIT = 5_000_000  # 40 MB of permutation
 ENUMERATION_LIMIT = 200_000

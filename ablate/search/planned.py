@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ablate.effect import RULES, effective
 from ablate.study import VARIANT
+from ablate.study.effect import RULES, effective
 
 if TYPE_CHECKING:
     from ablate.study import Study

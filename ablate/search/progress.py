@@ -16,7 +16,7 @@ from ablate.ledger import ReportRecord, TrialRecord
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 if TYPE_CHECKING:
-    from ablate.sections import Constraint, Objective
+    from ablate.study.sections import Constraint, Objective
 
 STATIC_METRICS = ("params", "params_body", "flops")
 

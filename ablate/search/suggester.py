@@ -13,7 +13,6 @@ from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
 from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
-from ablate.effect import effective
 from ablate.errors import RequestError
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
@@ -24,6 +23,7 @@ from ablate.search.progress import STATIC_METRICS, Progress, metric_of
 from ablate.search.request import SamplerRequest
 from ablate.search.sequences import SequenceEndedError, SequenceSampler
 from ablate.study import VARIANT
+from ablate.study.effect import effective
 from ablate.trial import TrialState
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.store import reachable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.ledger import Hold, Ledger
 from ablate.redaction import redact_text, redact_url
 from ablate.study import Study

@@ -15,12 +15,12 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import ablate
 from ablate.errors import RequestError
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.scratch import scratch_folder
 from ablate.tasks import Data, data_folder, load_task
 from ablate.tasks.base import Classification, Stream
-from ablate.tasks.patches import join
-from ablate.tasks.tokens import TokenPrediction
+from ablate.tasks.images.patches import join
+from ablate.tasks.text.tokens import TokenPrediction
 from ablate.tracking import contents, served_model
 from ablate.tracking.served_model import Description
 from ablate.tracking.store import Store

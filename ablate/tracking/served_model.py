@@ -132,7 +132,7 @@ class ServedModel:
         """Return images as patches [B, T, F], and anything else as it is."""
         import torch
 
-        from ablate.tasks.patches import cut
+        from ablate.tasks.images.patches import cut
 
         image, patch = self.description.image, self.description.patch
         if image is None or patch is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import AblateError, RequestError
-from ablate.folder import make_file
+from ablate.files import make_file
 from ablate.redaction import redact_text, redact_url
 from ablate.tracking.address import DATABASES, dialect, quiet_environment, sqlite_file
 from ablate.tracking.contents import Point

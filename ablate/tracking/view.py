@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ablate.space import Parameter
 from ablate.study import Study
+from ablate.study.space import Parameter
 
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointDownError, CheckpointError
-from ablate.folder import Folder, Place, one_line, open_folder
+from ablate.files import Folder, Place, one_line, open_folder
 from ablate.redaction import redact_url
 from ablate.trial import Report, TrialConfig
 

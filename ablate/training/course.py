@@ -11,7 +11,7 @@ import torch
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointError, PausedError
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, Mark
 from ablate.training.evaluate import Means

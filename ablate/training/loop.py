@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointError, PausedError
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.redaction import redact_url
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointError, RequestError
-from ablate.folder import Place
+from ablate.files import Place
 from ablate.models import build, initial_parameters
 from ablate.randomness import stream
 from ablate.redaction import redact_url

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from reference import Reference, run_uninterrupted
+
+from support.faults.reference import Reference, run_uninterrupted
 
 FIGURES = pytest.StashKey[list[str]]()
 

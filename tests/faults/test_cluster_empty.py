@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lossless import check_whole, repeated_steps, study
-from raylets import cluster
-from study_runs import StudyRun
+
+from support.faults.lossless import check_whole, repeated_steps, study
+from support.faults.raylets import cluster
+from support.faults.study_runs import StudyRun
 
 TRIALS, EPOCHS = 3, 12
 WAITS = "no live node of the Ray cluster holds a trial; waiting for a node to join"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lossless import attempts_begun, check_whole, repeated_steps, study
-from raylets import QUICK_DETECTION, Node, cluster
-from study_runs import StudyRun
+
+from support.faults.lossless import attempts_begun, check_whole, repeated_steps, study
+from support.faults.raylets import QUICK_DETECTION, Node, cluster
+from support.faults.study_runs import StudyRun
 
 MOVED_SECONDS = 90.0
 AHEAD_SECONDS = 1.5  # the workers are thawed so much before their raylet, which is told at once that it is dead

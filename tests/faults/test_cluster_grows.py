@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lossless import check_whole, study
-from raylets import Node, cluster
-from study_runs import StudyRun
+
+from support.faults.lossless import check_whole, study
+from support.faults.raylets import Node, cluster
+from support.faults.study_runs import StudyRun
 
 TRIALS, EPOCHS = 4, 12
 # Writes, whenever it changes, how many trials the GCS holds a request for: what Ray's autoscaler reads.

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lossless import check_whole, repeated_steps, reports, study
-from raylets import Cluster, cluster, send
-from replayed import check_decisions, check_suggestions
-from study_runs import Command, StudyRun
+
+from support.faults.lossless import check_whole, repeated_steps, reports, study
+from support.faults.raylets import Cluster, cluster, send
+from support.faults.replayed import check_decisions, check_suggestions
+from support.faults.study_runs import Command, StudyRun
 
 LOSSES, SLOTS, TRIALS, EPOCHS = 3, 3, 18, 9
 

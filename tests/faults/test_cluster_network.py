@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import netns
 import pytest
-from lossless import check_whole, repeated_steps, study
-from raylets import Node, cluster
-from study_runs import StudyRun
+
+from support.faults import netns
+from support.faults.lossless import check_whole, repeated_steps, study
+from support.faults.raylets import Node, cluster
+from support.faults.study_runs import StudyRun
 
 CUT_SECONDS = 45.0
 TRIALS, EPOCHS = 20, 12

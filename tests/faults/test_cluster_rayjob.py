@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kubelet
 import pytest
 import yaml
-from kubelet import Provided, RayCluster, until
-from lossless import check_mlflow, check_whole, study
-from mlflow_server import mlflow_server
-from pods_here import require_containers
-from postgres import PostgresServer
-from s3 import S3Server
-from study_runs import StudyRun
+
+from support.faults import kubelet
+from support.faults.kubelet import Provided, RayCluster, until
+from support.faults.lossless import check_mlflow, check_whole, study
+from support.faults.study_runs import StudyRun
+from support.mlflow_server import mlflow_server
+from support.pods_here import require_containers
+from support.postgres import PostgresServer
+from support.s3 import S3Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 NAME, TRIALS, EPOCHS = "shipped", 10, 60

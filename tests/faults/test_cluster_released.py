@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from raylets import cluster
+
+from support.faults.raylets import cluster
 
 STUDY = """\
 study: released

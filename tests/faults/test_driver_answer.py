@@ -6,10 +6,11 @@ import re
 from functools import partial
 from pathlib import Path
 
-import killing
 import pytest
-from page_reader import Reader
-from study_runs import StudyRun
+
+from support.faults import killing
+from support.faults.study_runs import StudyRun
+from support.page_reader import Reader
 
 STUDY = """\
 study: answered

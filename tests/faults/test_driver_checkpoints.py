@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import killing
-from ledger_dump import first_difference
-from reference import STEPS, dumped
-from study_runs import StudyRun
+from support.faults import killing
+from support.faults.ledger_dump import first_difference
+from support.faults.reference import STEPS, dumped
+from support.faults.study_runs import StudyRun
 
 STUDY = """\
 study: damaged

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import killing
 import pytest
-from reference import STUDY, Reference
-from study_runs import StudyRun
+
+from support.faults import killing
+from support.faults.reference import STUDY, Reference
+from support.faults.study_runs import StudyRun
 
 SHORT_KILLS = 1
 

@@ -6,17 +6,17 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-import killing
 import polars as pl
 import pytest
 import torch
-from page_reader import Reader
-from study_runs import Command, StudyRun
 
 from ablate.ledger import TrialRecord
 from ablate.tasks import load_task
 from ablate.training import predictor
 from ablate.trial import checkpoint_folder
+from support.faults import killing
+from support.faults.study_runs import Command, StudyRun
+from support.page_reader import Reader
 
 STUDY = """\
 study: compared

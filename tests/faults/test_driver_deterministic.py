@@ -6,8 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-from ledger_dump import Dump, dump, first_difference
-from study_runs import LOCAL, StudyRun
+
+from support.faults.ledger_dump import Dump, dump, first_difference
+from support.faults.study_runs import LOCAL, StudyRun
 
 TRIALS, WINDOW, AT_A_TIME, KILLS = 16, 4, 4, 4
 STUDY = f"""\

@@ -15,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import killing
 import pytest
 import torch
-from ledger_dump import first_difference
-from reference import STUDY, Reference, dumped
-from study_runs import LOCAL, StudyRun
 
-PACKAGE = Path(__file__).parents[2] / "ablate"
+from support.faults import killing
+from support.faults.ledger_dump import first_difference
+from support.faults.reference import STUDY, Reference, dumped
+from support.faults.study_runs import LOCAL, StudyRun
+from support.paths import REPOSITORY
+
+PACKAGE = REPOSITORY / "ablate"
 MODULES = ("sitecustomize", "usercustomize", "ablate", "torch", "json", "yaml", "safetensors", "polars", "conftest")
 CLEAN_CODES = {0, 1, 2, 75}
 

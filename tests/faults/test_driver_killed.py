@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import killing
-import mlflow_runs
 import pytest
-from reference import STEPS, STUDY, Reference, run_uninterrupted
-from study_runs import LOCAL, Command, StudyRun
+
+from support.faults import killing, mlflow_runs
+from support.faults.reference import STEPS, STUDY, Reference, run_uninterrupted
+from support.faults.study_runs import LOCAL, Command, StudyRun
 
 KILLS = 20
 MLFLOW = (*LOCAL[:-1], "mlflow")

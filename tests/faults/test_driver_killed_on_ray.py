@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_dump import raw
-from replayed import check_decisions, check_suggestions
-from study_runs import StudyRun
+
+from support.faults.ledger_dump import raw
+from support.faults.replayed import check_decisions, check_suggestions
+from support.faults.study_runs import StudyRun
 
 EPOCHS = 9
 STUDY = """\

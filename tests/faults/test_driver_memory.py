@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import counting
 import pytest
-from hungry import ALWAYS, ONCE, TORCH, watched_by_ray
-from lossless import study
-from study_runs import LOCAL, StudyRun
+
+from support.faults import counting
+from support.faults.hungry import ALWAYS, ONCE, TORCH, watched_by_ray
+from support.faults.lossless import study
+from support.faults.study_runs import LOCAL, StudyRun
 
 TRIALS, EPOCHS = 5, 4
 RAY = ("--device", "cpu", "--tracker", "none")
@@ -35,7 +36,7 @@ def test_a_trial_without_memory_is_retried_then_recorded(
     options: tuple[str, ...], cpus: int | None, tmp_path: Path
 ) -> None:
     run = StudyRun(folder=tmp_path, text=study("hungry", trials=TRIALS, epochs=EPOCHS), options=options, cpus=cpus)
-    command = run.search(inject=partial(counting.count, "hungry:train"))
+    command = run.search(inject=partial(counting.count, "support.faults.hungry:train"))
     assert command.wait() == 0, command.output
     trials = {trial.key.number: trial for trial in run.trials()}
     assert list(trials) == list(range(TRIALS))

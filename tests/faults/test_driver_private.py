@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import intruder
 import pytest
-from lossless import study
-from raylets import free_port
-from study_runs import Command, StudyRun
 
 from ablate.ledger.lease import this_process
 from ablate.scratch import OWNER, UNOWNED_SECONDS, remove_abandoned, scratch_folder
+from support.faults import intruder
+from support.faults.lossless import study
+from support.faults.raylets import free_port
+from support.faults.study_runs import Command, StudyRun
 
 OPTIONS = ("--gpus", "0", "--cpus-per-trial", "1", "--device", "cpu", "--tracker", "none")
 LISTEN = "0A"

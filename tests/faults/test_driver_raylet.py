@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import counting
 import pytest
-from lossless import check_whole, repeated_steps, study
-from raylets import QUICK_DETECTION
-from study_runs import Command, StudyRun
+
+from support.faults import counting
+from support.faults.lossless import check_whole, repeated_steps, study
+from support.faults.raylets import QUICK_DETECTION
+from support.faults.study_runs import Command, StudyRun
 
 OPTIONS = ("--gpus", "0", "--cpus-per-trial", "1", "--device", "cpu", "--tracker", "none")
 TRIALS, EPOCHS = 6, 30

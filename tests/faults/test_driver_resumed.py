@@ -7,13 +7,13 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import killing
 import pytest
-from ledger_dump import Dump, raw
-from reference import STUDY, Reference
-from study_runs import LOCAL, StudyRun
 
 from ablate.trial import TrialState
+from support.faults import killing
+from support.faults.ledger_dump import Dump, raw
+from support.faults.reference import STUDY, Reference
+from support.faults.study_runs import LOCAL, StudyRun
 
 MLFLOW = (*LOCAL[:-1], "mlflow")
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import counting
-import killing
 import pytest
-from ledger_dump import first_difference
-from raylets import AGENTS
-from reference import STEPS, STUDY, Reference, dumped
-from study_runs import LOCAL, Command, StudyRun
+
+from support.faults import counting, killing
+from support.faults.ledger_dump import first_difference
+from support.faults.raylets import AGENTS
+from support.faults.reference import STEPS, STUDY, Reference, dumped
+from support.faults.study_runs import LOCAL, Command, StudyRun
 
 GRACE = 25.0  # seconds, the default
 RAY = ("--device", "cpu", "--tracker", "none")

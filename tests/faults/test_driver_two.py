@@ -7,11 +7,11 @@ import re
 import signal
 from pathlib import Path
 
-import counting
-import killing
 import pytest
-from reference import STEPS, STUDY, Reference
-from study_runs import LOCAL, StudyRun
+
+from support.faults import counting, killing
+from support.faults.reference import STEPS, STUDY, Reference
+from support.faults.study_runs import LOCAL, StudyRun
 
 MLFLOW = (*LOCAL[:-1], "mlflow")
 HELD = re.compile(r"is held by .+ \(process \d+\) .*since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import counting
-from lossless import attempts_begun, study
-from study_runs import StudyRun
+from support.faults import counting
+from support.faults.lossless import attempts_begun, study
+from support.faults.study_runs import StudyRun
 
 EPOCHS, ONCE, ALONE, OFTEN, EVER = 12, 0, 1, 2, 3
 SECONDS, CPUS = 15.0, os.cpu_count() or 1

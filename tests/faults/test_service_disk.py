@@ -12,14 +12,14 @@ from typing import Literal
 
 import polars as pl
 import pytest
-import small_disk
-from lossless import check_mlflow, check_whole, repeated_steps, study
-from small_disk import SmallDisk
-from study_runs import LOCAL, Command, StudyRun
 
-from ablate.doctor import examine
-from ablate.settings import Settings
+from ablate.driver.doctor import examine
+from ablate.locations import Settings
 from ablate.training import checkpoint
+from support.faults import small_disk
+from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
+from support.faults.small_disk import SmallDisk
+from support.faults.study_runs import LOCAL, Command, StudyRun
 
 TRIALS, EPOCHS, MEGABYTES = 3, 8, 16
 MLFLOW = (*LOCAL[:-1], "mlflow")

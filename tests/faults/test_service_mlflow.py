@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lossless import check_mlflow, check_whole, repeated_steps, study
-from mlflow_server import mlflow_server
-from postgres import PostgresServer
-from s3 import S3Server
-from study_runs import Command, StudyRun
 from test_service_store import objects
+
+from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
+from support.faults.study_runs import Command, StudyRun
+from support.mlflow_server import mlflow_server
+from support.postgres import PostgresServer
+from support.s3 import S3Server
 
 DOWN_SECONDS, SLICES = 60, 6
 OPTIONS = ("--executor", "local", "--device", "cpu")

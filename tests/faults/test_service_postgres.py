@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lossless import check_mlflow, check_whole, repeated_steps, study
-from postgres import PostgresServer
-from study_runs import LOCAL, StudyRun
 
 from ablate.ledger.ledger import RETRY_SECONDS
+from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
+from support.faults.study_runs import LOCAL, StudyRun
+from support.postgres import PostgresServer
 
 TRIALS, EPOCHS = 6, 12
 RAY = ("--gpus", "0", "--device", "cpu")

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from lossless import check_whole, repeated_steps, study
 from pyarrow.fs import FileSelector, FileSystem, FileType
-from reference import STEPS, STUDY, Reference
-from s3 import BUCKET, S3Server
-from study_runs import LOCAL, Command, StudyRun
+
+from support.faults.lossless import check_whole, repeated_steps, study
+from support.faults.reference import STEPS, STUDY, Reference
+from support.faults.study_runs import LOCAL, Command, StudyRun
+from support.s3 import BUCKET, S3Server
 
 TRIALS, EPOCHS = 3, 8
 RAY = ("--gpus", "0", "--device", "cpu", "--tracker", "none")

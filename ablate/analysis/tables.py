@@ -1,0 +1,203 @@
+"""Trials and reports as tables: polars from the ledger, Parquet on disk (docs/tables.md)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ablate.errors import ResultsDownError
+from ablate.files import DiskFolder
+from ablate.ledger import ReportRecord, Snapshot, TrialRecord
+from ablate.plain_text import spreadsheet_cell
+
+TRIAL_COLUMNS: dict[str, pl.DataType] = {
+    "study": pl.String(),
+    "dataset": pl.String(),
+    "trial": pl.Int64(),
+    "stage": pl.String(),
+    "source": pl.Int64(),
+    "variant": pl.String(),
+    "state": pl.String(),
+    "attempt": pl.Int64(),
+    "replicates": pl.Int64(),
+    "epochs": pl.Int64(),
+    "max_epochs": pl.Int64(),
+    "params": pl.Int64(),
+    "params_body": pl.Int64(),
+    "flops": pl.Int64(),
+    "q": pl.Float64(),
+    "wall_seconds": pl.Float64(),
+    "error": pl.String(),
+    "checkpoint": pl.String(),
+    "mlflow_run_id": pl.String(),
+    "created_at": pl.Float64(),
+    "started_at": pl.Float64(),
+    "finished_at": pl.Float64(),
+}
+REPORT_COLUMNS: dict[str, pl.DataType] = {
+    "study": pl.String(),
+    "dataset": pl.String(),
+    "trial": pl.Int64(),
+    "stage": pl.String(),
+    "replicate": pl.Int64(),
+    "seed": pl.Int64(),
+    "epoch": pl.Int64(),
+    "decision": pl.String(),
+    "final": pl.Boolean(),
+    "diverged": pl.Boolean(),
+    "checkpoint": pl.String(),
+    "wall_seconds": pl.Float64(),
+    "driver_epoch": pl.Int64(),
+    "created_at": pl.Float64(),
+}
+TRIALS_FILE = "trials.parquet"
+REPORTS_FILE = "reports.parquet"
+STUDY_FILE = "study.yaml"
+
+
+def trials_table(snapshot: Snapshot) -> pl.DataFrame:
+    """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
+
+    After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
+    replicates of the trial's last report. Null: the trial does not have it; NaN: it was not finite.
+    """
+    return _trials(snapshot.trials, snapshot.reports)
+
+
+def reports_table(snapshot: Snapshot) -> pl.DataFrame:
+    """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
+    return _reports(snapshot.trials, snapshot.reports)
+
+
+def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
+    """Write trials.parquet and reports.parquet below `home`, each in one step; raise ResultsDownError."""
+    paths = (home / TRIALS_FILE, home / REPORTS_FILE)
+    _write(trials_table(snapshot), paths[0])
+    _write(reports_table(snapshot), paths[1])
+    return paths
+
+
+def write_study_file(text: str, home: Path) -> Path:
+    """Write `study.yaml` below `home` in one step and return its path; raise ResultsDownError."""
+    _put(text.encode(), home / STUDY_FILE)
+    return home / STUDY_FILE
+
+
+def cannot_write(what: str, error: OSError) -> ResultsDownError:
+    """Return the one-line error of a disk that does not take `what`."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResultsDownError(
+        f"{what} cannot be written: {error.strerror or error}; {'free some space there' if full else 'mend that'}"
+        " and run the same command again: the ledger has all that it would say"
+    )
+
+
+def last_means(reports: Iterable[ReportRecord]) -> dict[str, float]:
+    """Return each metric's mean over the replicates of the last epoch in `reports`, in order of first appearance."""
+    by_epoch: dict[int, list[ReportRecord]] = {}
+    for report in reports:
+        by_epoch.setdefault(report.epoch, []).append(report)
+    last = by_epoch[max(by_epoch)] if by_epoch else []
+    names = dict.fromkeys(name for report in last for name in report.metrics)
+    return {name: sum(report.metrics.get(name, math.nan) for report in last) / len(last) for name in names}
+
+
+def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
+    by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
+    for report in reports:
+        by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
+    means = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    rows = [_trial_row(trial) for trial in trials]
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
+    for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
+        column = _own_name(name, columns, "parameter")
+        columns[column] = _parameter(column, [trial.config.parameters.get(name) for trial in trials])
+    for name in dict.fromkeys(name for values in means for name in values):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [values.get(name) for values in means], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
+
+
+def _reports(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
+    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in trials}
+    rows = []
+    for report in reports:
+        config = configs[report.key.dataset, report.key.number]
+        fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
+        fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
+        rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
+    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
+
+
+def _trial_row(trial: TrialRecord) -> dict[str, Any]:
+    config = trial.config
+    own = ("attempt", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint", "mlflow_run_id")
+    times = ("created_at", "started_at", "finished_at")
+    return {
+        "study": config.key.study,
+        "dataset": config.key.dataset,
+        "trial": config.key.number,
+        "stage": config.stage,
+        "source": config.source,
+        "variant": config.parameters.get("variant", config.variant),
+        "state": str(trial.state),
+        "replicates": len(config.seeds),
+        "epochs": trial.epochs_done,
+        "max_epochs": config.train.epochs,
+        "q": _overdetermination(trial),
+        **{name: getattr(trial, name) for name in own + times},
+    }
+
+
+def _overdetermination(trial: TrialRecord) -> float | None:
+    if trial.size is None or trial.shape is None:
+        return None
+    samples = trial.shape.trained_samples(trial.config.task, trial.config.protocol)
+    return trial.size.overdetermination(trial.shape, samples)
+
+
+def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:
+    return f"{kind}.{name}" if name in taken else name
+
+
+def _parameter(name: str, values: list[Any]) -> pl.Series:
+    """Return a column of Boolean, Int64 or Float64 where every value is one, else of String (JSON if not text)."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return pl.Series(name, values, pl.Boolean())
+    if kinds == {int}:
+        return pl.Series(name, values, pl.Int64())
+    if kinds and kinds <= {int, float}:
+        return pl.Series(name, [None if value is None else float(value) for value in values], pl.Float64())
+    texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+    return pl.Series(name, texts, pl.String())
+
+
+def _write(table: pl.DataFrame, path: Path) -> None:
+    content = BytesIO()
+    table.write_parquet(content)
+    _put(content.getvalue(), path)
+
+
+def _put(content: bytes, path: Path) -> None:
+    try:
+        DiskFolder(path.parent).write(path.name, content)
+    except OSError as error:
+        raise cannot_write(str(path), error) from error
+
+
+def csv_text(table: pl.DataFrame) -> str:
+    """Return a table as CSV whose text cells no spreadsheet takes for formulas; empty cells are missing values."""
+    texts = pl.selectors.string()
+    return table.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()

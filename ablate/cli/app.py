@@ -1,0 +1,284 @@
+"""The command line: one short function per command, no logic."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import typer
+from rich.logging import RichHandler
+
+from ablate import __version__
+from ablate.cli import options
+from ablate.cli.cluster import cluster_app
+from ablate.cli.data import data_app
+from ablate.cli.inspect import look_app
+from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
+from ablate.cli.terminal import PlainFormatter, Terminal
+from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
+from ablate.locations import METRICS_HOST, RUNS, Settings
+
+app = typer.Typer(
+    name="ablate",
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Find out which parts of a network can go, what that costs, and which cheap network to use.",
+)
+app.add_typer(look_app)
+app.add_typer(cluster_app)
+app.add_typer(data_app, name="data")
+START = """Start here:
+  ablate plan search_spaces/digits.yaml     check a study, count its trials, estimate the time
+  ablate search search_spaces/digits.yaml   run it; the same command continues it
+  ablate status digits                      show its state, budget and front
+"""
+console = Terminal()
+errors = Terminal(stderr=True)
+
+
+@app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
+def plan(
+    file: options.StudyFile,
+    output: Annotated[Literal["table", "csv", "json"], typer.Option("--format", help="How to print it.")] = "table",
+    scale: options.Scale = None,
+    only: options.Only = None,
+    data_dir: options.DataDir = None,
+    measure_time: Annotated[bool, typer.Option("--time/--no-time", help="Time a few steps.")] = True,
+) -> None:
+    """Check a study file, count its trials, size every architecture and estimate the time; trains nothing."""
+    from ablate.analysis.tables import csv_text
+    from ablate.cli.tables import plan_lines
+    from ablate.driver.plan import make_plan
+    from ablate.study import load_study
+
+    study = load_study(file, scale=scale, only=only)
+    with errors.status("Sizing every architecture and timing a few steps"):
+        made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv")
+    if output == "csv":
+        print(csv_text(made.table()), end="")
+    elif output == "json":
+        print(made.to_json())
+    else:
+        console.print(plan_lines(made))
+
+
+@app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
+def search(
+    file: options.StudyFile,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    autoscale: options.Autoscale = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    deterministic: options.Deterministic = False,
+    extend: options.Extend = False,
+    grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
+    takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
+) -> None:
+    """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
+    _drive(
+        file,
+        Settings(
+            runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
+            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
+            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
+        ),
+        deterministic=deterministic,
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
+def compare(
+    file: options.StudyFile,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    autoscale: options.Autoscale = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    extend: options.Extend = False,
+    grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
+    takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
+) -> None:
+    """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
+    from ablate.study import load_study
+
+    if not file.is_file():
+        _refuse_name(str(file), Settings(runs_dir=runs_dir, storage=storage))
+    if load_study(file, scale=scale, only=only).compare is None:
+        raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
+    _drive(
+        file,
+        Settings(
+            runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
+            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
+            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
+            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
+        ),
+        scale=scale,
+        only=only,
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: ablate resume digits")
+def resume(
+    study: options.StudyName,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    cpus_per_trial: options.CpusPerTrial = None,
+    address: options.Address = None,
+    autoscale: options.Autoscale = None,
+    executor: options.ExecutorName = "ray",
+    device: options.Device = "auto",
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    grace: options.Grace = 25.0,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = METRICS_HOST,
+    takeover: options.Takeover = False,
+    relocate: options.Relocate = False,
+) -> None:
+    """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
+    from ablate.inspection.studies import stored
+
+    settings = Settings(
+        runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
+        executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
+        address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
+        metrics_host=metrics_host, takeover=takeover, relocate=relocate,
+    )  # fmt: skip
+    found = stored(study, settings)
+    _drive(settings.home(study) / "study.yaml", settings, text=found.record.file_text)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+) -> None:
+    if version:
+        print(f"ablate {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(START, flush=True)
+        context.get_help()  # prints the commands itself, by rich
+        raise typer.Exit
+    level = logging.INFO if verbose else logging.WARNING
+    if errors.is_terminal:
+        handler = RichHandler(console=errors, show_path=False)
+        logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+    else:  # a log in a file has one line for each message, however long
+        lines = logging.StreamHandler()
+        lines.setFormatter(PlainFormatter("%(asctime)s %(levelname)-8s %(message)s", datefmt="[%X]"))
+        logging.basicConfig(level=level, handlers=[lines])
+
+
+def _drive(
+    file: Path,
+    settings: Settings,
+    *,
+    scale: float | None = None,
+    only: list[str] | None = None,
+    deterministic: bool = False,
+    text: str | None = None,
+) -> None:
+    if settings.address is not None:
+        options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
+    if text is None and not file.is_file():
+        _refuse_name(str(file), settings)
+    try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
+        from ablate.driver.run import search as run
+
+        outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic, text=text)
+    except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
+        number = interruption.args[0] if interruption.args else signal.SIGINT
+        from ablate.locations.homes import command_to_continue
+
+        told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
+        errors.print(told, markup=False, highlight=False, soft_wrap=True)
+        sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
+    console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
+    if settings.tracker == "mlflow" and not settings.tracking_uri:
+        page = shlex.join(["ablate", "ui", *settings.runs_option()])
+        console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
+    require_printed()
+
+
+def _refuse_name(name: str, settings: Settings) -> None:
+    """Raise RequestError, with the command to type, where what should be a study file is the name of a study."""
+    from ablate.inspection.studies import known_names
+
+    try:
+        known = known_names(settings)
+    except LedgerError:
+        return  # there is no ledger to look into; the missing file is what is said
+    if name in known:
+        from ablate.locations.homes import command_to_continue
+
+        storage = [] if settings.storage is None else ["--storage", settings.storage]
+        command = command_to_continue(["resume", name, *settings.runs_option(), *storage])
+        raise RequestError(f"{name}: there is no such file. To continue the study of that name: {command}")
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """Go as Ctrl-C does, so that the study is given back on the way out."""
+    raise KeyboardInterrupt(signal.Signals(number))
+
+
+def main() -> None:
+    """Run the command line; an AblateError ends in plain words and its exit code."""
+    with tolerant_streams():
+        try:
+            _run()
+        except AblateError as error:
+            errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(error.exit_code)
+
+
+def _run() -> None:
+    """Run the command; where its output is lost, raise OutputLostError, or exit with 1 if only its reader has left."""
+    try:
+        app()
+    except SystemExit as end:
+        if end.code:
+            raise
+    if is_reader_gone():
+        sys.exit(1)
+    require_printed()
+    sys.exit(0)

@@ -1,0 +1,252 @@
+"""Commands for clusters: hand a study to Ray, render it for Kubernetes, look at what it will find there."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.errors import RequestError, StudyFailedError
+from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, proposal, rendered
+from ablate.kubernetes.arguments import TAKEN
+from ablate.kubernetes.kubectl import kubectl_context
+from ablate.locations import RUNS, Settings
+from ablate.study import parse_study, study_text
+from ablate.study.sections import Duration
+
+if TYPE_CHECKING:
+    from ablate.driver.doctor import Finding
+
+cluster_app = typer.Typer()
+kubernetes_app = typer.Typer(
+    no_args_is_help=True, help="Render a study for KubeRay, and ask the cluster if it can run."
+)
+cluster_app.add_typer(kubernetes_app, name="k8s")
+console = Terminal()
+errors = Terminal(stderr=True)
+
+PROCESSES = " where the cluster's processes start (on Kubernetes: in the Secret)"
+Further = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Further options of `ablate search` or `compare`.")
+]
+Image = Annotated[str, typer.Option(help="Image with ablate in it, REGISTRY/ablate:VERSION (deploy/Dockerfile).")]
+Name = Annotated[str | None, typer.Option(help="Name of the job, a DNS label. (default: the study's)")]
+GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one worker node.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Worker nodes of a study without GPUs.")]
+Workers = Annotated[
+    str | None, typer.Option(metavar="MIN:MAX", help="Worker nodes, which Ray's autoscaler adds and removes.")
+]
+Cpus = Annotated[str, typer.Option(help="CPUs of one worker node.")]
+Memory = Annotated[str, typer.Option(help="Memory of one worker node.")]
+Namespace = Annotated[str, typer.Option(help="Namespace, as deploy/ makes it.")]
+Secret = Annotated[str, typer.Option(help="Secret with storage-url and the bucket's keys.")]
+DataClaim = Annotated[str, typer.Option(help="PersistentVolumeClaim of the data sets; '' for none.")]
+RunsClaim = Annotated[
+    str | None, typer.Option(help="Claim that all nodes write, for checkpoints and report where there is no bucket.")
+]
+Queue = Annotated[str | None, typer.Option(help="Kueue's LocalQueue to wait in.")]
+PriorityClass = Annotated[
+    str | None, typer.Option(help="Kueue's WorkloadPriorityClass: a more urgent study pauses others of its queue.")
+]
+NodeSelector = Annotated[
+    list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; may be given again.")
+]
+Toleration = Annotated[
+    list[str] | None, typer.Option(help="Taint KEY[=VALUE][:EFFECT] of nodes that workers may use; may be given again.")
+]
+Arch = Annotated[str | None, typer.Option(help="Architecture of all nodes, amd64 or arm64: the image's.")]
+Spot = Annotated[
+    str | None, typer.Option(help="Label of spot nodes, KEY=VALUE: workers prefer them, the head keeps off.")
+]
+Retries = Annotated[int, typer.Option(min=0, help="Clusters to try after the first; each goes on with the study.")]
+StartMinutes = Annotated[int, typer.Option(help="Minutes in which the nodes and images of one cluster must be up.")]
+AllGpus = Annotated[int, typer.Option(min=0, help="GPUs to use in all.")]
+
+
+def _duration(text: str) -> float:
+    """Return `text` in seconds; raise BadParameter where it is no duration."""
+    try:
+        return TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        raise typer.BadParameter("must be a time, such as 90s, 10m or 1h30m.") from None
+
+
+@cluster_app.command(epilog="Example: ablate submit search_spaces/vision.yaml --address http://head:8265 --gpus 8")
+def submit(
+    file: options.StudyFile,
+    further: Further = None,
+    address: Annotated[
+        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Ray's dashboard.")
+    ] = "http://127.0.0.1:8265",
+    gpus: AllGpus = 0,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for its end.")] = False,
+) -> None:
+    """Run a study as a job of a running Ray cluster; it goes on there when this machine is switched off."""
+    from ablate.execution.jobs import ENDED, Job, follow
+    from ablate.execution.jobs import submit as start
+
+    text, name, command = _study(file, scale, only)
+    options.refuse_passwords(further or (), shown="the job's description", where=PROCESSES)
+    words = ["ablate", command, "study.yaml", "--address", "auto", "--gpus", str(gpus), *(further or ())]
+    job = start(address, Job(name=name, study_text=text, words=tuple(words)))
+    console.print(f"Submitted {job}", highlight=False, soft_wrap=True)
+    if detach:
+        console.print(f"Its log: ray job logs {job} --address {address} --follow", highlight=False, soft_wrap=True)
+        return
+    ended = follow(address, job, lambda lines: print(lines, end="", flush=True))
+    if ended != ENDED[0]:
+        raise StudyFailedError(f"job {job} {ended.lower()}. The same command goes on where the study stands.")
+
+
+@kubernetes_app.command(
+    epilog="Example: ablate k8s render search_spaces/vision.yaml --gpus 8 --image registry/ablate:0.1.0"
+)
+def render(
+    context: typer.Context,
+    file: options.StudyFile,
+    image: Image,
+    further: Further = None,
+    gpus: AllGpus = 0,
+    gpus_per_node: GpusPerNode = 1,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    nodes: Nodes = None,
+    workers: Workers = None,
+    cpus: Cpus = "8",
+    memory: Memory = "32Gi",
+    name: Name = None,
+    namespace: Namespace = "ablate",
+    secret: Secret = "ablate",
+    data_claim: DataClaim = "ablate-data",
+    runs_claim: RunsClaim = None,
+    queue: Queue = None,
+    priority_class: PriorityClass = None,
+    node_selector: NodeSelector = None,
+    toleration: Toleration = None,
+    arch: Arch = None,
+    spot: Spot = None,
+    retries: Retries = 5,
+    start_minutes: StartMinutes = 15,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    check: Annotated[bool, typer.Option("--check", help="Ask the cluster first (kubectl).")] = False,
+) -> None:
+    """Print the study as one manifest for `kubectl apply -f -`: its file, a RayJob that resumes, the head's budget."""
+    text, study, command = _study(file, scale, only)
+    request = ClusterRequest(
+        name=proposal(study) if name is None else name, study_text=text, image=image, gpus=gpus,
+        gpus_per_node=gpus_per_node, gpus_per_trial=gpus_per_trial, nodes=nodes, worker_range=workers,
+        cpus=cpus, memory=memory, command=command, namespace=namespace,
+        secret=secret, data_claim=data_claim or None, runs_claim=runs_claim, queue=queue, spot=spot, retries=retries,
+        start_minutes=start_minutes, priority_class=priority_class, node_selector=tuple(node_selector or ()),
+        tolerations=tuple(toleration or ()), arch=arch, arguments=tuple(further or ()),
+    )  # fmt: skip
+    _parse(context, entrypoint(request))
+    if name is None and request.name != study:
+        told = f"ablate: {study!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
+        errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if check:
+        context_name = kubectl_context() or "of the pod that it runs in"
+        asking = f"ablate: asking the cluster of kubectl's context {context_name}, namespace {request.namespace}"
+        errors.print(asking, markup=False, highlight=False, soft_wrap=True)
+        for note in preflight(request):
+            errors.print(f"ablate: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    print(rendered(request), end="")
+
+
+@cluster_app.command(
+    epilog="Example: ablate doctor search_spaces/vision.yaml --storage postgresql+psycopg://ada@db/ablate"
+)
+def doctor(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A study whose data are to be looked for.")
+    ] = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    tracker: options.TrackerName = "mlflow",
+    tracking_uri: options.TrackingUri = None,
+    wait: Annotated[
+        float | None, typer.Option(metavar="TIME", parser=_duration, help="Look again for so long (90s, 10m).")
+    ] = None,
+) -> None:
+    """Look at what a study needs, here and now: software, ledger, store, tracking server, data, devices."""
+    from ablate.driver.doctor import examine, look_until_sound
+
+    settings = Settings(
+        runs_dir=runs_dir, data_dir=data_dir, storage=storage, store=store, tracker=tracker, tracking_uri=tracking_uri
+    )  # fmt: skip
+    if wait is None:
+        found = [_show(finding) for finding in examine(settings, file)]
+    else:
+        _end_at_sigterm()
+        said: set[Finding] = set()  # what is sound is shown once, what is not each time
+
+        def look() -> list[Finding]:
+            now = [_show(each, clock=True) if each not in said else each for each in examine(settings, file)]
+            said.update(each for each in now if each.good)
+            return now
+
+        found = look_until_sound(look, _show_pause, seconds=wait)
+    if faulty := _faulty(found):
+        errors.print(f"ablate: {faulty} will not do; nothing was started.", style="red", markup=False)
+        sys.exit(RequestError.exit_code)
+
+
+def _show(finding: Finding, *, clock: bool = False) -> Finding:
+    """Print a finding in one line, with the time of day (UTC) where `clock` is set, and return it."""
+    mark = "ok   " if finding.good else "FAULT" if finding.needed else "WARN "
+    line = f"{_now() if clock else ''}{mark} {finding.what}: {finding.seen}"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return finding
+
+
+def _show_pause(found: Sequence[Finding], seconds: float) -> None:
+    line = f"{_now()}{_faulty(found)} will not do. Looking again in {seconds:.0f} s."
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _faulty(found: Sequence[Finding]) -> str:
+    return ", ".join(finding.what for finding in found if finding.is_fault)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%H:%M:%SZ} "
+
+
+def _end_at_sigterm() -> None:
+    """End at once when a pod is deleted: process 1 of a container has no default action for SIGTERM."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:
+    """Return the text of a study, its name, and the command that runs it; raise RequestError where it is faulty."""
+    text = study_text(file, scale=scale, only=only)
+    study = parse_study(text, str(file))
+    return text, study.name, "compare" if study.compare is not None else "search"
+
+
+def _parse(context: typer.Context, command: str) -> None:
+    """Refuse, as the command itself would, an option that does not exist or a value that it does not take."""
+    _, name, *words = shlex.split(command)
+    root = context.find_root()
+    commands: Any = root.command
+    try:
+        commands.commands[name].make_context(name, words, parent=root)
+    except Exception as error:
+        near: list[str] | None = getattr(error, "possibilities", None)
+        if near:  # an unknown option: name none that would be refused as well
+            error.possibilities = [option for option in near if option not in TAKEN]  # type: ignore[attr-defined]
+        raise

@@ -1,0 +1,36 @@
+"""The commands below `ablate data`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ablate.cli.options import DataDir
+from ablate.cli.terminal import Terminal
+
+data_app = typer.Typer(no_args_is_help=True, help="List the data sets that are here, and fetch those that are not.")
+console = Terminal()
+
+
+@data_app.command("list", epilog="Example: ablate data list")
+def data_list(data_dir: DataDir = None) -> None:
+    """List the built-in data sets and where they lie."""
+    from ablate.tasks import available
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("data set", "here", "size", "place"):
+        table.add_column(name)
+    for entry in available(data_dir):
+        size = f"{entry.size_bytes / 1e6:,.1f} MB" if entry.present else ""
+        table.add_row(entry.name, "yes" if entry.present else "no", size, str(entry.path))
+    console.print(table)
+
+
+@data_app.command("fetch", epilog="Example: ablate data fetch mnist")
+def data_fetch(name: Annotated[str, typer.Argument(help="Name of a data set.")], data_dir: DataDir = None) -> None:
+    """Download a data set into the data folder."""
+    from ablate.tasks import fetch
+
+    console.print(f"{name}: {fetch(name, data_dir)}", soft_wrap=True, highlight=False)

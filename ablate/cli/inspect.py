@@ -1,0 +1,202 @@
+"""Commands that look at studies: how they stand, what came out, what a trained network writes and sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.locations import RUNS, Settings
+
+look_app = typer.Typer()
+console = Terminal()
+errors = Terminal(stderr=True)
+
+
+@look_app.command(epilog="Example: ablate status digits --json")
+def status(
+    study: options.StudyName,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether a study is finished, runs or was interrupted, what its budget still allows, and its front."""
+    from ablate.inspection.status import results_as_values, state_lines, status_of
+    from ablate.inspection.studies import results_of, stored
+
+    settings = Settings(runs_dir=runs_dir, storage=storage)
+    read = stored(study, settings)
+    found = status_of(read, settings)
+    if as_json:
+        print(json.dumps(found | results_as_values(read), indent=1))
+        return
+    console.print(_states_table([found]))
+    for line in state_lines(found, read.study):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    for failure in found["failed"]:
+        console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", markup=False, highlight=False)
+    console.print(results_of(read.study, read.snapshot))
+
+
+@look_app.command("list", epilog="Example: ablate list")
+def list_studies(
+    runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
+) -> None:
+    """List all studies with their trials by state."""
+    from ablate.inspection.status import overview
+
+    found = overview(Settings(runs_dir=runs_dir, storage=storage))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    elif found:
+        console.print(_states_table(found))
+    else:
+        console.print(f"No study in {runs_dir} yet. Start one with: ablate search FILE")
+
+
+@look_app.command(epilog="Example: ablate trial digits 7")
+def trial(
+    study: options.StudyName,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The trial's number.")],
+    dataset: options.OfDataset = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tell all about one trial: its network, its epochs, what befell it, the traceback if it failed."""
+    from ablate.inspection.trial import story, story_lines
+
+    found = story(study, Settings(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for line in story_lines(found):
+        console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
+
+
+@look_app.command(epilog="Example: ablate report digits")
+def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
+    """Write a study's tables and report again, from its ledger alone."""
+    from ablate.inspection.studies import rebuild
+
+    _, page = rebuild(study, Settings(runs_dir=runs_dir, storage=storage))
+    console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
+
+
+@look_app.command(epilog="Example: ablate sample characters --length 500")
+def sample(
+    study: options.StudyName,
+    trial: options.TrialNumber = None,
+    dataset: options.OfDataset = None,
+    replicate: options.Replicate = 0,
+    prompt: Annotated[str | None, typer.Option(help="Text to go on from, or a sentence to translate.")] = None,
+    length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to draw.")] = 500,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1 surer, 0 always the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Keys the draws.")] = 0,
+    split: Annotated[Literal["validation", "test"] | None, typer.Option(help="Translate this split instead.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for what --split writes.")] = Path("translations"),
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+) -> None:
+    """Print what a trained network writes: text that goes on from a prompt, or a translation."""
+    from ablate.inspection.network import continued, trained, translated, write_translations
+
+    settings = Settings(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
+    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    if split is not None:
+        if asked.config.protocol == "paper" and split == "validation":
+            errors.print("protocol: paper: the study's own val_bleu is that of --split test", style="dim")
+        written = write_translations(asked, split, output)
+        console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
+        files = shlex.quote(str(written.references)), shlex.quote(str(written.hypotheses))
+        command = f"sacrebleu {files[0]} -i {files[1]} -b -w 2"
+        console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
+    elif asked.shape.source_tokens:
+        print("\n".join(translated(asked, [] if prompt is None else [prompt])))
+    else:
+        print(continued(asked, prompt, length=length, temperature=temperature, seed=seed))
+
+
+@look_app.command(epilog="Example: ablate maps characters --sample 3")
+def maps(
+    study: options.StudyName,
+    trial: options.TrialNumber = None,
+    dataset: options.OfDataset = None,
+    replicate: options.Replicate = 0,
+    number: Annotated[int, typer.Option("--sample", min=0, help="Number of a training sample.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Folder of the pictures. (default: the study's)")] = None,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+) -> None:
+    """Write the attention maps of a trained network as pictures: similarity and weights of every block and head."""
+    from ablate.inspection.network import attention_maps, trained
+    from ablate.report import write_maps
+
+    settings = Settings(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
+    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    key = asked.config.key
+    folder = output or settings.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
+    for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
+        console.print(str(path), soft_wrap=True, highlight=False)
+
+
+@look_app.command(epilog="Example: ablate ui --port 5000")
+def ui(
+    runs_dir: options.RunsDir = RUNS,
+    tracking_uri: options.TrackingUri = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
+    browser: Annotated[bool, typer.Option(help="Open the page where there is a display.")] = True,
+) -> None:
+    """Serve MLflow's page on all studies, and print the address of each study's runs."""
+    from ablate.tracking import StudyPage, default_uri, serve, ui_command
+
+    command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
+    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", highlight=False)
+
+    def show(pages: list[StudyPage]) -> None:
+        for page in pages:
+            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False, markup=False)
+        if browser and console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ):
+            webbrowser.open(pages[0].url if len(pages) == 1 else command.url)
+
+    sys.exit(serve(command, ready=show))
+
+
+@look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")
+def schema() -> None:
+    """Print the JSON Schema of study files, for editors."""
+    from ablate.study import json_schema
+
+    print(json_schema(), end="")
+
+
+def _states_table(found: list[Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    columns = ("COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL")
+    longest = max((len(study["study"]) for study in found), default=0)
+    table.add_column("study", no_wrap=True, min_width=longest)
+    for heading in ("state", "data set"):
+        table.add_column(heading)
+    for name in columns:
+        table.add_column(name.lower(), justify="right")
+    for study in found:
+        for dataset, states in study["trials"].items():
+            table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in columns))
+    return table

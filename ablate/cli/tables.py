@@ -1,0 +1,70 @@
+"""A plan as a reader sees it in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.driver.plan import Plan, limited
+
+ROWS_SHOWN = 24
+
+
+def plan_lines(plan: Plan) -> RenderableType:
+    """Return the plan as a table of architectures, followed by trials and hours per data set."""
+    shown = limited(plan, ROWS_SHOWN)
+    table = Table(box=None, pad_edge=False)
+    for name in ("variant", "data set"):
+        table.add_column(name, overflow="fold")
+    written = shown.table()
+    family = [name for name in ("depth", "heads") if name in written.columns]
+    for name in (*family, "params", "flops", "Q"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cells in written.iter_rows(named=True):
+        shape = ["" if cells[name] is None else str(cells[name]) for name in family]
+        numbers = (f"{cells['params']:,}", f"{cells['flops']:,}", f"{cells['q']:.2f}")
+        table.add_row(cells["variant"], cells["dataset"], *shape, *numbers)
+    return Group(table, Text(), *(Text(line) for line in _lines(plan, shown)))
+
+
+def _lines(plan: Plan, shown: Plan) -> list[str]:
+    lines = []
+    if plan.study.scale != 1:
+        lines += [f"Scaled {plan.study.scale:g}: trials, epochs and time are of {plan.study.name}; Q counts all data."]
+    for dataset, count in plan.trials.items():
+        total = plan.architectures[dataset]
+        of_set = sum(row.dataset == dataset for row in shown.rows)
+        some = f", {of_set} of them shown" if total is None or total > of_set else ""
+        text = f"{dataset}: {_counted(count, 'trial')} of up to {_counted(_epochs(plan, dataset), 'epoch')}"
+        if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
+            text += f", of {_counted(total, 'architecture')} in full."
+        else:
+            text += f" over {_counted(total, 'architecture')}{some}." if total is not None else "."
+        if plan.seconds_per_trial is not None:
+            text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
+        lines.append(text)
+    hours = plan.hours()
+    if hours is not None:
+        what = "All search trials at full length" if plan.study.compare is None else "All trials"
+        lines.append(f"{what}, one after another on this machine: {_time(hours * 3600)};")
+        shorter = "early stopping shortens it, and so does" if plan.study.compare is None else "it is shorter by"
+        lines.append(f"{shorter} every trial that runs at the same time.")
+    if plan.confirmations:
+        lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
+    return [*lines, *(f"Note: {line}" for line in plan.cautions)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _epochs(plan: Plan, dataset: str) -> int:
+    return max(row.train.epochs for row in plan.rows if row.dataset == dataset)
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

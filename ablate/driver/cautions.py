@@ -1,0 +1,74 @@
+"""What a reader should know of a study before it trains: settings without effect, test samples seen in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from ablate.config import InputShape
+from ablate.randomness import stream
+from ablate.study import Study
+from ablate.study.effect import RULES, idle
+from ablate.study.space import Parameter, Space
+from ablate.tasks import load_task
+from ablate.tasks.base import Remarked
+
+DRAWN = 400  # configurations that are looked at in a space
+
+
+def cautions(study: Study, shapes: Mapping[str, InputShape]) -> tuple[str, ...]:
+    """Return one line for each thing to know, by data set of `shapes`."""
+    return tuple(line for label, shape in shapes.items() for line in _of_dataset(study, label, shape))
+
+
+def _of_dataset(study: Study, label: str, shape: InputShape) -> Iterator[str]:
+    task = load_task(study.task(label))
+    if isinstance(task, Remarked):
+        yield from (f"{label}: {remark}" for remark in task.remarks())
+    searched = set(study.space_for(label).names())
+    rules = [rule for rule in RULES if rule.setting in searched]
+    if not rules:
+        return
+    drawn = list(_configurations(study, label))
+    for rule in rules:
+        held = sum(rule in idle(model, training, shape.output) for model, training in drawn)
+        if held:
+            how = "in every" if held == len(drawn) else f"in about {max(held / len(drawn), 0.01):.0%} of the"
+            what = "configuration" if held == len(drawn) else "configurations"
+            yield (
+                f"{label}: {rule.setting} is searched and has no effect where {rule.where} ({how} {what})."
+                + (" Configurations that differ in it alone count as one." if study.compare is None else "")
+            )
+
+
+def _configurations(study: Study, label: str) -> Iterator[tuple[Any, Any]]:
+    """Yield architecture and training of random configurations; the impossible ones are left out."""
+    space = study.space_for(label)
+    draws = stream(0, label, 0, "sampler", "cautions")
+    for _ in range(DRAWN):
+        try:
+            model, _, training = study.configs(label, _drawn(space, draws))
+        except ValidationError:
+            continue
+        yield model, training
+
+
+def _drawn(space: Space, draws: np.random.Generator) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for parameter in space.parameters:
+        if space.is_active(parameter, values):
+            values[parameter.name] = _value(parameter, draws.random())
+    return values
+
+
+def _value(parameter: Parameter, share: float) -> Any:
+    if parameter.kind == "int":
+        step = int(parameter.step or 1)
+        return int(parameter.low) + step * int(share * ((parameter.high - parameter.low) // step + 1))
+    grid = parameter.grid()
+    if grid is not None:
+        return grid[int(share * len(grid))]
+    return parameter.low + share * (parameter.high - parameter.low)

@@ -1,0 +1,139 @@
+"""Look at what a study needs before it starts: software, ledger, store, tracking server, data, devices."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, repeat
+from pathlib import Path
+
+from ablate import __version__
+from ablate.driver.run import check_data
+from ablate.errors import AblateError, RequestError
+from ablate.files import Place, below, require_writable
+from ablate.ledger import Ledger
+from ablate.locations import Settings
+from ablate.redaction import redact_url
+from ablate.study import load_study
+from ablate.tracking import reachable
+
+SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
+PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between looks; the last one repeats
+WITHOUT_TRACKING = "The study runs without it and catches up later."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at: what, whether it will do, what was seen, and whether a study needs it to start."""
+
+    what: str
+    good: bool
+    seen: str
+    needed: bool = True
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether no study can start because of it."""
+        return self.needed and not self.good
+
+
+def examine(settings: Settings, file: Path | None) -> Iterator[Finding]:
+    """Yield one finding after another; a place that was not asked for is not looked at. Creates nothing that stays."""
+    yield Finding(
+        what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
+    )
+    yield _looked("runs", lambda: _runs(settings.runs_dir.absolute()))
+    yield _looked("ledger", lambda: _ledger(settings))
+    if settings.store is not None:
+        yield _looked("store", lambda: _store(str(settings.store)))
+    if settings.tracking_uri is not None and settings.tracker == "mlflow":
+        yield _tracking(str(settings.tracking_uri))
+    if file is not None:
+        yield _looked("study", lambda: _study(file, settings))
+    yield _looked("devices", _devices)
+
+
+def look_until_sound(
+    look: Callable[[], Iterable[Finding]],
+    tell: Callable[[Sequence[Finding], float], object],
+    *,
+    seconds: float,
+    pauses: Sequence[float] = PAUSES,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> list[Finding]:
+    """Return what `look` finds as soon as nothing is at fault, or after `seconds`.
+
+    Before each pause `tell` receives what was found and the length of the pause in seconds.
+    """
+    end = clock() + seconds
+    for pause in chain(pauses, repeat(pauses[-1])):
+        found, left = list(look()), end - clock()
+        if left <= 0 or not any(each.is_fault for each in found):
+            break
+        tell(found, min(pause, left))
+        sleep(min(pause, left))
+    return found
+
+
+def _tracking(uri: str) -> Finding:
+    """Look at the tracking server, which no study waits for."""
+    found = replace(_looked("tracking", lambda: reachable(uri)), needed=False)
+    return found if found.good else replace(found, seen=f"{found.seen.rstrip('.')}. {WITHOUT_TRACKING}")
+
+
+def _looked(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what=what, good=True, seen=look())
+    except (AblateError, OSError) as error:
+        return Finding(what=what, good=False, seen=" ".join(str(error).split()))
+
+
+def _ledger(settings: Settings) -> str:
+    if settings.storage is None:
+        return f"SQLite in each study's home, below {settings.runs_dir}"
+    return Ledger.look(settings.storage)
+
+
+def _runs(path: Path) -> str:
+    """Look at the folder of all studies, or at the first one above it that is there: it will be made in that."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if not there.is_dir():
+        raise RequestError(f"{there} is no folder. Choose another one with --runs-dir or ABLATE_RUNS.")
+    return _written(there, there)
+
+
+def _store(url: str) -> str:
+    return _written(below(url, ".ablate"), url)
+
+
+def _written(place: Place, called: Place) -> str:
+    require_writable(place, called=called)
+    return f"{redact_url(called)}: written, read and removed a file"
+
+
+def _study(file: Path, settings: Settings) -> str:
+    study = load_study(file)
+    check_data(study, settings.data_dir)
+    return f"{study.name}: {', '.join(study.labels)}, all data here"
+
+
+def _devices() -> str:
+    import torch
+
+    count = torch.cuda.device_count()
+    names = sorted({torch.cuda.get_device_name(index) for index in range(count)})
+    return f"{count} GPUs ({', '.join(names)})" if count else "CPU only"
+
+
+def _versions() -> str:
+    found = []
+    for name in SOFTWARE:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join(found)

@@ -1,0 +1,188 @@
+"""What a study will cost, before it runs: trials, sizes of every architecture, hours."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.driver.cautions import cautions
+from ablate.driver.timing import Paced, seconds_per_trial
+from ablate.models import measure
+from ablate.search.planned import ENUMERATED, planned_trials
+from ablate.study import VARIANT, Study
+from ablate.study.space import Parameter, Space
+from ablate.tasks import load_task
+
+LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRow:
+    """One architecture on one data set, sized on the built module; `samples` are trained on."""
+
+    variant: str
+    dataset: str
+    model: ModelConfig
+    train: TrainConfig
+    shape: InputShape
+    size: Size
+    samples: int
+
+    def columns(self) -> dict[str, Any]:
+        """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12).
+
+        Depth and heads are those of the transformer family: a builder of one's own has none.
+        """
+        family = {"depth": self.model.depth, "heads": self.model.heads}
+        return {
+            "variant": self.variant,
+            "dataset": self.dataset,
+            **(family if self.model.builder == "transformer" else {}),
+            "params": self.size.params,
+            "flops": self.size.flops,
+            "q": round(self.size.overdetermination(self.shape, self.samples), 2),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Trials, sizes and, where measured, hours of one study."""
+
+    study: Study
+    rows: tuple[PlannedRow, ...]
+    architectures: dict[str, int | None]
+    trials: dict[str, int]
+    confirmations: int
+    seconds_per_trial: dict[str, float] | None
+    cautions: tuple[str, ...]
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per listed architecture and data set."""
+        rows = [row.columns() for row in self.rows]
+        longest = max(rows, key=len, default={})
+        return pl.DataFrame([{name: row.get(name) for name in longest} for row in rows])
+
+    def hours(self) -> float | None:
+        """Return the time of all search trials at full length, one after another; early stopping only shortens it."""
+        if self.seconds_per_trial is None:
+            return None
+        return sum(self.trials[name] * s for name, s in self.seconds_per_trial.items()) / 3600
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        content = {
+            "study": self.study.name,
+            "trials": self.trials,
+            "architectures": self.architectures,
+            "confirmations_at_most": self.confirmations,
+            "seconds_per_trial": self.seconds_per_trial,
+            "hours_one_after_another": self.hours(),
+            "cautions": list(self.cautions),
+            "rows": [row.columns() for row in self.rows],
+        }
+        return json.dumps(content, indent=1)
+
+
+def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Plan:
+    """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
+
+    Raises RequestError where a patch does not fit its images, DataError where `image_folder` has no folder to scan.
+    """
+    rows: list[PlannedRow] = []
+    shapes = {label: load_task(study.datasets[label]).shape(data_dir) for label in study.labels}
+    for dataset, shape in shapes.items():
+        rows.extend(_rows(study, dataset, shape))
+    by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
+    seconds = {name: _seconds(study, name, of, data_dir) for name, of in by_dataset.items()} if measure_time else None
+    return Plan(
+        study=study,
+        rows=tuple(rows),
+        architectures={d: _architectures(study, d).cardinality() for d in study.labels},
+        trials=planned_trials(study),
+        confirmations=study.confirm.replicates if study.confirm else 0,
+        seconds_per_trial=seconds,
+        cautions=cautions(study, shapes),
+    )
+
+
+def _architectures(study: Study, dataset: str) -> Space:
+    """Return the finite axes that change the module: variants and everything under `model.`."""
+    space = study.space_for(dataset)
+    finite = {p.name for p in space.parameters if p.grid() is not None and p.name.startswith(("model.", VARIANT))}
+    return Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
+
+
+def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
+    listed = _designed(study, dataset) if study.compare is not None else _searched(study, dataset)
+    for values in listed[:: -(-len(listed) // LISTED)]:
+        model, task, training = study.configs(dataset, values)
+        yield PlannedRow(
+            variant=_row_name(values),
+            dataset=dataset,
+            model=model,
+            train=training,
+            shape=shape,
+            size=measure(model, shape),
+            samples=shape.trained_samples(task, study.protocol),
+        )
+
+
+def _searched(study: Study, dataset: str) -> list[dict[str, Any]]:
+    """Return the architectures of a search, of a large space some."""
+    return list(itertools.islice(_thinned(_architectures(study, dataset)).grid(), ENUMERATED))
+
+
+def _designed(study: Study, dataset: str) -> list[dict[str, Any]]:
+    """Return the architectures of a comparison once each, all variants of one together."""
+    found = {}
+    for parameters in study.design(dataset):
+        values = {name: value for name, value in parameters.items() if name.startswith(("model.", VARIANT))}
+        found[json.dumps(values)] = values
+    return list(found.values())
+
+
+def _thinned(space: Space) -> Space:
+    """Return `space` with lowest, middle and highest value of each numeric range where it is too large to list."""
+    count = space.cardinality()
+    if count is not None and count <= LISTED:
+        return space
+    thinned = []
+    for p in space.parameters:
+        grid = p.grid() or ()
+        kept = tuple(dict.fromkeys((grid[0], grid[len(grid) // 2], grid[-1]))) if p.kind != "categorical" else p.choices
+        thinned.append(Parameter(name=p.name, kind="categorical", choices=kept, when=p.when))
+    return Space(parameters=tuple(thinned))
+
+
+def _row_name(values: dict[str, Any]) -> str:
+    axes = [f"{name.removeprefix('model.')}={value}" for name, value in values.items() if name != VARIANT]
+    row = [str(values[VARIANT])] if VARIANT in values else []
+    return " ".join(row + axes) or "default"
+
+
+def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow], data_dir: Path | None) -> float:
+    return seconds_per_trial(
+        [Paced(model=row.model, train=row.train, size=row.size) for row in rows],
+        task=study.task(dataset),
+        shape=rows[0].shape,
+        data_dir=data_dir,
+        replicates=study.replicates,
+        protocol=study.protocol,
+    )
+
+
+def limited(plan: Plan, rows: int) -> Plan:
+    """Return `plan` with at most `rows` rows per data set, evenly chosen, for a terminal."""
+    kept: list[PlannedRow] = []
+    for dataset in plan.study.labels:
+        of_set = [row for row in plan.rows if row.dataset == dataset]
+        stride = -(-len(of_set) // rows)
+        kept.extend(of_set[::stride])
+    return replace(plan, rows=tuple(kept))

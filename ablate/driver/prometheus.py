@@ -1,0 +1,89 @@
+"""Prometheus metrics of a running driver: trials by state, reports, the best values, the size of the front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ablate.errors import RequestError
+from ablate.locations import METRICS_HOST
+from ablate.trial import TrialState
+
+if TYPE_CHECKING:
+    from ablate.search import Search
+
+
+class StudyCollector(Collector):
+    """Reads a search whenever it is asked; keeps nothing."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics as they stand: one label set per data set, and per state or objective."""
+        study = self._search.study
+        trials = GaugeMetricFamily("ablate_trials", "Trials by state.", labels=["study", "dataset", "state"])
+        for dataset, counts in self._search.counts().items():
+            for state in TrialState:
+                trials.add_metric([study.name, dataset, state.value.lower()], counts.get(state, 0))
+        yield trials
+        reports = CounterMetricFamily(
+            "ablate_reports", "Reports committed, by all drivers.", labels=["study", "dataset"]
+        )
+        for dataset, count in self._search.reported().items():
+            reports.add_metric([study.name, dataset], count)
+        yield reports
+        size = GaugeMetricFamily("ablate_front_size", "Trials on the front.", labels=["study", "dataset"])
+        best = GaugeMetricFamily("ablate_best", "Best value of an objective.", labels=["study", "dataset", "metric"])
+        for dataset in study.labels:
+            members = self._search.front(dataset)
+            size.add_metric([study.name, dataset], len(members))
+            for index, objective in enumerate(study.objectives):
+                values = [member.values[index] for member in members]
+                if values:
+                    value = max(values) if objective.direction == "maximize" else min(values)
+                    best.add_metric([study.name, dataset, objective.metric], value)
+        yield from (size, best)
+
+
+def require_free(port: int | None, *, host: str = METRICS_HOST) -> None:
+    """Raise RequestError where `host` and `port` cannot be listened on; without a port there is nothing to ask."""
+    if port is not None:
+        with _listening(CollectorRegistry(), port, host):
+            pass
+
+
+@contextmanager
+def served(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Iterator[None]:
+    """Serve the metrics of `search` at http://host:port/metrics inside the block; nothing without a port.
+
+    Raises RequestError where `host` and `port` cannot be listened on.
+    """
+    if port is None:
+        yield
+        return
+    registry = CollectorRegistry()
+    registry.register(StudyCollector(search))
+    with _listening(registry, port, host):
+        yield
+
+
+@contextmanager
+def _listening(registry: CollectorRegistry, port: int, host: str) -> Iterator[None]:
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise RequestError(
+            f"--metrics-port {port}: {host}:{port} cannot be listened on ({error.strerror or error})."
+        ) from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,245 @@
+"""Going on with a study: which file may, what the ledger holds of it, and what the interruption cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ablate.errors import LedgerHeldError, StudyMismatchError
+from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
+from ablate.search import Return
+from ablate.search.recorded import DRIVER_STARTED
+from ablate.study import Study, difference, parse_study
+from ablate.trial import TrialKey, TrialState
+
+LISTED = 5  # trials named one by one
+LONGEST_WAIT = 90.0  # seconds that a lease may last to be waited for
+POLL_SECONDS = 1.0
+ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a driver finds in the ledger when it takes a study over.
+
+    `begun` are the unfinished trials that were handed out before, with the epoch that each goes on from; `waiting`
+    counts those that never were. `last_at` is when the last driver committed last (UTC epoch seconds).
+    """
+
+    study: str
+    trials: frozenset[TrialKey]
+    reports: frozenset[ReportKey]
+    finished: int
+    waiting: int
+    begun: tuple[tuple[TrialKey, int], ...]
+    last_at: float
+    last_holder: str | None
+
+
+Ask = Callable[[tuple[object, ...] | None], Hold]
+"""Asks for a study; its argument is the mark of a lease that was not renewed for as long as it lasts, or None."""
+
+
+def when_free(
+    ask: Ask,
+    say: Callable[[str], None],
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Hold:
+    """Return what `ask` returns, once the driver that holds the study has let its lease end; raise LedgerHeldError.
+
+    A driver elsewhere that was killed looks like one that lives, until it fails to renew: a retry on a new cluster
+    would be lost on it. So its lease is watched for as long as it lasts, by the clock of this process alone. One that
+    renews, or lives on this machine, is refused at once.
+    """
+    watched: LedgerHeldError | None = None
+    since = monotonic()
+    while True:
+        waited = monotonic() - since
+        try:
+            hold = ask(watched.mark if watched is not None and waited >= watched.lease_seconds else None)
+        except LedgerHeldError as error:
+            if error.here or error.lease_seconds > LONGEST_WAIT or (watched and error.mark != watched.mark):
+                raise
+            if watched is None:
+                watched, since = error, monotonic()
+                say(f"{error}. It may be gone: waiting {error.lease_seconds:.0f} s to see whether it renews its lease.")
+        else:
+            if watched is not None:
+                say("It did not renew its lease: this driver continues.")
+            return hold
+        sleep(POLL_SECONDS)
+
+
+def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
+    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study.
+
+    With `extend` a study may ask for more than it was begun with: trials, time, seeds of what is confirmed, seeds of
+    a comparison.
+    """
+    record = ledger.study(study.name)
+    trials = ledger.trials(study.name) if record is not None else []
+    if record is None or not trials:
+        return  # a first attempt that was refused leaves nothing to compare with
+    before = parse_study(record.file_text, "ledger", known_good=True)
+    changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
+    if before.fingerprint() != study.fingerprint():
+        advice = [*_advice(before, study), "Give the new study another name (study: …), or put these settings back."]
+        raise StudyMismatchError(
+            f"study {study.name!r} exists, and this file would make its trials incomparable:\n"
+            + "\n".join([changed, *advice])
+        )
+    if fewer := _fewer_seeds(before, study, trials):
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with more seeds than this file asks for:\n{changed}\n{fewer}"
+        )
+    other = [name for name, differs in _extensions(before, study).items() if differs]
+    if other and not extend:
+        raise StudyMismatchError(
+            f"study {study.name!r} exists with another {' and another '.join(other)}:\n{changed}\n"
+            "Type --extend to go on with the new one, or put these settings back."
+        )
+
+
+def _advice(before: Study, study: Study) -> Iterator[str]:
+    """Yield what else there is to do about settings that cannot change midway."""
+    if before.replicates != study.replicates:
+        yield (
+            "A search chooses by its trials' own seeds, so trials with more of them are no match for those before. For "
+            "more seeds of what it found, raise confirm.replicates and type --extend."
+        )
+    if before.deterministic != study.deterministic:
+        was, do = "was not deterministic", "Leave it out"
+        if before.deterministic is not None:
+            was, do = f"had `deterministic: {before.deterministic}`", "Keep it (--deterministic means 8)"
+        yield f"The study {was} when its trials were suggested and stopped, and that cannot change midway. {do}."
+
+
+def _fewer_seeds(before: Study, study: Study, trials: Sequence[TrialRecord]) -> str:
+    """Return what to do where fewer seeds are asked for than have been trained, else nothing."""
+    confirmed = any(trial.config.stage == "confirm" for trial in trials)
+    if confirmed and before.confirm and study.confirm and study.confirm.replicates < before.confirm.replicates:
+        return "Seeds that are confirmed stay confirmed. Put confirm.replicates back."
+    if study.compare is not None and study.replicates < before.replicates:
+        return "Seeds that are trained stay in the comparison. Put replicates back."
+    return ""
+
+
+def _extensions(before: Study, study: Study) -> dict[str, bool]:
+    return {
+        "budget": before.budget != study.budget,
+        "confirmation": before.confirm != study.confirm,
+        "number of seeds": before.replicates != study.replicates,
+    }
+
+
+def find(ledger: Ledger, study: Study) -> Found | None:
+    """Return what the ledger holds of a study before this driver adds to it, or None where it has no trial."""
+    found = ledger.snapshot(study.name)
+    trials, reports = found.trials, found.reports
+    if not trials:
+        return None
+    open_trials = [t for t in trials if not t.state.finished and t.key.dataset in study.labels]
+    begun = sorted((t for t in open_trials if t.attempt > 0), key=lambda t: (t.key.number, t.key.dataset))
+    last_at, last_holder = _last_commit(trials, reports, found.notes)
+    return Found(
+        study=study.name,
+        trials=frozenset(t.key for t in trials),
+        reports=frozenset((r.key, r.epoch, r.replicate) for r in reports),
+        finished=sum(t.state.finished for t in trials),
+        waiting=sum(t.attempt == 0 for t in open_trials),
+        begun=tuple((t.key, t.epochs_done) for t in begun),
+        last_at=last_at,
+        last_holder=last_holder,
+    )
+
+
+def start_text(found: Found, *, now: float) -> str:
+    """Return in plain words what was found and what goes on from where; `now` in UTC epoch seconds."""
+    counts = [f"{_trials(len(found.trials))} in the ledger"]
+    counts.append("all finished" if found.finished == len(found.trials) else f"{found.finished} finished")
+    if found.waiting:
+        counts.append(f"{found.waiting} waiting for a first start")
+    lines = [f"Study {found.study!r} goes on: {', '.join(counts)}."]
+    if found.begun:
+        named = [f"{key.dataset} {key.number} from epoch {epoch}" for key, epoch in found.begun]
+        one = len(named) == 1
+        lines.append(f"{_trials(len(named))} {'was' if one else 'were'} in training: {_listed(named)}.")
+    when = datetime.fromtimestamp(found.last_at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    who = found.last_holder or "an earlier driver"
+    lines.append(f"The last commit was {_ago(now - found.last_at)} ago ({when}), by {who}.")
+    return "\n".join(lines)
+
+
+def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
+    """Return in plain words how the trials that were in training went on, and what was lost."""
+    after = ledger.snapshot(found.study)
+    trials, reports = after.trials, after.reports
+    by_key: dict[TrialKey, list[Return]] = {}
+    for one in returns:
+        by_key.setdefault(one.key, []).append(one)
+    back = [one for own in by_key.values() for one in own if one.repeated]
+    set_back = {one.key for one in back}
+    straight = len(by_key) - len(set_back)
+    parts = [f"{_trials(straight)} went on from {'its' if straight == 1 else 'their'} last committed epoch"]
+    if back:
+        parts.append(_back_text(back, several=len(set_back) > 1))
+    gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()
+    if gone:
+        named = [f"{key.dataset} {key.number}" for key in sorted(gone)]
+        parts.append(f"{len(gone)} given up ({_listed(named)})")
+    if not by_key and not gone:
+        parts = ["nothing was in training"]
+    lost_trials = len(found.trials - {t.key for t in trials})
+    lost_reports = len(found.reports - {(r.key, r.epoch, r.replicate) for r in reports})
+    repeated = sum(one.repeated for one in back)
+    lost = f"{_count(lost_trials, 'trial')}, {_count(lost_reports, 'report')}"
+    training = f"{_count(repeated, 'epoch')} of training" + " to repeat" * bool(repeated)
+    return f"Resumed: {', '.join(parts)}; lost: {lost}, {training}."
+
+
+def _back_text(back: Sequence[Return], *, several: bool) -> str:
+    steps = [f"{one.key.dataset} {one.key.number} from epoch {one.committed} to {one.continued}" for one in back]
+    if several:
+        reason = "their newest checkpoints were damaged or missing"
+        return f"{len({one.key for one in back})} went back ({_listed(steps)}: {reason})"
+    steps = [f"from epoch {one.committed} to {one.continued}" for one in back]
+    who = f"{back[0].key.dataset} {back[0].key.number}"
+    return f"1 went back {_listed(steps)} ({who}: its newest checkpoint was damaged or missing)"
+
+
+def _last_commit(
+    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[NoteRecord]
+) -> tuple[float, str | None]:
+    """Return when anything was committed last, and by whom as far as the ledger says."""
+    acts = [(r.driver_epoch, r.created_at) for r in reports] + [(n.driver_epoch, n.created_at) for n in notes]
+    for trial in trials:
+        acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_epoch, trial.finished_at or 0.0)]
+    last = max(driver for driver, _ in acts)
+    holders = [n.payload.get("holder") for n in notes if n.kind == DRIVER_STARTED and n.driver_epoch == last]
+    return max(moment for _, moment in acts), next((str(holder) for holder in holders if holder), None)
+
+
+def _listed(named: Sequence[str]) -> str:
+    left = len(named) - LISTED
+    return ", ".join(named[:LISTED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _trials(count: int) -> str:
+    return f"{count} trial{'s' * (count != 1)}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'s' * (count > 1)}"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' * (count != 1)}"
+    count = max(int(seconds), 0)
+    return f"{count} second{'s' * (count != 1)}"

@@ -1,0 +1,310 @@
+"""Drive one study from its file to its report: create or resume, run, confirm, write what was found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ablate.analysis.tables import write_study_file
+from ablate.config import InputShape
+from ablate.driver import resume as resumption
+from ablate.driver.cautions import cautions
+from ablate.driver.progress import ProgressDisplay
+from ablate.driver.prometheus import require_free, served
+from ablate.driver.timing import made_up_scores
+from ablate.errors import (
+    CheckpointDownError,
+    DataError,
+    RequestError,
+    ResourceError,
+    StudyFailedError,
+    did_you_mean,
+)
+from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.files import Place, copy_into, one_line, require_writable
+from ablate.inspection.studies import results_of, write_results
+from ablate.ledger import Hold, Ledger
+from ablate.locations import Settings
+from ablate.locations import homes as places
+from ablate.models import measure
+from ablate.redaction import redact_url
+from ablate.search import Search, require_searchable
+from ablate.search.planned import planned_trials
+from ablate.study import Study, parse_study, study_text
+from ablate.tasks import Task, load_task
+from ablate.tasks.base import Classification, Decoded
+from ablate.tracking import TRACKERS, Tracker, kept_up
+from ablate.tracking import build as build_tracker
+from ablate.trial import TrialState
+
+STATIC = ("params", "params_body", "flops", "wall_seconds")
+logger = logging.getLogger("ablate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a driver leaves behind."""
+
+    study: Study
+    home: Path
+    report: Path
+
+
+def search(
+    file: Path,
+    settings: Settings,
+    console: Console,
+    *,
+    scale: float | None = None,
+    only: Sequence[str] | None = None,
+    deterministic: bool = False,
+    text: str | None = None,
+) -> Outcome:
+    """Create the study in `file`, or go on where it stands, to its confirmed front and report.
+
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). Where `text` is
+    given it is the study, and `file` only its name in messages.
+    Raises RequestError before anything is started,
+    LedgerError where the ledger cannot be held, StudyFailedError when no trial completed, KeyboardInterrupt with the
+    signal when it was interrupted (the same command goes on).
+    """
+    if text is None:
+        text = study_text(file, scale=scale, only=only, deterministic=deterministic)
+    study = parse_study(text, str(file))
+    shapes = check_data(study, settings.data_dir)
+    require_searchable(study, measure=measure, shape_of=shapes.__getitem__)
+    TRACKERS.load(settings.tracker)
+    require_free(settings.metrics_port, host=settings.metrics_host)
+    check_resources(settings)
+    home = settings.home(study.name)
+    with places.opened_ledger(study.name, settings) as ledger:
+        resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
+        settings = _placed(settings, study, ledger)
+        executor = make_executor(settings, home, settings.checkpoint_root(study.name))
+        with resumption.when_free(partial(_held, ledger, study, text, settings), partial(_say, console)) as hold:
+            for place in {home.absolute(), settings.checkpoint_root(study.name)}:
+                places.mark(place, ledger)
+            write_study_file(text, home)
+            found = resumption.find(ledger, study)
+            if found is not None:
+                _say(console, resumption.start_text(found, now=time.time()))
+            for line in cautions(study, shapes):
+                _say(console, f"Note: {line}")
+            engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
+            report, unshown = _run(engine, executor, ledger, hold, settings, console)
+            if found is not None:
+                _say(console, resumption.end_text(found, ledger, engine.returns()))
+        console.print(results_of(study, ledger.snapshot(study.name)))
+        for line in unshown:
+            _say(console, line)
+        _refuse_empty(ledger, study)
+    return Outcome(study=study, home=home, report=report)
+
+
+def _run(
+    engine: Search, executor: Executor, ledger: Ledger, hold: Hold, settings: Settings, console: Console
+) -> tuple[Path, Sequence[str]]:
+    """Run a study to its end, then write its report and publish it.
+
+    Returns the path of the page, and a line for the user on what the tracker could not show.
+    """
+    study, home = engine.study, settings.home(engine.study.name)
+    tracker = build_tracker(
+        settings.tracker,
+        uri=settings.tracking_uri,
+        study=study,
+        ledger=ledger,
+        hold=hold,
+        home=home,
+        store=settings.checkpoint_root(study.name),
+    )
+    try:
+        watched = served(engine, settings.metrics_port, host=settings.metrics_host)
+        with kept_up(tracker.sync), watched, _progress(study, engine, console) as progress:
+            executor.run(engine, on_event=progress.update)
+        tracker.sync()  # the tables name each trial's run
+        hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
+        report = write_results(study, ledger.snapshot(study.name), home)
+        hold.renew()
+        _publish(tracker, ledger, engine, home, settings)
+    finally:
+        unshown = tracker.close()
+    return report, unshown
+
+
+def _placed(settings: Settings, study: Study, ledger: Ledger) -> Settings:
+    """Return `settings` with the places that the study was begun with; raise RequestError where these are others."""
+    settings = places.continued(settings, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
+    if settings.store:
+        root = settings.checkpoint_root(study.name)
+        require_writable(root)
+        places.refuse_other_ledger(root, study.name, ledger, settings)
+    return settings
+
+
+def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
+    """Return the shape of every data set; raise DataError or RequestError where one is missing or does not fit."""
+    shapes: dict[str, InputShape] = {}
+    missing: dict[str, str] = {}
+    for label in study.labels:
+        task = load_task(study.datasets[label])
+        try:
+            task.check(data_dir)
+        except DataError as error:
+            missing[label] = str(error)
+            continue
+        shapes[label] = task.shape(data_dir)
+        if isinstance(task, Classification | Decoded):
+            _refuse_unknown_metrics(study, label, task, shapes[label])
+    if missing:
+        here = " ".join(f"--dataset {label}" for label in shapes) if study.compare is not None else ""
+        hint = [f"To compare on those that are here: {here}"] if here else []
+        raise DataError("\n".join([*dict.fromkeys(missing.values()), *hint]))
+    return shapes
+
+
+def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputShape) -> None:
+    """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
+    own = tuple(task.metrics(*made_up_scores(shape)))
+    known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
+    known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
+    compared = study.compare.metrics if study.compare is not None else ()
+    tested = [name.replace("val_", "test_", 1) for name in known if name.startswith("val_")]
+    for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
+        if metric not in known and not (metric in compared and metric in tested):
+            raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
+
+
+def check_resources(settings: Settings) -> None:
+    """Raise ResourceError where this machine, or the cluster at `address`, cannot hold one trial as `settings` ask.
+
+    Nothing is started for it, and nothing recorded. A cluster is joined, waited for and left again; without `gpus` it
+    is refused, because how many it may use is the user's to say. So is `autoscale` without a cluster.
+    """
+    if settings.executor == "local":
+        _refuse_what_is_elsewhere(settings)
+        return
+    if settings.address is not None and settings.gpus is None:
+        rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
+        raise ResourceError(f"--address {settings.address}: {rule}")
+    if settings.autoscale is not None and settings.address is None:
+        rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
+        raise ResourceError(f"--autoscale {settings.autoscale}: {rule}")
+    _ray_executor(settings, settings.runs_dir, settings.runs_dir).check()
+
+
+def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
+    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used."""
+    if settings.executor == "ray":
+        return _ray_executor(settings, home, store)
+    return LocalExecutor(
+        home=home,
+        store=store,
+        data_dir=settings.data_dir,
+        device=settings.device,
+        trainer=settings.trainer,
+        grace_seconds=settings.grace_seconds,
+    )
+
+
+def _ray_executor(settings: Settings, home: Path, store: Place) -> RayExecutor:
+    here = torch.cuda.device_count() if settings.device != "cpu" else 0
+    return RayExecutor(
+        home=home,
+        store=store,
+        data_dir=settings.data_dir,
+        device=settings.device,
+        gpus=here if settings.gpus is None else settings.gpus,
+        gpus_per_trial=settings.gpus_per_trial,
+        cpus_per_trial=settings.cpus_per_trial,
+        address=settings.address,
+        autoscale=settings.autoscale,
+        trainer=settings.trainer,
+        grace_seconds=settings.grace_seconds,
+    )
+
+
+def _refuse_what_is_elsewhere(settings: Settings) -> None:
+    """Raise ResourceError for what training in this process cannot use: another machine, or a GPU that is not here."""
+    elsewhere = {
+        "--address": settings.address,
+        "--gpus": settings.gpus or None,
+        "--autoscale": settings.autoscale,
+    }
+    for option, value in elsewhere.items():
+        if value is not None:
+            raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ResourceError(f"--device {settings.device}: there is no GPU here. Leave --device out, or type cpu.")
+
+
+def _held(ledger: Ledger, study: Study, text: str, settings: Settings, unrenewed: tuple[object, ...] | None) -> Hold:
+    store, tracking = places.noted(settings)
+    return ledger.hold(
+        study.name,
+        file_text=text,
+        fingerprint=study.fingerprint(),
+        seed=study.seed,
+        holder=f"{socket.gethostname()} (process {os.getpid()})",
+        takeover=settings.takeover,
+        unrenewed=unrenewed,
+        store=store,
+        tracking=tracking,
+    )
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _progress(study: Study, engine: Search, console: Console) -> Iterator[ProgressDisplay]:
+    progress = ProgressDisplay(
+        study,
+        console,
+        standings=partial(engine.standings, planned_trials(study)),
+        front=engine.front,
+    )
+    with progress:
+        yield progress
+
+
+def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, settings: Settings) -> None:
+    """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
+    study = engine.study
+    if study.confirm is None:
+        chosen = [member.config for name in study.labels for member in engine.front(name)]
+    else:
+        trials = reversed(ledger.trials(study.name))  # of a network with further seeds, its first trial stays
+        confirmed = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
+        chosen = list({(config.key.dataset, config.source): config for config in confirmed}.values())
+    tracker.log_models(chosen, data_dir=settings.data_dir)
+    written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
+    tracker.log_artifacts(written)
+    if settings.store:
+        try:
+            copy_into(settings.checkpoint_root(study.name), written)
+        except OSError as error:
+            raise CheckpointDownError(
+                f"--store {redact_url(settings.store)}: the report cannot be written there:"
+                f" {one_line(error, settings.store)}"
+            ) from error
+
+
+def _refuse_empty(ledger: Ledger, study: Study) -> None:
+    trials = ledger.trials(study.name)
+    if any(t.state is TrialState.COMPLETE for t in trials):
+        return
+    errors = [t.error for t in trials if t.error]
+    reason = f" The last one said: {errors[-1]}" if errors else ""
+    raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")

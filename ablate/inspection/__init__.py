@@ -1,0 +1,1 @@
+"""Studies and their trials as the ledger has them: everything here only reads."""

@@ -1,0 +1,152 @@
+"""Say how a study stands without running it: state, stage, budget left, front; all from one read of its ledger."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+from ablate.analysis import confirmations
+from ablate.analysis.comparison import cells
+from ablate.analysis.tables import reports_table, trials_table
+from ablate.errors import AblateError
+from ablate.inspection.studies import Stored, covered, known_names, stored
+from ablate.ledger import StudyRecord
+from ablate.locations import Settings
+from ablate.locations.homes import command_to_continue
+from ablate.report import front_table
+from ablate.report.confirmation import withheld_text
+from ablate.report.front.findings import best_row
+from ablate.search.planned import planned_trials
+from ablate.search.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
+from ablate.study import Study
+from ablate.trial import TrialState
+
+STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
+STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading the test split"}
+logger = logging.getLogger("ablate")
+
+
+def status_of(found: Stored, settings: Settings) -> dict[str, Any]:
+    """Return how a study stood when it was read, as plain values (docs/tables.md, status)."""
+    record, trials = found.record, found.snapshot.trials
+    study = covered(found.study, trials)
+    counts = Counter((trial.key.dataset, trial.state) for trial in trials)
+    here = recorded_searches(found.study, found.snapshot)
+    driver, finished = _driver(record), is_finished(here.values(), record.active_seconds)
+    state = "running" if driver is not None else "finished" if finished else "interrupted"
+    return {
+        "study": record.name,
+        "home": str(settings.home(record.name)),
+        "storage": found.storage,
+        "state": state,
+        "finished": finished,
+        "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
+        "resume": resume_command(found, settings) if state == "interrupted" else None,
+        "budget": _budget(found, here),
+        "driver_epoch": record.epoch,
+        "driver": driver,
+        "trials": {d: {s.value: counts[d, s] for s in TrialState} for d in study.labels},
+        "wall_seconds": sum(t.wall_seconds for t in trials),
+        "active_seconds": record.active_seconds,
+        "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
+        "test_opened": [note.dataset for note in found.snapshot.notes if note.kind == "test_opened"],
+    }
+
+
+def results_as_values(found: Stored) -> dict[str, Any]:
+    """Return what page and terminal show as plain values: front and best by data set, or the comparison's cells.
+
+    `best` is null, and `withheld` says why, where page and terminal give no answer yet. NaN and infinity become null.
+    """
+    study = covered(found.study, found.snapshot.trials)
+    trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
+    if study.compare is not None:
+        return {"comparison": _plain(cells(study, trials, reports).to_dicts())}
+    table = front_table(study, trials, reports)
+    fronts = {name: table.filter(dataset=name) for name in study.labels}
+    withheld = {name: withheld_text(study, confirmations(trials, name, found.snapshot.notes)) for name in study.labels}
+    best = {name: None if withheld[name] else best_row(study, rows) for name, rows in fronts.items()}
+    rows = {name: front.to_dicts() for name, front in fronts.items()}
+    reasons = {name: text or None for name, text in withheld.items()}
+    return {"front": _plain(rows), "best": _plain(best), "withheld": reasons}
+
+
+def overview(settings: Settings) -> list[Mapping[str, Any]]:
+    """Return the status of every study that can be read, in order of name; say which cannot and why."""
+    found: list[Mapping[str, Any]] = []
+    for name in known_names(settings):
+        try:
+            found.append(status_of(stored(name, settings), settings))
+        except AblateError as error:
+            logger.warning("%s is left out: %s", name, error)
+    return found
+
+
+def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
+    """Return in words whether `study` is finished, runs or was interrupted, and what its budget still allows."""
+    words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
+    stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
+    driver = status["driver"]
+    if driver is not None:
+        until = time.strftime("%H:%M:%S", time.gmtime(driver["until"]))
+        lease = f"its lease lasts until {until} UTC, and longer while it lives"
+        state = f"Running ({stages}). Driven by {driver['holder']}: {lease}."
+    elif status["finished"]:
+        state = "Finished: no trial is left to run. No driver is running."
+    else:
+        state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
+    return [state, _budget_text(status["budget"])]
+
+
+def resume_command(found: Stored, settings: Settings) -> str:
+    """Return the command that continues a study, quoted for a shell and without secrets."""
+    words = ["resume", found.record.name, *settings.runs_option()]
+    if settings.storage is not None:
+        words += ["--storage", settings.storage]
+    return command_to_continue(words)
+
+
+def _driver(record: StudyRecord) -> dict[str, Any] | None:
+    if not record.holder or not record.held_until or record.held_until <= time.time() or record.holder_gone:
+        return None
+    return {"holder": record.holder, "since": record.held_since, "until": record.held_until}
+
+
+def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> str:
+    if not is_over(search, everyone, active_seconds):
+        return "search"
+    ended = search.settled and all(trial.state.finished for trial in search.trials.values())
+    return "finished" if ended else "confirm"
+
+
+def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
+    planned, used = planned_trials(found.study), found.record.active_seconds
+    trials = {}
+    for name, search in here.items():
+        begun = sum(trial.config.source is None for trial in search.search_trials())
+        left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
+        trials[name] = {"planned": planned[name], "begun": begun, "left": left}
+    limit = found.study.budget.wall_clock
+    clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
+    return {"trials": trials, "wall_clock": clock}
+
+
+def _budget_text(budget: Mapping[str, Any]) -> str:
+    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in budget["trials"].items()]
+    if (clock := budget["wall_clock"]) is not None:
+        left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
+        parts.append(f"{left} of {limit} hours")
+    return f"Budget left: {', '.join(parts)}."
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

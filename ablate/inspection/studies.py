@@ -1,0 +1,131 @@
+"""Look at studies without running them: their states, and their report rebuilt from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from rich.console import RenderableType
+
+from ablate.analysis.tables import reports_table, trials_table, write_tables
+from ablate.errors import RequestError, did_you_mean
+from ablate.files import refuse_links
+from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
+from ablate.locations import Settings
+from ablate.locations.homes import refuse_other_ledger
+from ablate.report import result_lines, write_report
+from ablate.study import Study, parse_study
+from ablate.trial import TrialState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One study as its ledger held it at one moment; `storage` is the ledger's URL without its password."""
+
+    study: Study
+    record: StudyRecord
+    snapshot: Snapshot
+    storage: str
+
+    @staticmethod
+    def of(ledger: Ledger, name: str) -> Stored:
+        """Read study `name` in one transaction; raise RequestError naming the studies there are."""
+        snapshot = ledger.snapshot(name)
+        if snapshot.study is None:
+            raise RequestError(_unknown(name, [record.name for record in ledger.studies()], ledger.url))
+        study = parse_study(snapshot.study.file_text, name, known_good=True)
+        return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
+
+
+def stored(name: str, settings: Settings) -> Stored:
+    """Read study `name` from its ledger as of one moment; raise RequestError naming the studies there are."""
+    with _opened(name, settings) as ledger:
+        return Stored.of(ledger, name)
+
+
+@contextmanager
+def _opened(name: str, settings: Settings) -> Iterator[Ledger]:
+    home = settings.home(name)
+    if settings.storage is None:
+        refuse_links(home, folders=())
+        if not (home / "ledger.sqlite").is_file():
+            raise RequestError(_unknown(name, known_names(settings), str(settings.runs_dir)))
+    with Ledger.open(settings.storage_url(name), create=False) as ledger:
+        yield ledger
+
+
+def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
+    """Return the front or the comparison of `snapshot`, to be printed in a terminal."""
+    trials, reports = trials_table(snapshot), reports_table(snapshot)
+    return result_lines(covered(study, snapshot.trials), trials, reports, snapshot.notes)
+
+
+def known_names(settings: Settings) -> list[str]:
+    """Return the names of the studies below the runs folder, or in `storage`."""
+    if settings.storage is not None:
+        with Ledger.open(settings.storage, create=False) as ledger:
+            return [record.name for record in ledger.studies()]
+    return sorted(path.parent.name for path in settings.runs_dir.glob("*/ledger.sqlite"))
+
+
+def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
+    """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
+    with _opened(name, settings) as ledger:
+        found = Stored.of(ledger, name)
+        refuse_other_ledger(settings.home(name), name, ledger, settings)
+    home = settings.make_home(name)
+    return found.study, write_results(found.study, found.snapshot, home)
+
+
+def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
+    """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
+    trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
+    return write_report(covered(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+
+
+def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
+    """Return the trial that is meant: without a number the leader on the first objective.
+
+    Raises RequestError where there is none, or several.
+    """
+    place = _place(found.study, trials_table(found.snapshot), number, dataset)
+    return next(t for t in found.snapshot.trials if (t.key.dataset, t.key.number) == place)
+
+
+def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
+    if dataset is not None and dataset not in study.datasets:
+        raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
+    rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
+    if number is not None:
+        rows = rows.filter(pl.col("trial") == number)
+        if rows.height != 1:
+            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
+            raise RequestError(
+                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
+            )
+        return rows["dataset"][0], number
+    objective = study.objectives[0]
+    complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
+    if not complete.height:
+        raise RequestError(f"study {study.name!r} has no complete trial yet")
+    ranked = complete.sort(
+        objective.metric, "trial", descending=[objective.direction == "maximize", False], nulls_last=True
+    )
+    return ranked["dataset"][0], ranked["trial"][0]
+
+
+def covered(study: Study, trials: Iterable[TrialRecord]) -> Study:
+    """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
+    if study.only is None:
+        return study
+    there = {*study.labels, *(trial.key.dataset for trial in trials)}
+    return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
+
+
+def _unknown(name: str, known: list[str], place: str) -> str:
+    if not known:
+        return f"study {name!r}: there is no study in {place} yet. Start one with: ablate search FILE"
+    return f"study {name!r} is not in {place}. {did_you_mean(name, known)}"

@@ -1,0 +1,130 @@
+"""All that the ledger knows of one trial: what it is, its epochs, what befell it, its traceback if it failed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.files import below
+from ablate.inspection.studies import stored, trial_of
+from ablate.locations import Settings
+from ablate.locations.homes import with_store
+from ablate.redaction import redact_url
+from ablate.report.numbers import count, quantity
+from ablate.trial import checkpoint_folder
+
+TEST = "test_"
+EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
+
+
+def story(name: str, settings: Settings, *, number: int, dataset: str | None = None) -> dict[str, Any]:
+    """Return all that the ledger knows of one trial, as plain values: what it is, its reports, what befell it.
+
+    Raises RequestError where there is no such trial, or one in several data sets and none is named.
+    """
+    found = stored(name, settings)
+    trial = trial_of(found, number, dataset)
+    reports = [report for report in found.snapshot.reports if report.key == trial.key]
+    own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
+    notes = [note for note in own if note.payload.get("trial") == number]
+    folder = checkpoint_folder(with_store(settings, found.record).checkpoint_root(name), trial.key)
+    return {
+        "trial": str(trial.key),
+        "stage": trial.config.stage,
+        "state": trial.state.value,
+        "error": trial.error,
+        "attempts": trial.attempt,
+        "epochs": trial.epochs_done,
+        "max_epochs": trial.config.train.epochs,
+        "wall_seconds": trial.wall_seconds,
+        "params": trial.params,
+        "flops": trial.flops,
+        "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
+        "mlflow_run": trial.mlflow_run_id,
+        "config": trial.config.to_json(),
+        "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
+                     "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
+                    for r in reports],
+        "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
+                   for n in notes],
+    }  # fmt: skip
+
+
+def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what `story` found, for a terminal."""
+    config = found["config"]
+    variant = f", {config['variant']}" if config["variant"] else ""
+    source = f", from trial {config['source']}" if config["source"] is not None else ""
+    if config["evaluates"] is not None:
+        source = f", reads trial {config['evaluates']} on the test split"
+    again = f", {found['attempts']} attempts" if found["attempts"] > 1 else ""
+    yield Text(
+        f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
+        f"{found['max_epochs']} epochs, {found['wall_seconds']:.1f} s of training{again}"
+    )
+    yield Text(f"{count(found['params'])} parameters, {count(found['flops'])} FLOPs; seeds {config['seeds']}")
+    for name, value in config["parameters"].items():
+        yield Text(f"  {name}: {value}")
+    if found["checkpoint"]:
+        yield Text(f"Checkpoint: {found['checkpoint']}")
+    if found["mlflow_run"]:
+        yield Text(f"MLflow run: {found['mlflow_run']}")
+    if found["reports"]:
+        yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
+        yield _epochs(found["reports"])
+        if tested := _test(found["reports"]):
+            yield Text(f"On the test split: {tested}")
+    for event in found["events"]:
+        yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
+        if event.get("detail"):
+            yield Text(event["detail"].rstrip(), style="dim")
+    if found["error"]:
+        yield Text(f"FAIL: {found['error']}", style="red")
+
+
+def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a line of means for each epoch; the middle of a long trial is left out."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
+    for report in reports:
+        by_epoch.setdefault(report["epoch"], []).append(report)
+    names = sorted({name for report in reports for name in report["metrics"] if not name.startswith(TEST)})
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in ("epoch", *names, "decision"):
+        table.add_column(name.replace("_", " "), justify="right")
+    shown_epochs = sorted(by_epoch)
+    hidden = shown_epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2] if len(by_epoch) > EPOCHS_SHOWN else []
+    for epoch in shown_epochs:
+        if epoch in hidden[:1]:
+            table.add_row("…")
+        if epoch not in hidden:
+            values = [quantity(name, _mean(by_epoch[epoch], name)) for name in names]
+            table.add_row(str(epoch), *values, by_epoch[epoch][0]["decision"])
+    return table
+
+
+def _test(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return the means of what was measured on the test split, once; nothing where it was not opened."""
+    names = sorted({name for report in reports for name in report["metrics"] if name.startswith(TEST)})
+    last = [report for report in reports if all(name in report["metrics"] for name in names)]
+    return ", ".join(f"{name.replace('_', ' ')} {quantity(name, _mean(last, name))}" for name in names)
+
+
+def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return a metric's mean over replicates, None where one has no finite value."""
+    values = [report["metrics"].get(name) for report in reports]
+    return None if None in values else sum(values) / len(values)
+
+
+def _rest(event: Mapping[str, Any]) -> str:
+    epoch = f" at epoch {event['epoch']}" if event.get("epoch") is not None else ""
+    return epoch + (f": {event['message']}" if event.get("message") else "")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -1,0 +1,236 @@
+"""Which ledger a study's folders belong to, and where the ledger says that its checkpoints and tracking are."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
+from ablate.files import Place, one_line, open_folder
+from ablate.ledger import Ledger, StudyRecord
+from ablate.locations.locations import VARIABLES, Settings
+from ablate.redaction import has_password, redact_url, without_credentials
+from ablate.tracking.address import DATABASES, dialect, sqlite_file
+
+MARK = "ledger.json"
+ABSENT = ", where there is none"
+DEFAULT = "default"  # checkpoints in the study's home, tracking beside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The ledger that a folder of a study belongs to: its id and its URL without credentials."""
+
+    ledger_id: str
+    storage: str
+
+
+@contextmanager
+def opened_ledger(study: str, settings: Settings) -> Iterator[Ledger]:
+    """Open the ledger for a driver of `study`, making its home, and the ledger where there is none yet.
+
+    Raises RequestError, with nothing made, where the home belongs to another ledger or lacks the checkpoints of
+    trials in training, or where a new SQLite file is asked for in a folder that does not exist.
+    """
+    url, home = settings.storage_url(study), settings.home(study)
+    try:
+        with Ledger.open(url, create=False) as ledger:
+            refuse_other_ledger(home, study, ledger, settings)
+            _refuse_bare_home(home, study, ledger, settings)
+    except NoLedgerError:
+        _refuse_new_ledger(home, study, settings)
+    settings.make_home(study)
+    with Ledger.open(url) as ledger:
+        yield ledger
+
+
+def refuse_other_ledger(place: Place, study: str, ledger: Ledger, settings: Settings) -> None:
+    """Raise RequestError where `place`, a folder of `study`, belongs to another ledger than `ledger`."""
+    owner = _owner(place, study, settings)
+    if owner is not None:
+        restored = ledger.id is None and ledger.url == owner.storage  # a copy that is older than the ids
+        if ledger.id != owner.ledger_id and not restored:
+            raise RequestError(_belongs(place, owner, ledger.url, settings))
+    elif _holds_checkpoints(place) and not ledger.trials(study):
+        raise RequestError(
+            f"{redact_url(place)} holds checkpoints of a study {study!r} that the ledger {ledger.url} does not know."
+            " Name their ledger with --storage, or move that folder away."
+        )
+
+
+def mark(place: Place, ledger: Ledger) -> None:
+    """Note in `place` that it belongs to `ledger`; raise CheckpointDownError where it cannot be written."""
+    now = Owner(ledger_id=str(ledger.id), storage=ledger.url)
+    try:
+        if _read(place) != now:
+            text = json.dumps({"ledger_id": now.ledger_id, "storage": now.storage}, indent=1)
+            open_folder(place).write(MARK, f"{text}\n".encode())
+    except OSError as error:
+        raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({one_line(error, place)})") from error
+
+
+def _refuse_bare_home(home: Path, study: str, ledger: Ledger, settings: Settings) -> None:
+    """Raise RequestError where trials in training have their checkpoints in another home, unless with `relocate`."""
+    record = ledger.study(study)
+    if settings.relocate or settings.store or settings.storage is None or record is None or record.store != DEFAULT:
+        return
+    lost = sum(bool(trial.epochs_done) and not trial.state.finished for trial in ledger.trials(study))
+    if lost and _read(home) is None and not _holds_checkpoints(home):
+        raise RequestError(
+            f"{home} holds no checkpoints of study {study!r}, which keeps them in its home; host {record.host} ran it"
+            f" last. {lost} trial{'s'[: lost > 1]} in training would begin again. Continue with the --runs-dir of that"
+            " home, copy the home here, or type --relocate to begin them again."
+        )
+
+
+def continued(settings: Settings, record: StudyRecord | None, *, begun: bool) -> Settings:
+    """Return `settings` with the places that the study was begun with, where they name none.
+
+    Raises RequestError where they name other ones and the study has `begun`, unless with `relocate`.
+    """
+    if record is None or settings.relocate:
+        return settings
+    if begun:
+        _refuse_another("--store", settings.store, record.store, f"study {record.name!r} keeps its checkpoints in")
+        if settings.tracker != "none":
+            _refuse_another(
+                "--tracking-uri", settings.tracking_uri, record.tracking, f"study {record.name!r} is shown in"
+            )
+    tracking = settings.tracking_uri or _named(record.tracking)
+    return replace(with_store(settings, record), tracking_uri=tracking)
+
+
+def with_store(settings: Settings, record: StudyRecord) -> Settings:
+    """Return `settings` with the store of the study's checkpoints, where they name none."""
+    return replace(settings, store=settings.store or _named(record.store))
+
+
+def noted(settings: Settings) -> tuple[str, str | None]:
+    """Return the store and tracking that the ledger is to remember, without credentials; None for no tracking."""
+    tracking = None if settings.tracker == "none" else lasting(settings.tracking_uri or DEFAULT)
+    return lasting(settings.store or DEFAULT), tracking
+
+
+def lasting(url: str) -> str:
+    """Return `url` as it may be stored: without credentials, but for the user of a database, a file's path absolute."""
+    file = sqlite_file(url)
+    if file is not None:
+        return f"sqlite:///{file.absolute()}"
+    return without_credentials(url, keep_user=dialect(url) in DATABASES)
+
+
+def command_to_continue(arguments: Sequence[str]) -> str:
+    """Return the command that continues what `ablate` was asked, quoted for a shell and without secrets.
+
+    A URL that holds a secret is left out, and the variable that takes it is named in front.
+    """
+    kept: list[str] = []
+    variables: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in VARIABLES:
+            value = value if equals else next(words, "")
+            if has_password(value):
+                variables.append(f"{VARIABLES[name]}=URL")
+            else:
+                kept += [name, value]
+        elif word != "--takeover":
+            kept.append(word)
+    return " ".join([*variables, shlex.join(["ablate", *kept])])
+
+
+def _refuse_another(option: str, asked: str | None, noted: str | None, says: str) -> None:
+    if asked is None or noted is None or _same(asked) == _same(noted):
+        return
+    there = "the runs folder" if noted == DEFAULT else redact_url(noted)
+    raise RequestError(
+        f"{option} {redact_url(lasting(asked))}: {says} {there}. Leave {option} out to continue there. To change"
+        " the place, copy what is there and type --relocate."
+    )
+
+
+def _same(place: str) -> str:
+    return redact_url(lasting(place)).removeprefix("file://")
+
+
+def _named(noted: str | None) -> str | None:
+    return None if noted == DEFAULT else noted
+
+
+def _refuse_new_ledger(home: Path, study: str, settings: Settings) -> None:
+    url = settings.storage_url(study)
+    owner = _owner(home, study, settings)
+    if owner is not None:
+        raise RequestError(_belongs(home, owner, f"{lasting(url)}{ABSENT}", settings))
+    if _holds_checkpoints(home):
+        raise RequestError(
+            f"{home} holds checkpoints of a study {study!r}, and there is no ledger at {lasting(url)}."
+            " Name their ledger with --storage, or move that folder away."
+        )
+    file = sqlite_file(url)
+    if settings.storage is not None and file is not None and not file.absolute().parent.is_dir():
+        raise RequestError(
+            f"--storage {lasting(url)}: the folder {file.absolute().parent} does not exist. Make it first,"
+            " or correct the URL."
+        )
+
+
+def _belongs(place: Place, owner: Owner, asked: str, settings: Settings) -> str:
+    if asked == owner.storage:
+        return (
+            f"{redact_url(place)} belongs to a former ledger {owner.storage}; the one that is there now was made anew."
+            " Put the former one back, or move that folder away."
+        )
+    if asked == f"{owner.storage}{ABSENT}":
+        return (
+            f"{redact_url(place)} belongs to the ledger {owner.storage}, which is not there any more. Put it back, or"
+            " move that folder away."
+        )
+    own = f"{settings.runs_dir.absolute()}/"
+    default = sqlite_file(owner.storage)
+    inside = default is not None and default.name == "ledger.sqlite" and str(default).startswith(own)
+    advice = "Leave --storage out (and ABLATE_STORAGE)" if inside else f"Type --storage {owner.storage}"
+    if inside and settings.storage is None:
+        advice = "Put that ledger back"
+    return (
+        f"{redact_url(place)} belongs to the ledger {owner.storage}, not to {asked}. {advice}, or choose another"
+        " --runs-dir for a study of that name, or move that folder away."
+    )
+
+
+def _owner(place: Place, study: str, settings: Settings) -> Owner | None:
+    """Return whose `place` is: as it is marked, or as the ledger inside a home says that has no mark yet."""
+    found = _read(place)
+    if found is not None or settings.storage is None or not isinstance(place, Path):
+        return found
+    inside, asked = (place / "ledger.sqlite").absolute(), sqlite_file(settings.storage)
+    if not inside.is_file() or (asked is not None and asked.exists() and asked.samefile(inside)):
+        return None
+    with Ledger.open(f"sqlite:///{inside}", create=False) as ledger:
+        return Owner(ledger_id=ledger.id or "", storage=ledger.url) if ledger.study(study) is not None else None
+
+
+def _read(place: Place) -> Owner | None:
+    try:
+        text = open_folder(place).read(MARK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointDownError(f"{redact_url(place)}: cannot be read ({one_line(error, place)})") from error
+    try:
+        value = json.loads(text)
+        return Owner(ledger_id=str(value["ledger_id"]), storage=str(value["storage"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RequestError(
+            f"{redact_url(place)}/{MARK} is damaged ({error!r}). Remove it if the ledger is right."
+        ) from None
+
+
+def _holds_checkpoints(place: Place) -> bool:
+    folder = place / "checkpoints" if isinstance(place, Path) else None
+    return folder is not None and folder.is_dir() and any(folder.rglob("*.safetensors"))

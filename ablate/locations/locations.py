@@ -1,0 +1,72 @@
+"""Where a study lives and what it runs on: everything that is asked on the command line and not in the study file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ablate.errors import RequestError
+from ablate.files import Place, below, make_folder, refuse_links, require_writable
+
+RUNS = Path("runs")
+OTHER_FOLDER = "Choose another folder with --runs-dir or ABLATE_RUNS."
+
+VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracking-uri": "MLFLOW_TRACKING_URI"}
+METRICS_HOST = "127.0.0.1"  # of this machine only: the metrics ask for no password
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Folders, addresses and resources of one command."""
+
+    runs_dir: Path
+    storage: str | None = None
+    store: str | None = None
+    data_dir: Path | None = None
+    tracker: str = "mlflow"
+    tracking_uri: str | None = None
+    executor: Literal["ray", "local"] = "ray"
+    gpus: int | None = None
+    gpus_per_trial: float = 1.0
+    cpus_per_trial: float | None = None
+    address: str | None = None
+    autoscale: int | None = None
+    device: str = "auto"
+    trainer: str = "train"
+    grace_seconds: float = 25.0
+    metrics_port: int | None = None
+    metrics_host: str = METRICS_HOST
+    extend: bool = False
+    takeover: bool = False
+    relocate: bool = False
+
+    def runs_option(self) -> list[str]:
+        """Return the words that name the runs folder in a command; none for the default folder."""
+        return [] if self.runs_dir == RUNS else ["--runs-dir", str(self.runs_dir)]
+
+    def home(self, study: str) -> Path:
+        """Return the folder of `study`: ledger, checkpoints, tables, report."""
+        return self.runs_dir / study
+
+    def checkpoint_root(self, study: str) -> Place:
+        """Return the place below which checkpoints of `study` lie: in `store`, or in the study's home."""
+        return below(self.store, study) if self.store else self.home(study).absolute()
+
+    def storage_url(self, study: str) -> str:
+        """Return the URL of the study's ledger: `storage`, or SQLite in the study's home."""
+        return self.storage or f"sqlite:///{(self.home(study) / 'ledger.sqlite').absolute()}"
+
+    def make_home(self, study: str) -> Path:
+        """Create the study's home and return it.
+
+        Raises RequestError where it cannot be written, CheckpointDownError where its disk is full.
+        """
+        home = self.home(study)
+        refuse_links(home)
+        try:
+            make_folder(home / "checkpoints")
+            require_writable(home)
+        except RequestError as error:
+            raise RequestError(f"{error}. {OTHER_FOLDER}") from None
+        return home

@@ -1,0 +1,1 @@
+"""The page of a comparison: each variant beside the baseline."""

@@ -1,0 +1,272 @@
+"""The cells of a designed comparison as a reader sees them, once for the page and the terminal; and the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ablate.analysis.comparison import CONSTANTS, cells
+from ablate.analysis.intervals import Interval
+from ablate.report.confirmation import protocol_text
+from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, reach, signed, spoken
+from ablate.study import Study
+from ablate.study.sections import Compare
+
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+EXACT = 100_000_000  # parameters from here on are rounded in a terminal
+WIDEST_VARIANT, WIDEST_BASELINE = 30, 15  # characters in a terminal
+FOLDED_VARIANTS = (26, 22, 19)  # where that keeps the parameters in the table
+
+
+@dataclass(kw_only=True)
+class Footnotes:
+    """What cells need said of them, each text once and numbered from 1."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> str:
+        """Return the raised number of `text`, or nothing for no text."""
+        if not text:
+            return ""
+        text = printable(text)
+        if text not in self.texts:
+            self.texts.append(text)
+        return str(self.texts.index(text) + 1).translate(SUPERSCRIPTS)
+
+    def lines(self) -> list[str]:
+        """Return the notes, each behind its number."""
+        return [f"{str(i).translate(SUPERSCRIPTS)} {text}" for i, text in enumerate(self.texts, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One cell in words and digits; what is not there is a dash. `ours` and `against` are means with ± behind them."""
+
+    variant: str
+    params: str
+    published: str
+    mean: str
+    ours: str
+    interval: str
+    n: str
+    difference: str
+    mean_against: str
+    against: str
+    against_interval: str
+    correlation: str
+    complete: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The cells of one metric: rows by column, footnotes, and which parts occur at all.
+
+    `planned` holds the different numbers of configurations that cells are averaged over.
+    """
+
+    metric: str
+    rows: Mapping[str, list[Shown]]
+    notes: list[str]
+    published: bool
+    incomplete: bool
+    paired: bool
+    planned: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+def compared(study: Study) -> Compare:
+    """Return the comparison of a study that has one."""
+    assert study.compare is not None
+    return study.compare
+
+
+def block(study: Study, table: pl.DataFrame, metric: str) -> Block:
+    """Return the cells of one metric; variants that do not run in a column, and are not published, are left out."""
+    own = table.filter(pl.col("metric") == metric)
+    there = own.filter((pl.col("planned") > 0) | pl.col("published").is_not_null())
+    notes = Footnotes()
+    rows: dict[str, list[Shown]] = {}
+    for row in there.iter_rows(named=True):
+        rows.setdefault(row["column"], []).append(_shown(study, row, notes))
+    return Block(
+        metric=metric,
+        rows=rows,
+        notes=notes.lines(),
+        published=bool(there["published"].is_not_null().any()),
+        incomplete=bool((there["configurations"] < there["planned"]).any()),
+        paired=bool((there["variant"] != compared(study).baseline).any()) and metric not in CONSTANTS,
+        planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
+        seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
+    )
+
+
+def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
+    metric, star = row["metric"], "*" if row["scaled"] else ""
+
+    def own(text: str, extra: str = "") -> str:
+        """Mark a number of ours where the study is scaled."""
+        return text if text == DASH else f"{text}{extra}{star}"
+
+    diverged = row["ours"] is not None and math.isnan(row["ours"])
+    span, paired = _interval(row, "ours", "low", "high"), _interval(row, "baseline_difference", *_BASELINE)
+    difference = row["baseline_difference"]
+    half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"], row["n"])
+    apart = "" if difference is None else reach(metric, difference, row[_BASELINE[0]], row[_BASELINE[1]], row["n"])
+    published = quantity(metric, row["published"]) + notes.mark(row["note"])
+    mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
+    return Shown(
+        variant=printable(row["variant"]),
+        params=own(count(row["params"])),
+        published=published,
+        mean=mean + remark,
+        ours=(mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
+        interval=own(interval_text(metric, span)),
+        n=str(row["n"]) if row["n"] else DASH,
+        difference=own(signed(metric, row["difference"])),
+        mean_against=own(signed(metric, difference)),
+        against=own(signed(metric, difference), apart),
+        against_interval=own(interval_text(metric, paired).replace("-", "−")),
+        correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
+        complete=completed(row),
+    )
+
+
+_BASELINE = ("baseline_low", "baseline_high")
+
+
+def _interval(row: Mapping[str, Any], mean: str, low: str, high: str) -> Interval:
+    found = [math.nan if row[name] is None else float(row[name]) for name in (mean, low, high)]
+    return Interval(mean=found[0], low=found[1], high=found[2], n=row["n"] or 0, sd=math.nan, level=0.95)
+
+
+def completed(row: Mapping[str, Any]) -> str:
+    """Return `12 of 36` configurations, `36` when all are complete."""
+    done, planned = row["configurations"], row["planned"]
+    return str(planned) if done >= planned else f"{done} of {planned}"
+
+
+def scale_text(study: Study) -> str:
+    """Return what a scaled study is, or nothing."""
+    if study.scale == 1:
+        return ""
+    return (
+        f"scaled {study.scale:g}: epochs, data (validation too) and the configurations averaged over are cut to "
+        f"{100 * study.scale:g}% (at least one of each); every number is marked *, none is one of the full study"
+    )
+
+
+def missing_text(study: Study) -> str:
+    """Return which data sets of the file are not part of this study, or nothing."""
+    missing = [printable(label) for label in study.datasets if label not in study.labels]
+    if not missing:
+        return ""
+    return f"{len(study.labels)} of {len(study.datasets)} data sets of the file; not run: {', '.join(missing)}"
+
+
+def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
+    """Return in one sentence what the numbers of a metric are; `sign` is how intervals are written."""
+    name, averaged = spoken(found.metric), _averaged(found)
+    name = f"{name[:1].upper()}{name[1:]}"
+    if found.metric in CONSTANTS:
+        return f"{name}, mean over {averaged}." if averaged else f"{name}."
+    text = f"{name} after the last epoch, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
+    if found.seeds and found.seeds[-1] > 1:
+        seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
+        text += f"; intervals{sign} are 95% Student t over {seeds} seeds"
+        text += f", paired by seed against {printable(compared(study).baseline)}" if found.paired else ""
+    elif found.seeds:
+        text += "; one seed has no interval"
+    elif found.metric.startswith("test_"):
+        return f"{name}: the test split is opened once the last trial has ended."
+    return f"{text}."
+
+
+def _averaged(found: Block) -> str:
+    """Return `8 configurations`, without the number where cells differ, and nothing where each has just one."""
+    if len(found.planned) != 1 or found.incomplete:
+        return "configurations"
+    return f"{found.planned[0]} configurations" if found.planned[0] > 1 else ""
+
+
+def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
+    """Return the first metric of a comparison as a table for a terminal, at least 80 columns wide."""
+    metric = compared(study).metrics[0]
+    found = block(study, cells(study, trials, reports), metric)
+    protocol = [protocol_text(study)] if study.protocol == "paper" else []
+    above = [*protocol, *filter(None, [scale_text(study), missing_text(study)]), metric_text(study, found, sign=" (±)")]
+    source = compared(study).source
+    below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
+    table = _Fitted(found=found, baseline=printable(compared(study).baseline))
+    return Group(*map(Text, above), Text(), table, *map(Text, ["", *below]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A table of one metric that leaves out what a narrow terminal has no room for, and says so."""
+
+    found: Block
+    baseline: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        dropped: list[str] = []
+        for dropped, widest in (
+            ([], WIDEST_VARIANT),
+            (["difference"], WIDEST_VARIANT),
+            *((["difference"], folded) for folded in FOLDED_VARIANTS),
+            (["difference", "params"], WIDEST_VARIANT),
+        ):
+            table = self._table(dropped, widest)
+            if Measurement.get(console, options.update(max_width=1000), table).maximum <= options.max_width:
+                break
+        yield table
+        if dropped:
+            words = {"difference": "ours − published", "params": "parameters"}
+            yield Text(f"\nLeft out at this width: {', '.join(words[name] for name in dropped)}.")
+
+    def _table(self, dropped: list[str], widest: int) -> Table:
+        found = self.found
+        against = self.baseline if len(self.baseline) <= WIDEST_BASELINE else "baseline"
+        there = {
+            "params": ("params", True),
+            "published": ("published", found.published),
+            "ours": ("ours", True),
+            "difference": ("ours −\npublished", found.published),
+            "against": (f"against\n{against}", found.paired),
+            "complete": ("complete", found.incomplete),
+        }
+        headings = {name: text for name, (text, occurs) in there.items() if occurs and name not in dropped}
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column("variant", overflow="fold", max_width=widest, vertical="bottom")
+        for text in headings.values():
+            table.add_column(Text(text), justify="right", no_wrap=True, vertical="bottom")
+        for index, (column, rows) in enumerate(found.rows.items()):
+            if index:
+                table.add_row()
+            table.add_row(Text(printable(column), style="bold"))
+            for row in rows:
+                cells = _terminal_cells(row)
+                table.add_row(Padding(Text(row.variant), (0, 0, 0, 2)), *(Text(cells[name]) for name in headings))
+        return table
+
+
+def _terminal_cells(row: Shown) -> dict[str, str]:
+    digits = row.params.rstrip("*").replace(",", "")
+    large = digits.isdigit() and int(digits) >= EXACT
+    return {
+        "params": compact(int(digits)) + "*" * row.params.endswith("*") if large else row.params,
+        "published": row.published,
+        "ours": row.ours,
+        "difference": row.difference,
+        "against": row.against,
+        "complete": row.complete,
+    }

@@ -1,0 +1,219 @@
+"""The sentences of a comparison's page: status, answers in plain words, and how the cells were made."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.report.comparison.table import compared, missing_text, scale_text
+from ablate.report.confirmation import opened_text, protocol_text
+from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS, STATES
+from ablate.report.front.wording import METHODS, seeds_text
+from ablate.report.numbers import equal_seeds, is_share, printable, spoken
+from ablate.study import COMPLETE, Study
+
+SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
+MOST_SENTENCES = 12  # with more, each column names two variants and the table has the rest
+Row = Mapping[str, Any]
+
+
+def status_lines(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[tuple[str, str]]:
+    """Return the page's first lines: protocol, scale, the design and what of it is done, seeds, test split, source."""
+    scale, source = scale_text(study), printable(compared(study).source)
+    lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
+    missing = missing_text(study)
+    lines += [("Data sets", missing)] if missing else []
+    lines += [("Trials", trials_text(study, trials)), ("Seeds", seeds_text(study, reports))]
+    if study.opens_test:
+        lines += [(f"Test split of {label}", tested_text(study, trials, notes, label)) for label in study.labels]
+    return [*lines, *([("Published figures", source)] if source else [])]
+
+
+def tested_text(study: Study, trials: pl.DataFrame, notes: Sequence[Any], dataset: str) -> str:
+    """Return how many trials of a data set were read on the test split, when, and how many could not be."""
+    own = trials.filter(pl.col("dataset") == dataset)
+    tests = own.filter(pl.col("stage") == "confirm")
+    if not tests.height:
+        return "not opened yet: every trained network is read on it once the last trial has ended"
+    states = Counter(tests["state"].to_list())
+    trained = own.filter(pl.col("stage") == "search", pl.col("state") == "COMPLETE").height
+    text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(study, notes, dataset)}"
+    return f"{text}; {states['FAIL']:,} could not be read, named below" if states["FAIL"] else text
+
+
+def trials_text(study: Study, trials: pl.DataFrame) -> str:
+    """Return `540 planned, every one trained in full: 170 complete, 3 failed, 367 not yet begun`."""
+    planned = sum(len(study.design(label)) for label in study.labels)
+    every = trials.filter(pl.col("dataset").is_in(study.labels))
+    every = every.filter(pl.col("stage") == "search")
+    own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
+    listed = _by_state(own)
+    listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
+    text = f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+    more = f"; further seeds in {further.height:,} more: {', '.join(_by_state(further))}"
+    return text + more if further.height else text
+
+
+def _by_state(trials: pl.DataFrame) -> list[str]:
+    states = Counter(trials["state"].to_list())
+    return [f"{states[state]:,} {STATE_WORDS[state]}" for state in STATES if states[state]]
+
+
+def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return for each column of the first metric what each variant, or the telling two, cost and save.
+
+    A sentence comes in two pieces, the second of which begins behind the variant's name.
+    """
+    compare = compared(study)
+    own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
+    found = []
+    for part in own.partition_by("column", maintain_order=True):
+        rows = part.rows(named=True)
+        baseline = next((row for row in rows if row["variant"] == compare.baseline), None)
+        others = [row for row in rows if row["variant"] != compare.baseline]
+        few = own.height - own["column"].n_unique() <= MOST_SENTENCES
+        chosen = [("", row) for row in others] if few else telling(study, baseline, others)
+        sentences = [
+            (f"{role}{name}", rest) for role, row in chosen for name, rest in [sentence(study, row, baseline, rows)]
+        ]
+        found.append((printable(rows[0]["column"]), sentences or [("", "Nothing is compared here.")]))
+    return found
+
+
+def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Return the cheapest variant within a point of the baseline, and the smallest, each with its role."""
+    sized = [row for row in others if row["params"] is not None and row["baseline_difference"] is not None]
+    if not sized:
+        return [("", row) for row in others[:1]]
+    share = is_share(sized[0]["metric"])
+    margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
+    validation = sized[0]["metric"].replace("test_", "val_", 1)  # a metric of the test split has its direction
+    higher = share or any(o.metric == validation and o.direction == "maximize" for o in study.objectives)
+    lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
+    close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
+    allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"
+    smallest = min(sized, key=lambda row: float(row["params"]))
+    if not close:
+        return [(f"None comes within {allowance}; the smallest: ", smallest)]
+    cheapest = min(close, key=lambda row: float(row["params"]))
+    if cheapest["variant"] == smallest["variant"]:
+        return [(f"The smallest is within {allowance}: ", smallest)]
+    return [(f"Cheapest within {allowance}: ", cheapest), ("Smallest: ", smallest)]
+
+
+def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> tuple[str, str]:
+    """Return who is meant, and what it saves and loses against the baseline, beside what is published."""
+    size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, compared(study).baseline)}"
+    name = printable(compared(study).baseline)
+    part = row["variant"].removeprefix("without-")
+    if study.parts and part != row["variant"]:
+        return f"Without {printable(part)}", f"the network {size.format(name='the complete one')} {end}"
+    return printable(row["variant"]), f"{size.format(name='the complete network' if study.parts else name)} {end}"
+
+
+def _size(row: Row, baseline: Row | None) -> str:
+    star = "*" if row["scaled"] else ""
+    ours, theirs = row["params"], (baseline or {}).get("params")
+    if not ours or not theirs:
+        return "is of unknown size"
+    if ours == theirs:
+        return "has as many parameters as {name}"
+    if abs(ours / theirs - 1) < SAME_SIZE:
+        return f"has {abs(ours - theirs):,.0f}{star} parameters {'more' if ours > theirs else 'fewer'} than {{name}}"
+    return f"has {100 * ours / theirs:.3g}%{star} of the parameters of {{name}}"
+
+
+def _effect(row: Row) -> str:
+    metric, difference, star = row["metric"], row["baseline_difference"], "*" if row["scaled"] else ""
+    if difference is None and metric.startswith("test_"):
+        return "cannot be compared: no configuration was read on the test split in both"
+    if difference is None:
+        return "cannot be compared yet: no configuration is complete in both"
+    if math.isnan(difference):
+        whose = row["remark"] if row["diverged"] else "a seed of the baseline diverged"
+        return f"has no difference to name: {whose}"
+    low, high = row["baseline_low"], row["baseline_high"]
+    span = (
+        "one seed, no interval" if low is None else f"95% interval {_span(metric, low, high, star)}, {row['n']} seeds"
+    )
+    if equal_seeds(low, high):
+        span = f"the same in each of {row['n']} seeds, as can happen with few samples: the interval has no width"
+    elif low is not None and low <= 0 <= high:
+        span += ": the sign is open"
+    remark = row["remark"] or ""
+    if row["compared"] < row["planned"] and "compared over" not in remark:
+        span += f"; {row['compared']} of {row['planned']} configurations"
+    return f"{_change(metric, difference, star)} ({span}{'; ' * bool(remark)}{remark})"
+
+
+def _change(metric: str, difference: float, star: str) -> str:
+    if not is_share(metric):
+        word = "higher" if difference > 0 else "lower"
+        return f"its {spoken(metric)} is {abs(difference):.3g}{star} {word}"
+    if round(100 * abs(difference), 2) == 0:
+        return f"differs by less than 0.01{star} points"
+    return f"{'gains' if difference > 0 else 'loses'} {100 * abs(difference):.2f}{star} points"
+
+
+def _span(metric: str, low: float, high: float, star: str) -> str:
+    if not is_share(metric):
+        return f"{low:.3g}{star} to {high:.3g}{star}".replace("-", "−")
+    ends = [100 * low, 100 * high]
+    if low <= 0 <= high:
+        return f"from {abs(ends[0]):.2f}{star} lost to {ends[1]:.2f}{star} gained"
+    near, far = sorted(map(abs, ends))
+    return f"{near:.2f}{star} to {far:.2f}{star}"
+
+
+def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
+    """Return what the published figures say of the same two, where both are published."""
+    figures = {r["variant"]: r["published"] for r in rows}
+    own, other = row["published"], figures.get(baseline)
+    if own is None or other is None:
+        return ""
+    if own == other:
+        return " Published: the same figure for both."
+    change = _change(row["metric"], own - other, "").removeprefix("its ")
+    return f" Published: {change}."
+
+
+def methods(study: Study) -> list[tuple[str, str]]:
+    """Return the notes on how the cells were made, as term and text."""
+    baseline = printable(compared(study).baseline)
+    return list(_methods("the complete network" if baseline == COMPLETE and study.parts else baseline))
+
+
+def _methods(baseline: str) -> Iterator[tuple[str, str]]:
+    yield (
+        "Design",
+        "Every variant was trained on every configuration, data set and seed, in full; nothing was searched, stopped "
+        "early or picked. A configuration is all searched settings but the variant.",
+    )
+    yield (
+        "Cells",
+        "Ours is the mean over a column's data sets of the means over complete configurations, read in the last epoch, "
+        "so that every data set weighs alike. A seed that diverged is not left out: the cell then has no mean.",
+    )
+    yield (
+        "Intervals",
+        "95% Student t intervals over seeds, clipped to the range that the metric can take. Data sets and "
+        "configurations are fixed: the intervals say how much the seed matters, not how other data would turn out.",
+    )
+    yield (
+        "Pairing",
+        f"Against {baseline}: the difference at the same configuration, data set and seed, over configurations that "
+        "both have complete. Equal seeds give equal splits, orders and initial weights; the correlation of the seeds' "
+        "means says how much that pairing helps.",
+    )
+    yield (
+        "Published",
+        "Figures as printed in the source, in our units; what is known of a misprint stands below the table. They are "
+        "single numbers without an interval, so ours − published has none either.",
+    )
+    yield from (entry for entry in METHODS if entry[0] == "Q")

@@ -1,0 +1,1 @@
+"""The page of a search: its front, curves and confirmed networks."""

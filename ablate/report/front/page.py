@@ -1,0 +1,127 @@
+"""The page: findings and figures poured into one template, everything escaped, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis import quality_objective
+from ablate.analysis.pooling import NETWORK
+from ablate.report.confirmation import confirmation_text, failed_text
+from ablate.report.drawing import Figure
+from ablate.report.frame import rendered, write_files
+from ablate.report.front.figures import figures
+from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
+from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
+from ablate.report.numbers import count, printable, quantity, settings_text, spoken
+from ablate.report.tables import (
+    fits_table,
+    front_cells,
+    front_table,
+    network,
+    other_settings,
+    quality_name,
+)
+from ablate.study import Study
+
+MOST_ROWS = 200  # trials listed on the page; trials.csv has all
+MOST_ERRORS = 20
+
+
+def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
+    """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
+    fronts = front_table(study, trials, reports)
+    found = [findings(study, dataset, trials, reports, fronts, notes) for dataset in study.labels]
+    drawn = {part.dataset: figures(study, part) for part in found}
+    tables = {
+        "front.csv": fronts,
+        "trials.csv": with_front(trials, fronts),
+        "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
+    }
+    page = render(study, trials, reports, found, drawn, tables, notes)
+    return write_files(home / "report", page, tables=tables, drawn=[f for part in drawn.values() for f in part])
+
+
+def render(
+    study: Study,
+    trials: pl.DataFrame,
+    reports: pl.DataFrame,
+    found: Sequence[Findings],
+    drawn: dict[str, list[Figure]],
+    files: Iterable[str],
+    notes: Sequence[Any] = (),
+) -> str:
+    """Return the page as HTML."""
+    return rendered(
+        "page.html.j2",
+        study,
+        [figure for part in drawn.values() for figure in part],
+        status=status_lines(study, trials, reports, notes),
+        sections=[section(study, part, drawn[part.dataset], notes) for part in found],
+        methods=methods(study),
+        files=list(files),
+    )
+
+
+def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return what the template shows of one data set."""
+    split = "test" if found.tested else "validation"
+    words = confirmation_text(study, found.trials, found.dataset, split, notes)
+    name = quality_name(study)
+    quality = [spoken(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
+    own = {
+        "headings": ["Network", "Parameters", "FLOPs", "Q", *quality],
+        "rows": [front_cells(study, row) for row in found.front.iter_rows(named=True)],
+        "training": [settings_text(row, other_settings(study)) for row in found.front.iter_rows(named=True)],
+    }
+    return {
+        **own,
+        **_trial_list(study, found),
+        "dataset": found.dataset,
+        "answer": found.answer,
+        "picks": found.picks,
+        "confirmed": found.confirmed,
+        "badge": "provisional" if found.provisional else "confirmed" if found.confirmed else "unconfirmed",
+        "failed": failed_text(study, found.listed, found.dataset),
+        "confirmation": words if found.front.height else "no front yet",
+        "counts": counts_text(state_counts(found.listed)),
+        "figures": drawn,
+        "dominated": dominated_text(found),
+        "fit": fit_text(study, found),
+        "hypervolume": hypervolume_text(study, found),
+    }
+
+
+def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
+    listed = found.listed.head(MOST_ROWS)
+    failed = found.listed.filter(pl.col("state") == "FAIL")
+    quality = spoken(quality_objective(study.objectives).metric).capitalize()
+    errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
+    return {
+        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],
+        "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
+        "unlisted": found.listed.height - listed.height,
+        "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
+        "unlisted_errors": failed.height - len(errors),
+    }
+
+
+def trial_cells(study: Study, row: dict[str, Any]) -> list[str]:
+    """Return one trial as the list of all trials shows it."""
+    metric = quality_objective(study.objectives).metric
+    value = row.get(metric)
+    state = STATE_WORDS.get(row["state"], row["state"])
+    cells = [count(row["trial"]), row["stage"], state, printable(network(study, row)), count(row.get("params"))]
+    return [*cells, count(row.get("epochs")), quantity(metric, value)]
+
+
+def with_front(trials: pl.DataFrame, fronts: pl.DataFrame) -> pl.DataFrame:
+    """Return the trials table with a column `on_front`: of a network's pooled seeds, every trial stands on it."""
+    key = ["dataset", "stage", "_network"]
+    marked = fronts.select("dataset", "stage", NETWORK.alias("_network"), pl.lit(True).alias("on_front"))
+    joined = trials.with_columns(NETWORK.alias("_network")).join(marked, on=key, how="left", maintain_order="left")
+    complete = pl.col("state") == "COMPLETE"
+    return joined.with_columns(pl.col("on_front").fill_null(False) & complete).drop("_network")

@@ -1,0 +1,150 @@
+"""The sentences of the page: status, fit, hypervolume, and how the numbers were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis import front, pooled
+from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
+from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
+from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
+from ablate.report.numbers import compact, is_share, spoken
+from ablate.report.tables import quality_name
+from ablate.study import Study
+
+
+def status_lines(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[tuple[str, str]]:
+    """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
+    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(trials)))]
+    lines.append(("Seeds", seeds_text(study, reports)))
+    trials, _ = pooled(trials, reports)
+    for dataset in study.labels:
+        rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
+        split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"
+        words = "no front yet: no trial is complete"
+        if rows.height:
+            words = confirmation_text(study, trials, dataset, split, notes)
+        lines.append((f"Status of {dataset}", words + opened_text(study, notes, dataset)))
+    return [*lines, ("Hypervolume", hypervolume_rule(study))]
+
+
+def hypervolume_rule(study: Study) -> str:
+    """Return in short how the hypervolume is computed; each data set's section has the numbers."""
+    if len(study.objectives) == 1:
+        return "none: one objective is declared"
+    logs = ", ".join(o.metric for o in study.objectives if o.log)
+    derived = ", ".join(o.metric for o in study.objectives if o.reference is None)
+    axes = f"log10 of {logs}; " if logs else ""
+    if not derived:
+        return f"{axes}reference point as the study file declares"
+    return f"{axes}reference point of {derived} derived from the worst complete trial (not declared in the study file)"
+
+
+def seeds_text(study: Study, reports: pl.DataFrame) -> str:
+    """Return the study's seed and the replicate seeds seen at each stage."""
+    parts = [f"study seed {study.seed}"]
+    for stage, word in (
+        ("search", "every trial" if study.compare else "search replicates"),
+        ("confirm", "confirmation replicates"),
+    ):
+        if study.compare is not None and stage == "confirm":
+            continue  # these read networks that are there, on their own seeds
+        seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
+        if seeds:
+            listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
+            parts.append(f"{word} on {len(seeds)} seed{'s' * (len(seeds) != 1)} ({listed})")
+    return "; ".join(parts)
+
+
+def dominated_text(found: Findings) -> str:
+    """Say which confirmed networks left the front on the test split, so that they are not hidden."""
+    complete = found.trials.filter((pl.col("stage") == "confirm") & (pl.col("state") == "COMPLETE"))
+    off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
+    if not found.tested or found.provisional or not off:
+        return ""
+    word = "confirmed" if found.confirmed else "retrained"
+    listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
+    return (
+        f"{len(off)} of the {complete.height} {word} networks no longer stand on the front with their test numbers "
+        f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv."
+    )
+
+
+def fit_text(study: Study, found: Findings) -> str:
+    """Return the fit in a few sentences, or why there is none."""
+    fit, metric = found.fit, quality_name(study)
+    if found.provisional:
+        return f"No curve is fitted before every confirmation has ended: {open_text(found.confirmations)}."
+    subject = f"error ({f'1 − {metric}' if is_share(metric) else spoken(metric)}) against {spoken(size_metric(study))}"
+    if fit.fitted is None or not fit.identifiable:
+        return f"Curve of {subject}: not identifiable, because {fit.reason}. No curve is drawn."
+    text = f"For the {subject}, {fit.sizes} sizes and {fit.points} points, AICc prefers {EQUATIONS[fit.fitted.form]}"
+    if fit.label != "constant":
+        text += f": α = {fit.exponent:.3g} (95% interval {fit.exponent_low:.3g} to {fit.exponent_high:.3g})"
+    if fit.label != "log-linear":
+        text += f", E = {fit.floor:.3g}"
+    reach = f"from {compact(fit.smallest)} to {compact(fit.largest)}"
+    text += f". Measured {reach}; not to be extrapolated past {MAX_EXTRAPOLATION:g}x."
+    return text if found.tested else f"{text} It rests on search-stage numbers, which look better than they are."
+
+
+def hypervolume_text(study: Study, found: Findings) -> str:
+    """Return the hypervolume with the rule behind it; with one objective the best value instead."""
+    if not found.front.height or found.provisional:
+        return ""
+    if len(study.objectives) == 1:
+        return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
+    return f"Hypervolume {found.hypervolume.value:.5g}. {found.hypervolume.rule}"
+
+
+CONFIRMATION = {
+    "held_out": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds and only "
+    "then read on the test split; only those numbers are estimates.",
+    "paper": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds. They were "
+    "chosen on the test split that they are measured on, so their numbers still look better than they are.",
+}
+METHODS = (
+    (
+        "Intervals",
+        "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. They say how "
+        "much the seed matters, not how another data set would turn out.",
+    ),
+    (
+        "Fit",
+        "Constant, A·N^-α and E + A·N^-α are fitted to log errors by Huber loss (corner 0.001) and compared by AICc. A "
+        f"curve is drawn only with at least {MIN_SIZES} sizes over {MIN_DECADES} decades, where every start of the fit "
+        "agrees, the largest size falls in the band predicted from the others, and the interval of α (smoothed "
+        "residual bootstrap, t quantile) excludes 0.",
+    ),
+    (
+        "Q",
+        "Q = K·M/P: training samples times outputs per trainable parameter. Below 1 the network has more parameters "
+        "than constraints.",
+    ),
+    (
+        "FLOPs",
+        "Floating-point operations of one forward pass of one sample; a multiply-add counts two.",
+    ),
+)
+
+
+def methods(study: Study) -> list[tuple[str, str]]:
+    """Return the notes on how the numbers were made, as term and text."""
+    objectives = ", ".join(f"{o.direction} {o.metric}" + (" (log10)" if o.log else "") for o in study.objectives)
+    rule = (
+        f"Objectives: {objectives}. A trial is on the front when no other complete trial is at least as good on every "
+        "objective and better on one; trials stopped early and failed trials never enter."
+    )
+    if study.constraints:
+        bounds = ", ".join(f"{c.metric} {c.op} {c.bound:g}" for c in study.constraints)
+        rule += f" Only trials with {bounds} may stand on it."
+    best = (
+        "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
+        "K = 100)."
+    )
+    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *METHODS]

@@ -1,0 +1,8 @@
+"""What was asked: a study, validated and frozen, from its file to the space it searches (no torch, no ray)."""
+
+from __future__ import annotations
+
+from ablate.study.file import difference, json_schema, load_study, parse_study, study_text
+from ablate.study.study import COMPLETE, VARIANT, Study
+
+__all__ = ["COMPLETE", "VARIANT", "Study", "difference", "json_schema", "load_study", "parse_study", "study_text"]

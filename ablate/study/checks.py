@@ -1,0 +1,163 @@
+"""What is wrong with a study that types alone cannot see: names, ranges, conditions, impossible combinations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ablate import registry
+from ablate.errors import Fault, RegistryError, did_you_mean
+from ablate.study.comparison_checks import comparison_faults
+from ablate.study.ranges import is_range, settings
+from ablate.study.space import Space
+from ablate.study.study import VARIANT, Study
+
+COMBINATIONS_CHECKED = 200_000
+
+
+def faults_of(study: Study) -> list[Fault]:
+    """Return every fault of meaning in `study`; impossible combinations are looked for when all else is right."""
+    try:
+        space = study.space
+    except ValueError as error:
+        return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
+    plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
+    plain += _determinism_faults(study)
+    for label in study.datasets:
+        plain.extend(_range_faults(study, study.space_for(label)))
+    return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
+
+
+def _name_faults(study: Study) -> Iterator[Fault]:
+    named = [("sampler.name", study.sampler.name, registry.SAMPLERS)]
+    named += [("scheduler.name", study.scheduler.name, registry.SCHEDULERS)]
+    named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
+    builders = {study.fixed(label).get("model.builder", "transformer") for label in study.datasets}
+    named += [("model.builder", builder, registry.MODELS) for builder in sorted(builders)]
+    for path, name, table in named:
+        try:
+            table.check(name)
+        except RegistryError as error:
+            yield Fault(path=path, value=name, rule=str(error))
+
+
+def _objective_faults(study: Study) -> Iterator[Fault]:
+    metrics = [objective.metric for objective in study.objectives]
+    for index, metric in enumerate(metrics):
+        if metric in metrics[:index]:
+            yield Fault(path=f"objectives.{index}.metric", value=metric, rule="an objective stands only once")
+    for index, objective in enumerate(study.objectives):
+        if objective.log and objective.reference is not None and objective.reference <= 0:
+            rule = "the reference of a log axis must be > 0"
+            yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
+
+
+def _determinism_faults(study: Study) -> Iterator[Fault]:
+    """Refuse what no order of hearing can make repeatable: time, and what a comparison has without asking."""
+    if study.deterministic is None:
+        return
+    rule = "a deterministic study cannot depend on how long training takes"
+    if study.budget.wall_clock is not None:
+        hint = "Give budget.trials instead, or leave `deterministic` out."
+        yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=f"{rule}.", hint=hint)
+    metrics = [(f"objectives.{i}.metric", o.metric) for i, o in enumerate(study.objectives)]
+    metrics += [(f"constraints.{i}", c.metric) for i, c in enumerate(study.constraints)]
+    for path, metric in metrics:
+        if metric == "wall_seconds":
+            hint = "Take flops instead, or leave `deterministic` out."
+            yield Fault(path=path, value=metric, rule=f"{rule}.", hint=hint)
+    if study.compare is not None:
+        rule = "a comparison trains a fixed list: it is the same at any concurrency without this key"
+        yield Fault(path="deterministic", value=study.deterministic, rule=rule)
+
+
+def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
+    by_name = {p.name: p for p in space.parameters}
+    for spec in space.parameters:
+        for name, allowed in spec.when.items():
+            path = f"{spec.name}.when.{name}"
+            if name not in by_name:
+                rule = f"a condition names a searched parameter. {did_you_mean(name, by_name)}"
+                yield Fault(path=path, value=None, rule=rule)
+                continue
+            wrong = [value for value in allowed if not by_name[name].contains(value)]
+            yield from (Fault(path=path, value=value, rule=f"{name} never has this value") for value in wrong)
+        if study.sampler.name in ("grid", "design") and spec.grid() is None:
+            rule = f"sampler {study.sampler.name} needs a finite range: give a step"
+            yield Fault(path=spec.name, value=None, rule=rule)
+
+
+def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
+    searched = set(space.names())
+    names = [row.name for row in study.rows]
+    for index, row in enumerate(study.rows):
+        path = _place(study, index)
+        if row.name in names[:index]:
+            yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name stands only once")
+        for label in row.datasets or ():
+            if label not in study.datasets:
+                rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"
+                yield Fault(path=f"{path}.datasets", value=label, rule=rule)
+        for name, value in itertools.chain(settings(row.model, "model"), settings(row.training, "training")):
+            if is_range(value):
+                yield Fault(path=f"{path}.{name}", value=None, rule="a row fixes values, it has no ranges")
+            elif name in searched:
+                yield Fault(path=f"{path}.{name}", value=value, rule="this is searched, so a row cannot fix it")
+    for label in study.datasets:
+        if names and not any(row.datasets is None or label in row.datasets for row in study.rows):
+            yield Fault(path=f"datasets.{label}", value=None, rule="no variant runs on this data set")
+
+
+def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
+    """Try every combination of a data set's finite architecture axes; a combination is named once per reason."""
+    space = study.space_for(dataset)
+    finite = {p.name for p in space.parameters if p.grid() is not None and _is_structural(p.name)}
+    axes = Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
+    seen: set[str] = set()
+    for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
+        try:
+            study.configs(dataset, values)
+        except ValidationError as error:
+            for reason in _reasons(error):
+                if reason not in seen:
+                    seen.add(reason)
+                    yield Fault(
+                        path=_blame(study, values), value=None, rule=f"impossible: {reason}.", hint=_way(values)
+                    )
+
+
+def _is_structural(name: str) -> bool:
+    return name == VARIANT or name.startswith("model.")
+
+
+def _reasons(error: ValidationError) -> list[str]:
+    found = []
+    for item in error.errors():
+        place = ".".join(map(str, item["loc"]))
+        text = str(item["msg"]).removeprefix("Value error, ")
+        found.extend(text.split("; ") if not place else [f"{place}: {text}"])
+    return found
+
+
+def _blame(study: Study, values: Mapping[str, Any]) -> str:
+    rows = [row.name for row in study.rows]
+    return _place(study, rows.index(values[VARIANT])) if VARIANT in values else "model"
+
+
+def _place(study: Study, row: int) -> str:
+    """Return where row number `row` stands in the file."""
+    if not study.parts:
+        return f"variants.{row}"
+    return f"parts.{list(study.parts)[row - 1]}" if row else "parts"
+
+
+def _way(values: Mapping[str, Any]) -> str:
+    if set(values) <= {VARIANT}:
+        return ""
+    return (
+        "Search the parts apart with `when:`, as in "
+        "heads: {choices: [1, 4], when: {model.similarity: [separate, shared]}}."
+    )

@@ -1,0 +1,59 @@
+"""What is wrong with a designed comparison: names that are not there, settings that contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ablate.errors import Fault, did_you_mean
+from ablate.study.sections import Compare
+from ablate.study.study import Study
+
+
+def comparison_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of `compare`, `parts`, `settings` and `only`."""
+    yield from _unknown("only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())])
+    for index, row in enumerate(study.settings):
+        yield from _unknown(f"settings.{index}.datasets", row.datasets, study.datasets)
+    if study.parts and study.variants:
+        yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
+    if study.sampler.name == "design" and study.compare is None:
+        yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
+    if study.compare is not None:
+        yield from _compare_faults(study, study.compare)
+
+
+def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    own = {"sampler": study.sampler.name == "design", "scheduler": study.scheduler.name == "none"}
+    for section, fits in (own | {"confirm": study.confirm is None}).items():
+        if not fits:
+            rule = "a comparison trains its whole design in full, once: leave this out"
+            yield Fault(path=section, value=None, rule=rule)
+    rows = [row.name for row in study.rows]
+    if not rows:
+        yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
+        return
+    for metric in compare.metrics if study.protocol == "paper" else ():
+        if metric.startswith("test_"):
+            rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
+            yield Fault(path="compare.metrics", value=metric, rule=rule)
+    yield from _unknown("compare.baseline", (compare.baseline,), rows)
+    for column, labels in compare.columns.items():
+        yield from _unknown(f"compare.columns.{column}", labels, study.datasets)
+    columns = list(compare.columns) or list(study.datasets)
+    for metric, by_column in compare.published.items():
+        path = f"compare.published.{metric}"
+        yield from _unknown(path, (metric,), [*compare.metrics, "params", "q"])
+        yield from _unknown(path, by_column, columns)
+        for column, cells in by_column.items():
+            yield from _unknown(f"{path}.{column}", cells, rows)
+            for variant, figure in cells.items():
+                if metric.endswith("accuracy") and not 0 <= figure.value <= 1:
+                    rule = f"an accuracy is a share, not percent: {figure.value / 100:g}?"
+                    yield Fault(path=f"{path}.{column}.{variant}", value=figure.value, rule=rule)
+
+
+def _unknown(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:
+    listed = list(dict.fromkeys(known))
+    for name in names:
+        if name not in listed:
+            yield Fault(path=path, value=name, rule=f"this name is not known here. {did_you_mean(name, listed)}")

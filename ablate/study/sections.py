@@ -1,0 +1,211 @@
+"""The sections of a study file: objectives, sampler, budget, variants, published figures; validated and frozen."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from ablate.study.ranges import ModelSpace, TrainSpace
+
+_DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
+_METRIC = re.compile(r"params|params_body|flops|wall_seconds|(?:val|train)_[a-z0-9_]+")
+_CONSTRAINT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.replace(" ", ""))
+    if not match or not any(match.groups()):
+        raise ValueError("a duration is seconds or text such as '90s', '4m', '1h30m' or '2d'")
+    return sum(float(part) * unit for part, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if part)
+
+
+def _metric(value: str) -> str:
+    if not _METRIC.fullmatch(value):
+        raise ValueError("a metric is params, params_body, flops, wall_seconds, or starts with val_ or train_")
+    return value
+
+
+def _compared_metric(value: str) -> str:
+    """Accept a metric of the test split too: it is named as that of the validation split."""
+    validation = value.replace("test_", "val_", 1) if value.startswith("test_") else value
+    _metric(validation)
+    return value
+
+
+def _plain_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit")
+    return value
+
+
+def constraint(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    match = _CONSTRAINT.fullmatch(value)
+    if not match:
+        raise ValueError("a constraint reads 'metric <= number' or 'metric >= number'")
+    return {"metric": match[1], "op": match[2], "bound": match[3]}
+
+
+def labelled(value: Any) -> Any:
+    """Accept a list of names, `name: null`, and a label that is itself the task's name."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        value = dict.fromkeys(value)
+    if not isinstance(value, dict):
+        return value
+    entries = {label: {} if entry is None else entry for label, entry in value.items()}
+    return {k: {"task": k, **e} if isinstance(e, dict) else e for k, e in entries.items()}
+
+
+Metric = Annotated[str, AfterValidator(_metric)]
+ComparedMetric = Annotated[str, AfterValidator(_compared_metric)]
+Name = Annotated[str, AfterValidator(_plain_name)]
+Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Objective(Section):
+    """One thing to make large or small."""
+
+    metric: Metric
+    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or a metric of your task."""
+    direction: Literal["maximize", "minimize"]
+    """Which way is better."""
+    reference: float | None = None
+    """Reference point of the hypervolume on this axis; left out, the report states what it chose."""
+    log: bool = False
+    """Measure this axis in log10."""
+
+
+class SamplerConfig(Section):
+    """Who proposes configurations."""
+
+    name: str = "tpe"
+    """tpe, nsga2, gp, qmc, random, grid, design, or an import path."""
+    startup_trials: Annotated[int, Field(ge=1)] = 10
+    """Random trials per data set before a model-based sampler starts."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed on to the sampler."""
+
+
+class SchedulerConfig(Section):
+    """Who stops trials early."""
+
+    name: str = "asha"
+    """asha, none, or an import path."""
+    reduction: Annotated[int, Field(ge=2)] = 3
+    """One in so many trials passes a rung."""
+    min_epochs: Annotated[int, Field(ge=1)] = 1
+    """Epoch of the first rung; the next are `reduction` times as late."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed on to the scheduler."""
+
+
+class Budget(Section):
+    """What the search may spend; confirmation comes on top."""
+
+    trials: Annotated[int, Field(ge=1)] = 24
+    """Number of search trials."""
+    scope: Literal["per_dataset", "total"] = "per_dataset"
+    """Whether `trials` counts for each data set or for all together."""
+    wall_clock: Duration | None = None
+    """Time after which no new trial starts, summed over all drivers: seconds or text such as `4m`, `1h30m`."""
+
+
+class Confirm(Section):
+    """Retrain the front on fresh seeds and open the test split once."""
+
+    replicates: Annotated[int, Field(ge=1)] = 3
+    """Fresh seeds per configuration."""
+    top: Annotated[int, Field(ge=1)] | None = None
+    """At most so many configurations of the front, spread evenly along it; left out, all."""
+
+
+class Constraint(Section):
+    """A bound that a usable trial keeps; in a file, `params <= 200000`."""
+
+    metric: Metric
+    op: Literal["<=", ">="]
+    bound: float
+
+    def violation(self, value: float) -> float:
+        """Return by how much `value` breaks the bound, 0 where it keeps it."""
+        return max(0.0, value - self.bound if self.op == "<=" else self.bound - value)
+
+
+class Variant(Section):
+    """One named row of a table of architectures."""
+
+    name: str
+    """Name of the row."""
+    model: ModelSpace = ModelSpace()
+    """Axes that this row fixes."""
+    training: TrainSpace = TrainSpace()
+    """Training settings that this row fixes."""
+    datasets: tuple[str, ...] | None = None
+    """Data sets on which the row runs; left out, all."""
+
+
+class DatasetSettings(Section):
+    """Settings that some data sets have of their own: over `model` and `training`, under a variant's."""
+
+    datasets: tuple[str, ...]
+    """The data sets that have them."""
+    model: ModelSpace = ModelSpace()
+    """Axes of the architecture: a value fixes one, a range searches it."""
+    training: TrainSpace = TrainSpace()
+    """Training settings: a value fixes one, a range searches it."""
+
+
+class Part(Section):
+    """One part of the network that can go: the settings that take it out."""
+
+    model: ModelSpace = ModelSpace()
+    """Axes as they are without the part."""
+    training: TrainSpace = TrainSpace()
+    """Training settings as they are without the part."""
+
+
+class Figure(Section):
+    """One published number."""
+
+    value: float
+    """The number as printed, in our units (shares, not percent)."""
+    note: str = ""
+    """What a reader must know of it: a misprint, another setting."""
+
+
+def _figure(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return {"value": value}
+    if not isinstance(value, (dict, Figure)):
+        raise ValueError("a published figure is a number, or {value: number, note: text}")
+    return value
+
+
+Cell = Annotated[Figure, BeforeValidator(_figure, json_schema_input_type=float | Figure)]
+
+
+class Compare(Section):
+    """A designed comparison: every variant, configuration, data set and seed in full, beside what is published."""
+
+    baseline: str
+    """The variant that the others are compared with, seed by seed."""
+    metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
+    """What is compared; the first is the one that the terminal shows."""
+    columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Columns of the table, each the mean over some data sets; left out, one column per data set."""
+    published: dict[str, dict[str, dict[str, Cell]]] = Field(default_factory=dict)
+    """Published figures: metric, column, variant."""
+    source: str = ""
+    """Where the figures are from."""
+    notes: tuple[str, ...] = ()
+    """What differs from the published settings, and why."""

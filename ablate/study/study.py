@@ -1,0 +1,226 @@
+"""A study as its file says it: data sets, axes, objectives, budget; validated and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.study.ranges import ModelSpace, TrainSpace, is_range, nested, parameter, settings
+from ablate.study.sections import (
+    Budget,
+    Compare,
+    Confirm,
+    Constraint,
+    DatasetSettings,
+    Name,
+    Objective,
+    Part,
+    SamplerConfig,
+    SchedulerConfig,
+    Section,
+    Variant,
+    constraint,
+    labelled,
+)
+from ablate.study.space import Parameter, Space, order_by_condition
+
+VARIANT = "variant"
+COMPLETE = "complete"  # the row of a leave-one-out design that has every part
+OF_A_DESIGN: dict[str, Any] = {  # a comparison trains all of its design, in full, once
+    "sampler": {"name": "design"},
+    "scheduler": {"name": "none"},
+    "budget": {"trials": 1_000_000},
+    "confirm": None,
+}
+
+
+class Study(Section):
+    """What was asked: a frozen study file. `study_faults.faults_of` lists what types alone cannot see."""
+
+    study: Name
+    """Name of the study; its home is `runs/NAME`."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Keys every random stream of the study."""
+    protocol: Literal["held_out", "paper"] = "held_out"
+    """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
+    datasets: Annotated[
+        dict[Name, TaskConfig],
+        BeforeValidator(labelled, json_schema_input_type=dict[str, dict[str, Any] | None] | list[str]),
+        Field(min_length=1),
+    ]
+    """Data sets by label, each with its own sampler history, rungs and front. The label is the default task."""
+    model: ModelSpace = ModelSpace()
+    """Axes of the architecture: a value fixes one, a range searches it."""
+    training: TrainSpace = TrainSpace()
+    """Training settings: a value fixes one, a range searches it."""
+    settings: tuple[DatasetSettings, ...] = ()
+    """Settings that some data sets have of their own."""
+    variants: tuple[Variant, ...] = ()
+    """A table of named architectures; the sampler then chooses among its rows."""
+    parts: dict[Name, Part] = Field(default_factory=dict)
+    """Parts that can go, instead of `variants`: a row `complete`, and a row `without-NAME` for each."""
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=4)] = (
+        Objective(metric="val_accuracy", direction="maximize"),
+        Objective(metric="params", direction="minimize", log=True),
+    )
+    """What is traded against what."""
+    sampler: SamplerConfig = SamplerConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    replicates: Annotated[int, Field(ge=1)] = 1
+    """Seeds trained per search trial."""
+    budget: Budget = Budget()
+    constraints: tuple[
+        Annotated[Constraint, BeforeValidator(constraint, json_schema_input_type=str | Constraint)], ...
+    ] = ()
+    confirm: Confirm | None = Confirm()
+    """Left out, the front is confirmed on three fresh seeds; `null` leaves it unconfirmed and the report says so."""
+    deterministic: Annotated[int, Field(ge=1)] | None = None
+    """The same study at any concurrency: at most so many trials of a data set in flight, each blind to the others."""
+    compare: Compare | None = None
+    """Train the whole design in full and lay it beside published figures, instead of searching."""
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Shrink epochs, data and the grid that is averaged over to this share; every number is then marked as scaled."""
+    only: tuple[str, ...] | None = None
+    """Run these data sets only."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _designed(cls, data: Any) -> Any:
+        """Fill in what a comparison implies; `study_faults` refuses what contradicts it."""
+        return {**OF_A_DESIGN, **data} if isinstance(data, dict) and data.get("compare") else data
+
+    @property
+    def name(self) -> str:
+        """Return the study's name, with its scale where it is scaled: scaled trials are no part of the full study."""
+        return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
+
+    @property
+    def opens_test(self) -> bool:
+        """Return whether the test split is opened when the search of a data set is over.
+
+        A confirmation reads the retrained front on it, a comparison under `held_out` every network that it trained.
+        """
+        return self.confirm is not None or (self.compare is not None and self.protocol == "held_out")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels of the data sets that run, in the file's order; `only` may name columns too."""
+        if self.only is None:
+            return tuple(self.datasets)
+        columns = self.compare.columns if self.compare is not None else {}
+        asked = {label for name in self.only for label in columns.get(name, (name,))} | set(self.only)
+        return tuple(label for label in self.datasets if label in asked)
+
+    @cached_property
+    def rows(self) -> tuple[Variant, ...]:
+        """Return the table of variants, as written or made of `parts`."""
+        if not self.parts:
+            return self.variants
+        named = ((f"without-{name}", part) for name, part in self.parts.items())
+        without = (Variant(name=name, model=part.model, training=part.training) for name, part in named)
+        return (Variant(name=COMPLETE), *without)
+
+    @cached_property
+    def space(self) -> Space:
+        """Return every parameter of any data set, the variant first; raise ValueError on circular conditions."""
+        found: dict[str, Parameter] = {}
+        for label in self.datasets:
+            found = {p.name: p for p in self.space_for(label).parameters} | found
+        if self.rows:
+            found[VARIANT] = Parameter(name=VARIANT, kind="categorical", choices=tuple(r.name for r in self.rows))
+        return Space(parameters=order_by_condition(list(found.values())))
+
+    def fixed(self, dataset: str) -> dict[str, Any]:
+        """Return what the file fixes for a data set, by dotted name."""
+        return {name: value for name, value in self._settings(dataset).items() if not is_range(value)}
+
+    def space_for(self, dataset: str) -> Space:
+        """Return the space of one data set: its own ranges, and only the variants that run on it."""
+        found = [parameter(name, value) for name, value in self._settings(dataset).items() if is_range(value)]
+        rows = tuple(row.name for row in self.rows if row.datasets is None or dataset in row.datasets)
+        table = [Parameter(name=VARIANT, kind="categorical", choices=rows)] if rows else []
+        return Space(parameters=order_by_condition(table + found))
+
+    def configs(self, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
+        """Return the three complete configurations of one trial.
+
+        Raises pydantic's ValidationError where the combination is impossible.
+        """
+        chosen = self.fixed(dataset)
+        for row in self.rows:
+            if row.name == parameters.get(VARIANT):
+                chosen.update(settings(row.model, "model"))
+                chosen.update(settings(row.training, "training"))
+        chosen.update({name: value for name, value in parameters.items() if name != VARIANT})
+        model = ModelConfig.model_validate(nested(chosen, "model"))
+        training = TrainConfig.model_validate(nested(chosen, "training"))
+        return model, self.task(dataset), _scaled_training(training, self.scale)
+
+    def task(self, dataset: str) -> TaskConfig:
+        """Return a data set as its trials see it, scaled with the study."""
+        task = self.datasets[dataset]
+        if self.scale == 1:
+            return task
+        limit = task.train_limit
+        shrunk = None if limit is None else max(round(self.scale * limit), 1)
+        return task.model_copy(update={"share": task.share * self.scale, "train_limit": shrunk})
+
+    def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
+        """Return the parameters of every trial of a finite space, all variants of one configuration together.
+
+        A scaled study keeps a share of the configurations, evenly chosen. Raises ValueError for an infinite space.
+        """
+        by_configuration: dict[str, list[dict[str, Any]]] = {}
+        for parameters in self.space_for(dataset).grid():
+            others = {name: value for name, value in parameters.items() if name != VARIANT}
+            by_configuration.setdefault(json.dumps(others), []).append(parameters)
+        found = list(by_configuration.values())
+        kept = max(round(self.scale * len(found)), 1)
+        return tuple(parameters for i in range(kept) for parameters in found[i * len(found) // kept])
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that makes trials comparable: everything but budget, confirmation and comparison.
+
+        The seeds of a comparison are left out too: what stands in its cells is paired by seed, so more may follow. What
+        a file leaves out does not enter, so that a new setting's default changes no study's fingerprint.
+        """
+        others = {"budget", "confirm", "compare", "only"}
+        if self.compare is not None:
+            others.add("replicates")
+        comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
+        return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
+
+    def _settings(self, dataset: str) -> dict[str, Any]:
+        """Return every setting of a data set, values and ranges, the more special ones over the general ones."""
+        own = [row for row in self.settings if dataset in row.datasets]
+        sources: list[Study | DatasetSettings] = [self, *own]
+        found: dict[str, Any] = {}
+        for source in sources:
+            found.update(settings(source.model, "model"))
+            found.update(settings(source.training, "training"))
+        return found
+
+
+def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:
+    """Return `training` with its epochs, and its warm-up with them, shrunk; at least one epoch is left."""
+    if scale == 1:
+        return training
+    epochs = max(round(scale * training.epochs), 1)
+    schedule = training.schedule
+    shrunk = {"warmup_epochs": schedule.warmup_epochs * epochs / training.epochs}
+    shrunk["warmup_steps"] = round(schedule.warmup_steps * scale * epochs / training.epochs)
+    steps = training.steps_per_epoch
+    return training.model_copy(
+        update={
+            "epochs": epochs,
+            "schedule": schedule.model_copy(update=shrunk),
+            "steps_per_epoch": None if steps is None else max(round(scale * steps), 1),
+            "report_every": min(training.report_every, epochs),
+        }
+    )

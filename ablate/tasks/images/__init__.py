@@ -1,0 +1,1 @@
+"""Tasks on images: idx files, CIFAR, folders of pictures, ImageNet."""

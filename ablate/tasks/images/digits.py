@@ -1,0 +1,91 @@
+"""scikit-learn's digits: 1,797 real images of 8x8 pixels, in the package, nothing to download."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from ablate.config import InputShape, TaskConfig
+from ablate.errors import DataError
+from ablate.tasks.base import Classification, Data, stratified_split
+from ablate.tasks.folders import one_line
+from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data, refuse_unused
+
+IMAGES = ImageSet(
+    name="digits",
+    height=8,
+    width=8,
+    channels=1,
+    class_names=tuple(map(str, range(10))),
+    train_samples=1438,
+)
+MIDDLE = 8.0  # of the values 0 to 16
+SPLIT_KEY = "digits"  # a constant: every study holds out the same images
+
+
+class Digits(Classification):
+    """Handwritten digits, values 0 to 16 (Alpaydin and Kaynak 1998; `sklearn.datasets.load_digits`).
+
+    scikit-learn ships no test split; ours is fixed: a stratified fifth of the images, keyed by a constant.
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        refuse_unused(config)
+        self.config = config
+
+    def shape(self, data_dir: Path | None) -> InputShape:
+        """Return the shape a model sees; raise RequestError where the patch does not divide 8x8."""
+        return input_shape(IMAGES, self.config.patch)
+
+    def check(self, data_dir: Path | None) -> None:
+        """Raise DataError unless scikit-learn and its file are installed."""
+        self.shape(data_dir)
+        if not self.location(data_dir).is_file():
+            raise DataError(
+                f"data set digits is part of scikit-learn, and {self.location(data_dir)} is missing:"
+                " install scikit-learn again (`ablate data fetch digits` has nothing to download)"
+            )
+
+    def load(self, data_dir: Path | None) -> Data:
+        """Return the fixed split as patches; values 0 to 16 become -1 to 1, whatever the images are."""
+        self.check(data_dir)
+        images, targets = read_digits()
+        rest, chosen = stratified_split(targets, key=SPLIT_KEY)
+        return patch_data(
+            (images[rest], targets[rest]),
+            (images[chosen], targets[chosen]),
+            patch=self.config.patch,
+            mean=(MIDDLE,),
+            std=(MIDDLE,),
+            class_names=IMAGES.class_names,
+        )
+
+    def location(self, data_dir: Path | None) -> Path:
+        """Return scikit-learn's own file."""
+        package = find_spec("sklearn")
+        places = [] if package is None else list(package.submodule_search_locations or [])
+        return Path(places[0] if places else "sklearn") / "datasets" / "data" / "digits.csv.gz"
+
+    def fetch(self, data_dir: Path | None) -> Path:
+        """Return scikit-learn's own file: there is nothing to download."""
+        self.check(data_dir)
+        return self.location(data_dir)
+
+
+def read_digits() -> Split:
+    """Return all images, uint8 [1797, 8, 8, 1] of values 0 to 16, and targets, in scikit-learn's order."""
+    from sklearn.datasets import load_digits
+
+    try:
+        digits = load_digits()
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"data set digits cannot be read: {one_line(error)}; install scikit-learn again") from error
+    images = torch.from_numpy(digits.images).to(torch.uint8).unsqueeze(-1)
+    return images, torch.from_numpy(digits.target).long()
+
+
+def build(config: TaskConfig) -> Digits:
+    """Return the task `digits`."""
+    return Digits(config)

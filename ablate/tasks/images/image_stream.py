@@ -1,0 +1,213 @@
+"""Images that are decoded, cropped and cut into patches batch by batch, by worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ablate.errors import DataError, TrialError
+from ablate.tasks.folders import one_line
+from ablate.tasks.images.image_folder import BAD_IMAGE, plain, reason
+from ablate.tasks.images.patches import cut
+
+PIECE_BYTES = 2**22  # what a worker hands over at once
+PIECES_AHEAD = 2  # per worker; with PIECE_BYTES the bound of the memory that is read ahead
+MOST_WORKERS = 4  # unless the user says otherwise
+
+Wanted = tuple[int | None, int]  # the key of the augmentation, the sample
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Files:
+    """The image files of one split: tens of bytes each, where a million paths would be hundreds of megabytes."""
+
+    folders: tuple[str, ...]
+    place: np.ndarray
+    """Each file's folder, an index into `folders`, int32 [n]."""
+    names: np.ndarray
+    """Each file's name as the file system's bytes, S [n]."""
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return len(self.names)
+
+    def path(self, sample: int) -> Path:
+        """Return the path of one file."""
+        return Path(self.folders[self.place[sample]], os.fsdecode(bytes(self.names[sample])))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageStream:
+    """RGB images as uint8 patches [n, T, F], read when they are asked for: a `Stream`.
+
+    With keys: torchvision's RandomResizedCrop to `size` and RandomHorizontalFlip (He et al. 2016, section 3.4),
+    drawn from (key, sample) alone. Without: the shorter side is resized to `shorter` pixels, the centre is kept.
+    """
+
+    files: Files
+    size: tuple[int, int]
+    """Height and width in pixels that a model sees."""
+    shorter: int
+    patch: tuple[int, int]
+    augment: bool = True
+    """Whether keys have an effect."""
+    workers: int = 0
+    """Processes that read ahead; 0 reads in this one."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Samples, tokens and features."""
+        (height, width), (high, wide) = self.size, self.patch
+        return len(self.files), (height // high) * (width // wide), high * wide * 3
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.files)
+
+    def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
+        """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F]; `keys` one per replicate.
+
+        Where all replicates want the same images they share their memory. Processes live from the first batch until
+        the iterator is exhausted or closed. Raises DataError with the path of a damaged image, TrialError where a
+        process dies.
+        """
+        keys = keys if self.augment else None
+        rows = distinct(index, keys)
+        replicates, samples = len(rows), rows.shape[1]
+        tokens, features = self.shape[1:]
+        each = max(1, PIECE_BYTES // (tokens * features))
+        plan = [rows[:, start : start + batch] for start in range(0, samples, batch)]
+        pieces = _read(self._pictures(), _pieces(plan, keys, each), self._possible_workers())
+        with contextlib.closing(pieces):
+            for part in plan:
+                pixels = torch.empty(part.numel(), tokens, features, dtype=torch.uint8)
+                for start in range(0, len(pixels), each):
+                    pixels[start : start + each] = next(pieces)
+                yield pixels.view(replicates, -1, tokens, features).expand(len(index), -1, -1, -1)
+
+    def _pictures(self) -> Pictures:
+        # torchvision takes seconds to import: here once, not in every worker of every epoch.
+        import torchvision.transforms.v2
+
+        v2: Any = torchvision.transforms.v2
+        return Pictures(
+            files=self.files,
+            patch=self.patch,
+            training=v2.Compose([v2.RandomResizedCrop(self.size, antialias=True), v2.RandomHorizontalFlip()]),
+            evaluation=v2.Compose([v2.Resize(self.shorter, antialias=True), v2.CenterCrop(self.size)]),
+        )
+
+    def _possible_workers(self) -> int:
+        # Python lets no daemonic process have children.
+        return 0 if multiprocessing.current_process().daemon else self.workers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pictures(Dataset[Any]):
+    """Decodes what it is asked for; works alike in a worker and in the process itself."""
+
+    files: Files
+    patch: tuple[int, int]
+    training: Callable[[Tensor], Tensor]
+    evaluation: Callable[[Tensor], Tensor]
+
+    def __getitem__(self, wanted: Sequence[Wanted]) -> Tensor | str:
+        """Return patches [len(wanted), T, F], or in one line what is wrong with a file.
+
+        A worker's exception would reach the user with a traceback in its text.
+        """
+        try:
+            images = torch.stack([self._image(key, sample) for key, sample in wanted])
+        except DataError as error:
+            return str(error)
+        return cut(images, self.patch)
+
+    def _image(self, key: int | None, sample: int) -> Tensor:
+        pixels = decode(self.files.path(sample))
+        if key is None:
+            return self.evaluation(pixels).permute(1, 2, 0)
+        # The transforms draw from torch's global generator; whoever else uses it in this process is not disturbed.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_seed(key, sample))
+            return self.training(pixels).permute(1, 2, 0)
+
+
+def decode(path: Path) -> Tensor:
+    """Return an image of any 8-bit kind as RGB, uint8 [3, H, W]; raise DataError where it is missing or damaged."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            pixels = np.array(plain(image, "RGB"))
+    except BAD_IMAGE as error:
+        raise DataError(f"image {path} cannot be read: {reason(error)}") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def default_workers() -> int:
+    """Return the number of worker processes where the user names none: one per CPU, at most `MOST_WORKERS`."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def distinct(index: Tensor, keys: Sequence[int] | None) -> Tensor:
+    """Return `index`, or its first row where all replicates would be given the same."""
+    return index[:1] if keys is None and bool((index == index[:1]).all()) else index
+
+
+def _pieces(plan: Sequence[Tensor], keys: Sequence[int] | None, each: int) -> Iterator[list[Wanted]]:
+    for part in plan:
+        replicates, samples = part.shape
+        owners = [None] * replicates if keys is None else list(keys)
+        wanted = list(zip([key for key in owners for _ in range(samples)], part.flatten().tolist(), strict=True))
+        yield from (wanted[start : start + each] for start in range(0, len(wanted), each))
+
+
+def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> Generator[Tensor, None, None]:
+    loader: DataLoader[Any] = DataLoader(
+        pictures,
+        sampler=pieces,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=PIECES_AHEAD if workers else None,
+        worker_init_fn=_leave_interrupts,
+        generator=torch.Generator(),  # else it draws from the global one
+    )
+    iterator = iter(loader)
+    try:
+        for piece in iterator:
+            if isinstance(piece, str):
+                raise DataError(piece)
+            yield piece
+    except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two where it dies while handing over
+        if workers == 0:
+            raise
+        cause = one_line(error) or type(error).__name__
+        raise TrialError(
+            f"a process that reads images ended: {cause} (options: {{workers: 0}} does without)"
+        ) from error
+    finally:
+        # Waiting for the garbage collector would keep processes alive for as long as a traceback holds this frame.
+        if workers:
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Let the trial's own process decide what Ctrl-C means; it ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _seed(key: int, sample: int) -> int:
+    digest = hashlib.blake2b(f"{key} {sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # torch takes 63 bits without a sign

@@ -1,0 +1,1 @@
+"""Tasks on sets of feature vectors."""

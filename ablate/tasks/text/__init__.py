@@ -1,0 +1,1 @@
+"""Tasks on text and on lists of symbols."""

@@ -1,0 +1,214 @@
+"""What the commands for clusters answer: a job's end, a password among the options, a fault that the doctor finds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from test_cli import TINY, run
+
+from ablate.execution import jobs
+from ablate.execution.jobs import Job
+from support.manifests import PASSWORDS
+
+ADDRESS = "http://head:8265"
+COMPARED = "compare: {baseline: {mlp: 8}}\n"
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+class Ray:
+    """A Ray cluster that takes every job, writes one line of its log, and lets it end as it was told to."""
+
+    def __init__(self, ends: str = "SUCCEEDED") -> None:
+        self.ends = ends
+        self.started: list[tuple[str, Job]] = []
+        self.followed: list[tuple[str, str]] = []
+
+    def submit(self, address: str, job: Job) -> str:
+        self.started.append((address, job))
+        return "tiny-1"
+
+    def follow(self, address: str, submission_id: str, say: Callable[[str], None]) -> str:
+        self.followed.append((address, submission_id))
+        say("trial 0\n")
+        return self.ends
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    found = Ray()
+    monkeypatch.setattr(jobs, "submit", found.submit)
+    monkeypatch.setattr(jobs, "follow", found.follow)
+    return found
+
+
+@pytest.fixture
+def submit(tmp_path: Path, capfd: pytest.CaptureFixture[str], ray: Ray) -> Command:
+    """Run `ablate submit` on a small study in this process, with further arguments."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    return lambda *arguments: run(capfd, "submit", str(file), "--address", ADDRESS, *arguments)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("STOPPED", 1)])
+def test_the_exit_code_says_how_the_job_ended(ends: str, code: int, ray: Ray, submit: Command) -> None:
+    ray.ends = ends
+    found, out, err = submit()
+    assert found == code
+    assert out == "Submitted tiny-1\ntrial 0\n", "its log is shown, however it ended"
+    goes_on = f"ablate: job tiny-1 {ends.lower()}. The same command goes on where the study stands.\n"
+    assert err == (goes_on if code else "")
+    assert ray.followed == [(ADDRESS, "tiny-1")]
+
+
+def test_a_detached_job_is_started_and_not_followed(ray: Ray, submit: Command) -> None:
+    ray.ends = "FAILED"
+    code, out, err = submit("--detach")
+    assert (code, err) == (0, "")
+    assert out.endswith(f"Its log: ray job logs tiny-1 --address {ADDRESS} --follow\n")
+    assert len(ray.started) == 1
+    assert ray.followed == []
+
+
+def test_the_job_is_the_study_and_the_command_with_its_further_options(ray: Ray, submit: Command) -> None:
+    code, _, err = submit("--gpus", "4", "--", "--tracker", "none", "--storage", "postgresql+psycopg://ada@db/ablate")
+    assert code == 0, err
+    ((address, job),) = ray.started
+    assert (address, job.name) == (ADDRESS, "tiny")
+    assert shlex.join(job.words) == (
+        "ablate search study.yaml --address auto --gpus 4 --tracker none --storage postgresql+psycopg://ada@db/ablate"
+    )
+    assert job.study_text == TINY
+
+
+@pytest.mark.parametrize("word", PASSWORDS)
+def test_a_password_never_gets_into_a_job_s_description(word: str, ray: Ray, submit: Command) -> None:
+    code, out, err = submit("--", "--storage", word)
+    named = word.partition("=")[0] if word.startswith("--") else "--storage"
+    assert (code, out) == (2, "")
+    assert err.startswith(f"ablate: {named} holds a password")
+    assert ("MLFLOW_TRACKING_URI" if "tracking" in named else "ABLATE_STORAGE") in err, "where it belongs is said"
+    assert "tr0ub4dor" not in err
+    assert ray.started == []
+
+
+def render(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of `ablate k8s render` on a study of that text."""
+    (folder / "study.yaml").write_text(text)
+    return run(capfd, "k8s", "render", str(folder / "study.yaml"), "--image", "r/ablate:1", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "name"), [("tiny", ["--scale", "0.5"], "tiny-scale-0-5"), ("My_Study", [], "my-study")]
+)
+def test_a_job_is_named_after_its_study_as_kubernetes_allows(
+    study: str, arguments: list[str], name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = render(capfd, tmp_path, TINY.replace("study: tiny", f"study: {study}"), *arguments)
+    assert code == 0
+    assert err.endswith(f"is no DNS label, so the job is named {name}; --name gives it another name.\n")
+    assert f"kind: RayJob\nmetadata:\n  name: {name}\n" in out
+    code, out, err = render(capfd, tmp_path, TINY, "--name", "My_Study")
+    assert (code, out) == (2, "")
+    assert "--name = 'My_Study'" in err, "a name that was given is not changed"
+    assert render(capfd, tmp_path, TINY)[2] == ""
+
+
+def test_a_study_file_that_kubectl_would_apply_by_half_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`kubectl apply` keeps each object a second time in an annotation, which holds 262,144 bytes."""
+    code, out, err = render(capfd, tmp_path, f"{TINY}# {'x' * 262_000}\n")
+    assert (code, out) == (2, "")
+    assert "at most 250,000 bytes" in err
+    code, out, _ = render(capfd, tmp_path, f"{TINY}# {'x' * 248_000}\n")
+    assert code == 0
+    for found in yaml.safe_load_all(out):
+        assert len(json.dumps(found)) < 262_144
+
+
+def doctor(capfd: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of `ablate doctor` with its runs in `folder`."""
+    return run(capfd, "doctor", "--runs-dir", str(folder / "runs"), *arguments)
+
+
+def test_the_doctor_passes_a_sound_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    code, out, err = doctor(capfd, tmp_path, str(tmp_path / "tiny.yaml"))
+    assert (code, err) == (0, "")
+    assert [line[:5] for line in out.splitlines()] == ["ok   "] * 5
+    assert "ok    study: tiny: digits, all data here\n" in out
+
+
+FAULTS = {
+    "ledger": (TINY, ["--storage", "mongodb://x"], ["ledger"]),
+    "store": (TINY, ["--store", "nonsense://x"], ["store"]),
+    "study": (TINY.replace("digits", "digitz"), [], ["study"]),
+    "data": (TINY.replace("digits: {patch: 4", "mnist: {patch: 7"), ["--data-dir", "{folder}/none"], ["study"]),
+    "two": (TINY.replace("patch: 4", "patch: 3"), ["--storage", "mongodb://x"], ["ledger", "study"]),
+}
+
+
+@pytest.mark.parametrize(("text", "options", "faulty"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_ends_the_doctor_with_2(
+    text: str, options: list[str], faulty: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(text)
+    filled = [word.format(folder=tmp_path) for word in options]
+    code, out, err = doctor(capfd, tmp_path, str(tmp_path / "tiny.yaml"), *filled)
+    assert code == 2, "Kubernetes starts the head where its init container ends with 0"
+    found = [line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("FAULT")]
+    assert found == faulty
+    assert err == f"ablate: {', '.join(faulty)} will not do; nothing was started.\n"
+
+
+def test_tracking_that_is_away_is_a_warning_because_a_study_does_not_wait_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    away = ["--tracking-uri", "http://ada:tr0ub4dor@127.0.0.1:9"]
+    code, out, err = doctor(capfd, tmp_path, *away)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if " tracking: " in line]
+    assert line.startswith("WARN  tracking: http://***@127.0.0.1:9: ")
+    assert line.endswith("The study runs without it and catches up later.")
+    assert "tr0ub4dor" not in out
+    code, out, _ = doctor(capfd, tmp_path, *away, "--tracker", "none")
+    assert code == 0
+    assert " tracking: " not in out, "a study that is not tracked needs no server"
+
+
+def test_the_doctor_waits_looks_again_and_says_each_fault_with_its_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = doctor(capfd, tmp_path, "--storage", "mongodb://x", "--wait", "1s")
+    assert code == 2
+    faults = [line for line in out.splitlines() if "FAULT ledger: " in line]
+    assert len(faults) == 2, "one at once, one at the end of the second"
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\dZ FAULT ledger: .+", line) for line in faults)
+    assert len([line for line in out.splitlines() if "ok    software" in line]) == 1, "what is sound is said once"
+    assert "Z ledger will not do. Looking again in 1 s" in out
+    assert err == "ablate: ledger will not do; nothing was started.\n"
+
+
+def test_a_doctor_that_waits_ends_at_once_when_its_pod_is_deleted(tmp_path: Path) -> None:
+    words = ["doctor", "--runs-dir", str(tmp_path), "--storage", "mongodb://x", "--wait", "10m"]
+    with subprocess.Popen([sys.executable, "-m", "ablate", *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("Looking again" in line for line in process.stdout)
+        process.terminate()
+        assert process.wait(60) == 143, "process 1 of a container ignores a SIGTERM that it does not handle"
+
+
+@pytest.mark.parametrize("text", ["soon", "-1s", "", "0s"])
+def test_a_time_to_wait_that_is_none_is_refused(text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capfd, tmp_path, "--wait", text)
+    assert (code, out) == (2, "")
+    assert "--wait" in err

@@ -1,0 +1,177 @@
+"""What a finished study may be asked for later: more trials, time and seeds; and what it may not, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablate.driver import resume as resumption
+from ablate.errors import StudyMismatchError
+from ablate.ledger import Ledger
+from ablate.search import Search
+from ablate.study import parse_study
+from ablate.trial import TrialState
+from support.extended import COMPARISON, SEARCH, finish, run, seeds_of, stored
+from support.searches import CrashError, dying, hold_of, search_of, url_in
+
+
+def refusal(old: str, new: str, folder: Path, *, extend: bool) -> str:
+    """Return what is said to a changed file, nothing where it may go on."""
+    run(old, folder)
+    with Ledger.open(url_in(folder)) as ledger:
+        try:
+            resumption.refuse_other_study(ledger, parse_study(new), new, extend=extend)
+        except StudyMismatchError as error:
+            return str(error)
+    return ""
+
+
+MORE = "Type --extend to go on with the new one, or put these settings back."
+ANOTHER = "Give the new study another name (study: …), or put these settings back."
+INCOMPARABLE = "study 's' exists, and this file would make its trials incomparable:"
+EXTENSIONS = [
+    (SEARCH, ("trials: 8", "trials: 9"), "another budget:\n  budget.trials: 8 -> 9"),
+    (SEARCH, ("trials: 8", "trials: 4"), "another budget:\n  budget.trials: 8 -> 4"),
+    (SEARCH, ("trials: 8", "trials: 8, wall_clock: 1h"), 'another budget:\n  budget.wall_clock: (not set) -> "1h"'),
+    (SEARCH, ("replicates: 3", "replicates: 5"), "another confirmation:\n  confirm.replicates: 3 -> 5"),
+    (SEARCH, ("replicates: 3", "replicates: 3, top: 1"), "another confirmation:\n  confirm.top: (not set) -> 1"),
+    (COMPARISON, ("replicates: 3", "replicates: 5"), "another number of seeds:\n  replicates: 3 -> 5"),
+]
+
+
+@pytest.mark.parametrize(("text", "change", "words"), EXTENSIONS)
+def test_more_is_a_matter_of_typing_extend(tmp_path: Path, text: str, change: tuple[str, str], words: str) -> None:
+    said = refusal(text, text.replace(*change), tmp_path, extend=False)
+    assert said == f"study 's' exists with {words}\n{MORE}"
+    assert refusal(text, text.replace(*change), tmp_path / "again", extend=True) == ""
+
+
+def test_several_changes_are_named_together(tmp_path: Path) -> None:
+    said = refusal(SEARCH, SEARCH.replace("trials: 8", "trials: 9").replace("tes: 3", "tes: 4"), tmp_path, extend=False)
+    assert said.startswith("study 's' exists with another budget and another confirmation:\n  budget.trials: 8 -> 9\n")
+
+
+REFUSALS = {
+    "replicates": (
+        SEARCH,
+        SEARCH + "replicates: 2\n",
+        "replicates: (not set) -> 2",
+        "A search chooses by its trials' own seeds, so trials with more of them are no match for those before. For more"
+        " seeds of what it found, raise confirm.replicates and type --extend.",
+    ),
+    "deterministic": (
+        SEARCH,
+        SEARCH + "deterministic: 8\n",
+        "deterministic: (not set) -> 8",
+        "The study was not deterministic when its trials were suggested and stopped, and that cannot change midway."
+        " Leave it out.",
+    ),
+    "no longer": (
+        SEARCH + "deterministic: 8\n",
+        SEARCH,
+        "deterministic: 8 -> (not set)",
+        "The study had `deterministic: 8` when its trials were suggested and stopped, and that cannot change midway."
+        " Keep it (--deterministic means 8).",
+    ),
+    "epochs": (SEARCH, SEARCH.replace("epochs: 3", "epochs: 4"), "training.epochs: 3 -> 4", ""),
+    "grid": (COMPARISON, COMPARISON.replace("[1, 2]", "[1, 3]"), "model.depth.choices: [1, 2] -> [1, 3]", ""),
+}
+
+
+@pytest.mark.parametrize("extend", [False, True])
+@pytest.mark.parametrize("which", REFUSALS)
+def test_what_cannot_change_is_refused_with_the_reason(tmp_path: Path, which: str, extend: bool) -> None:
+    text, new, difference, advice = REFUSALS[which]
+    said = refusal(text, new, tmp_path, extend=extend)
+    assert said.splitlines() == [INCOMPARABLE, f"  {difference}", *([advice] if advice else []), ANOTHER]
+
+
+@pytest.mark.parametrize("extend", [False, True])
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        (SEARCH, "confirm.replicates", "Seeds that are confirmed stay confirmed. Put confirm.replicates back."),
+        (COMPARISON, "replicates", "Seeds that are trained stay in the comparison. Put replicates back."),
+    ],
+    ids=["confirmed", "compared"],
+)
+def test_seeds_cannot_be_taken_back(tmp_path: Path, text: str, path: str, words: str, extend: bool) -> None:
+    said = refusal(text, text.replace("replicates: 3", "replicates: 2"), tmp_path, extend=extend)
+    first = "study 's' exists with more seeds than this file asks for:"
+    assert said.splitlines() == [first, f"  {path}: 3 -> 2", words]
+
+
+def test_fewer_trials_end_a_search_where_it_is(tmp_path: Path) -> None:
+    run(SEARCH, tmp_path)
+    before = stored(tmp_path)
+    run(SEARCH.replace("trials: 8", "trials: 4"), tmp_path)
+    assert stored(tmp_path) == before
+
+
+def test_each_confirmed_network_gets_the_seeds_it_lacks(tmp_path: Path) -> None:
+    run(SEARCH, tmp_path)
+    before = stored(tmp_path)
+    first = seeds_of(before)
+    assert len(first) > 1
+    run(SEARCH.replace("replicates: 3", "replicates: 5"), tmp_path)
+    after = stored(tmp_path)
+    assert after[: len(before)] == before, "what was finished is not touched"
+    assert seeds_of(after) == {source: [(0, 1, 2), (3, 4)] for source in first}
+    assert {(t.state, t.attempt) for t in after} == {(TrialState.COMPLETE, 1)}
+    run(SEARCH.replace("replicates: 3", "replicates: 5"), tmp_path)
+    assert stored(tmp_path) == after
+    with Ledger.open(url_in(tmp_path)) as ledger:
+        notes = [(n.kind, n.payload.get("confirmed")) for n in ledger.notes("s") if n.kind in ("frozen", "test_opened")]
+    assert notes == [("frozen", list(first)), ("test_opened", None)] * 2
+
+
+def test_more_trials_and_more_seeds_together(tmp_path: Path) -> None:
+    run(SEARCH, tmp_path)
+    begun = set(seeds_of(stored(tmp_path)))
+    run(SEARCH.replace("replicates: 3", "replicates: 4").replace("trials: 8", "trials: 30"), tmp_path)
+    seeds = seeds_of(stored(tmp_path))
+    assert set(seeds) > begun
+    assert seeds == {source: [(0, 1, 2), (3,)] if source in begun else [(0, 1, 2, 3)] for source in seeds}
+
+
+def test_a_wider_top_confirms_those_it_adds(tmp_path: Path) -> None:
+    run(SEARCH.replace("replicates: 3", "replicates: 3, top: 1"), tmp_path)
+    first = seeds_of(stored(tmp_path))
+    assert len(first) == 1
+    run(SEARCH, tmp_path)
+    assert len(seeds_of(stored(tmp_path))) > 1
+
+
+@pytest.mark.parametrize("survived", range(8))
+def test_an_extension_that_is_killed_goes_on(tmp_path: Path, survived: int) -> None:
+    more = SEARCH.replace("replicates: 3", "replicates: 5")
+    for folder in ("calm", "killed"):
+        run(SEARCH, tmp_path / folder)
+    run(more, tmp_path / "calm")
+    study, left = parse_study(more), [survived]
+    with Ledger.open(url_in(tmp_path / "killed")) as ledger, hold_of(study, ledger, file_text=more) as hold:
+        search = search_of(study, hold, ledger)
+        for name in ("add_trials", "note", "start", "report"):
+            setattr(hold, name, dying(getattr(hold, name), left))
+        with pytest.raises(CrashError):
+            run_rest(search)
+    run(more, tmp_path / "killed")
+    facts = [[(t.config, t.state, t.epochs_done) for t in stored(tmp_path / folder)] for folder in ("calm", "killed")]
+    assert facts[0] == facts[1]
+
+
+def run_rest(search: Search) -> None:
+    """Run what there is to run."""
+    while (config := search.next_trial()) is not None:
+        finish(search, config, "")
+
+
+def test_a_study_whose_stored_fingerprint_is_of_an_older_ablate_goes_on(tmp_path: Path) -> None:
+    """The seeds of a comparison used to be part of it."""
+    run(COMPARISON, tmp_path)
+    study = parse_study(COMPARISON)
+    with Ledger.open(url_in(tmp_path)) as ledger:
+        with hold_of(study, ledger, file_text=COMPARISON, fingerprint="of before"):
+            pass
+        resumption.refuse_other_study(ledger, study, COMPARISON, extend=False)

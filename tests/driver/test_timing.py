@@ -1,0 +1,84 @@
+"""The planned time: every kind of task can be timed without its data, and a trial takes what its samples take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
+from ablate.driver import timing as pace
+from ablate.driver.plan import make_plan
+from ablate.driver.timing import Paced, seconds_per_trial
+from ablate.models import measure
+from ablate.study import parse_study
+from ablate.tasks import load_task
+
+SMALL = ModelConfig(width=4, depth=1, mlp=0)
+SHAPE = InputShape(tokens=4, features=3, outputs=2, train_samples=1000)
+
+
+def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **changes: Any) -> float:
+    fields: dict[str, Any] = {"data_dir": None, "replicates": 2, "protocol": "paper"}
+    return seconds_per_trial(rows, task=task, shape=shape, **fields | changes)
+
+
+@pytest.mark.parametrize("name", ["mnist", "reverse", "numbers", "multi30k_de_en", "set_anomaly", "tiny_imagenet"])
+def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
+    task = TaskConfig(task=name)
+    shape = load_task(task).shape(tmp_path)
+    row = Paced(model=SMALL, train=TrainConfig(batch_size=2), size=measure(SMALL, shape))
+    assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
+
+
+def test_a_folder_of_images_is_timed_where_its_files_are(tmp_path: Path) -> None:
+    for image in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / "own" / image).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "own" / image / "1.png")
+    study = parse_study("study: a\ndatasets: {own: {task: image_folder, path: own, image_size: 8}}\n")
+    plan = make_plan(study, data_dir=tmp_path, measure_time=True)
+    assert plan.seconds_per_trial is not None
+    assert plan.seconds_per_trial["own"] > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "training", "protocol", "samples"),
+    [
+        ({}, {}, "paper", 1000),
+        ({"validation": 0.2}, {}, "held_out", 800),
+        ({"validation": 0.2, "share": 0.5}, {}, "held_out", 400),
+        ({"share": 0.5, "train_limit": 100}, {}, "paper", 100),
+        ({"share": 0.05, "train_limit": 100}, {}, "paper", 50),
+        ({}, {"steps_per_epoch": 3, "batch_size": 10}, "paper", 30),
+        ({}, {"steps_per_epoch": 300, "batch_size": 10}, "paper", 1000),
+    ],
+)
+def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
+    task: dict[str, Any], training: dict[str, Any], protocol: str, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a second per million operations and ten for the rest, by linear rise from the small to the middle row."""
+    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row.size.flops / 1e6)
+    rows = [
+        Paced(
+            model=SMALL,
+            train=TrainConfig(epochs=epochs, **training),
+            size=Size(params=1, params_body=1, flops=round(1e6 * millions)),
+        )
+        for epochs, millions in ((3, 5), (1, 1), (2, 2))
+    ]
+    expected = samples * (3 * 15 + 1 * 11 + 2 * 12) / 3
+    assert seconds(rows, TaskConfig(task="digits", **task), protocol=protocol) == pytest.approx(expected)
+
+
+def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+    monkeypatch.setattr(pace, "_known", {})
+    monkeypatch.setattr(pace, "_measured", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
+    row = pace.Paced(model=ModelConfig(), train=TrainConfig(), size=Size(params=1, params_body=1, flops=1))
+    for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
+        task = TaskConfig(task=name, length=length)
+        shape = load_task(task).shape(None)
+        pace.seconds_per_trial([row], task=task, shape=shape, data_dir=None, replicates=1, protocol="paper")
+    assert timed == [16, 64]

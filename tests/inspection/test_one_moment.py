@@ -1,0 +1,112 @@
+"""Commands that look at a study answer as of one moment, whatever a driver commits between their reads."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from sqlalchemy import Engine, event
+from test_cli import run
+
+from support.paths import TESTS
+
+FOLDER = TESTS / "ledger" / "version_1"
+STUDY = "older"
+ONE_MORE = """\
+INSERT INTO ablate_trial SELECT NULL, study_id, dataset, :number, stage, replace(config, '"number":1', :key),
+  replicates,
+  'FAIL', attempt, epochs_done, wall_seconds, params, params_body, flops, shape, sampler_state, 'out of memory',
+  checkpoint, mlflow_run_id, driver_epoch, revision, created_at, started_at, finished_at FROM ablate_trial WHERE id = 2;
+INSERT INTO ablate_report SELECT NULL, study_id, (SELECT max(id) FROM ablate_trial), epoch, replicate, metrics,
+  diverged, final, decision, checkpoint, wall_seconds, driver_epoch, created_at FROM ablate_report WHERE id = 4;
+INSERT INTO ablate_note SELECT NULL, 1, 'test_opened', 'digits', '{}', 2, created_at FROM ablate_note WHERE id = 1;
+UPDATE ablate_lease SET epoch = epoch + 1;
+"""
+
+
+class Driver:
+    """Commits one more failed trial, with a report and a note, under one more epoch, after each read of anybody."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.commits = 0
+
+    def after(self, connection: object, cursor: object, statement: str, *_: object) -> None:
+        if not statement.startswith("SELECT") or "FROM ablate_" not in statement:
+            return
+        number = self.commits + 2
+        with sqlite3.connect(self.file) as writer:
+            for line in ONE_MORE.split(";\n"):
+                names = {"number": number, "key": f'"number":{number}'}
+                writer.execute(line, {name: value for name, value in names.items() if f":{name}" in line})
+        writer.close()
+        self.commits += 1
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    """A study in `tmp_path/runs`, with two complete trials, and somebody who commits after each read."""
+    home = tmp_path / "runs" / STUDY
+    home.mkdir(parents=True)
+    with sqlite3.connect(home / "ledger.sqlite") as made:
+        for script in ("sqlite.sql", "rows.sql"):
+            made.executescript((FOLDER / script).read_text())
+        made.execute("PRAGMA journal_mode=WAL")
+    made.close()
+    found = Driver(home / "ledger.sqlite")
+    event.listen(Engine, "after_cursor_execute", found.after)
+    yield found
+    event.remove(Engine, "after_cursor_execute", found.after)
+
+
+@pytest.mark.parametrize("command", [["status", STUDY], ["list"]], ids=["status", "list"])
+def test_the_parts_of_an_answer_are_of_one_moment(
+    command: list[str], driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capfd, *command, "--json", "--runs-dir", str(tmp_path / "runs"))
+    assert code == 0, err
+    answer = json.loads(out)
+    found = answer[0] if isinstance(answer, list) else answer
+    assert driver.commits >= 3, "each read was followed by a commit"
+    failed = found["trials"]["digits"]["FAIL"]
+    seen = {"failed": len(found["failed"]), "openings": len(found["test_opened"]), "epoch": found["driver_epoch"] - 2}
+    assert seen == {"failed": failed, "openings": failed, "epoch": failed}
+
+
+def test_the_tables_of_a_report_are_of_one_moment(
+    driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capfd, "report", STUDY, "--runs-dir", str(tmp_path / "runs"))
+    assert code == 0, err
+    assert driver.commits >= 3
+    home = tmp_path / "runs" / STUDY
+    trials, reports = pl.read_parquet(home / "trials.parquet"), pl.read_parquet(home / "reports.parquet")
+    assert set(trials["trial"]) == set(reports["trial"])
+
+
+def test_the_front_and_the_table_of_a_terminal_are_of_one_moment(
+    driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second transaction would have met a trial that the first one had not: no table is joined from two."""
+    reads: list[int] = []
+
+    def began(connection: object, *_: object) -> None:
+        reads.append(0)
+
+    def read(connection: object, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT") and "FROM ablate_report" in statement:
+            reads[-1] += 1
+
+    event.listen(Engine, "begin", began)
+    event.listen(Engine, "after_cursor_execute", read)
+    try:
+        code, _, err = run(capfd, "status", STUDY, "--runs-dir", str(tmp_path / "runs"))
+    finally:
+        event.remove(Engine, "begin", began)
+        event.remove(Engine, "after_cursor_execute", read)
+    assert code == 0, err
+    assert sum(reads) == 1, "the reports are read once"

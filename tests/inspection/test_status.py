@@ -1,0 +1,217 @@
+"""`ablate status`: finished, running or interrupted, what to type, what the budget still allows, front and best."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import run
+from typer.main import get_command
+
+from ablate.cli import app as cli
+from ablate.ledger import Ledger
+from ablate.search import Search
+from ablate.study import parse_study
+from support.ledgers import SHAPE, Clock
+from support.paths import TESTS
+from support.searches import report_at, run_all, run_trial, size_of
+
+STUDY = """\
+study: looked
+datasets: {digits: {patch: 4}, more: {task: digits, patch: 4}}
+model: {width: {choices: [8, 16, 24, 32]}, depth: 1, mlp: none}
+training: {epochs: 2}
+sampler: {name: grid}
+scheduler: {name: none}
+budget: {trials: 4, wall_clock: 1h}
+confirm: {replicates: 2}
+"""
+COMPARISON = """\
+study: looked
+datasets: {digits: {patch: 4}}
+model: {depth: 1}
+training: {epochs: 2}
+variants: [{name: a, model: {width: 8}}, {name: b, model: {width: 16}}]
+protocol: paper
+compare: {baseline: a}
+"""
+
+
+class Driver:
+    """Drives the study in `text` on a ledger in `folder`, without training anything."""
+
+    def __init__(self, folder: Path, text: str = STUDY, storage: str | None = None) -> None:
+        self.study, self.text = parse_study(text), text
+        self.runs = folder / "my runs"
+        home = self.runs / self.study.name
+        home.mkdir(parents=True)
+        self.clock = Clock(time.time())
+        url = storage or f"sqlite:///{home}/ledger.sqlite"
+        self.ledger = Ledger.open(url, clock=self.clock, monotonic=self.clock)
+        self.hold = self.ledger.hold(
+            self.study.name, file_text=text, fingerprint=self.study.fingerprint(), seed=0, holder="ada (process 12)"
+        )
+        self.search = Search(self.study, self.hold, self.ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
+
+    def run(self, trials: int) -> None:
+        """Run a number of trials to their ends."""
+        for _ in range(trials):
+            config = self.search.next_trial()
+            assert config is not None
+            run_trial(self.search, config)
+
+    def leave(self) -> None:
+        """Give the study back."""
+        self.hold.release()
+        self.ledger.close()
+
+
+@pytest.fixture
+def look(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Return what `ablate status` prints of a driver's study: its words, and its JSON."""
+
+    def looked(driver: Driver, *more: str) -> tuple[str, dict[str, Any]]:
+        command = ["status", driver.study.name, "--runs-dir", str(driver.runs), *more]
+        code, out, err = run(capfd, *command)
+        assert code == 0, err
+        return " ".join(out.split()), json.loads(run(capfd, *command, "--json")[1])
+
+    return looked
+
+
+def test_an_interrupted_search_says_what_to_type_and_what_is_left(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path)
+    driver.run(1)
+    driver.clock.now += 600
+    driver.run(2)
+    driver.leave()
+    words, found = look(driver)
+    command = f"ablate resume looked --runs-dir {shlex.quote(str(driver.runs))}"
+    assert f"Interrupted (digits: searching, more: searching). No driver is running. To continue: {command}" in words
+    assert "Budget left: digits 2 of 4 trials, more 3 of 4 trials, 0:50:00 of 1:00:00 hours." in words
+    assert (found["state"], found["finished"], found["resume"]) == ("interrupted", False, command)
+    assert found["stage"] == {"digits": "search", "more": "search"}
+    assert found["budget"] == {
+        "trials": {"digits": {"planned": 4, "begun": 2, "left": 2}, "more": {"planned": 4, "begun": 1, "left": 3}},
+        "wall_clock": {"seconds": 3600.0, "used": 600.0, "left": 3000.0},
+    }
+    assert [row["trial"] for row in found["front"]["digits"]] == [0, 1]
+    assert found["best"] == {"digits": None, "more": None}
+    assert "once the search is over" in found["withheld"]["digits"]
+
+
+def test_what_is_asked_for_is_what_the_command_line_takes(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path)
+    driver.leave()
+    words = shlex.split(look(driver)[1]["resume"])
+    assert words[:3] == ["ablate", "resume", "looked"]
+    resume = get_command(cli.app).commands["resume"]  # type: ignore[attr-defined]
+    with resume.make_context("resume", words[2:]) as context:
+        assert (context.params["study"], context.params["runs_dir"]) == ("looked", driver.runs)
+
+
+def test_a_study_in_confirmation_has_no_best_before_every_confirmation_has_ended(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path)
+    driver.run(9)  # the search is over at 8; the first confirmation has ended
+    words, found = look(driver)
+    assert "Running (digits: confirming, more: confirming). Driven by ada (process 12)" in words
+    assert (found["state"], found["finished"], found["resume"]) == ("running", False, None)
+    assert found["stage"] == {"digits": "confirm", "more": "confirm"}
+    assert found["best"]["digits"] is None
+    assert "There is no answer yet: 1 of 4 confirmations has ended" in found["withheld"]["digits"]
+    run_all(driver.search)
+    driver.leave()
+    words, found = look(driver)
+    assert "Finished: no trial is left to run." in words
+    assert (found["state"], found["finished"], found["resume"]) == ("finished", True, None)
+    assert found["stage"] == {"digits": "finished", "more": "finished"}
+    assert found["withheld"] == {"digits": None, "more": None}
+    best = max(found["front"]["digits"], key=lambda row: row["accuracy"])
+    assert found["best"]["digits"] == best
+    assert (best["split"], best["replicates"]) == ("test", 2)
+
+
+def test_a_finished_study_that_was_given_more_to_confirm_is_not_finished(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path)
+    run_all(driver.search)
+    driver.leave()
+    assert look(driver)[1]["finished"]
+    more = driver.text.replace("replicates: 2", "replicates: 3")
+    with Ledger.open(f"sqlite:///{driver.runs}/looked/ledger.sqlite") as ledger:
+        fingerprint = driver.study.fingerprint()
+        ledger.hold("looked", file_text=more, fingerprint=fingerprint, seed=0, holder="ada").release()
+    found = look(driver)[1]
+    assert (found["state"], found["stage"]["digits"]) == ("interrupted", "confirm")
+
+
+def test_spent_time_ends_the_search(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path, STUDY.replace("confirm: {replicates: 2}", "confirm: null"))
+    driver.run(1)
+    driver.clock.now += 3601
+    run_all(driver.search)
+    driver.leave()
+    words, found = look(driver)
+    assert (found["state"], found["budget"]["trials"]["digits"]) == ("finished", {"planned": 4, "begun": 1, "left": 0})
+    assert "0:00:00 of 1:00:00 hours" in words
+
+
+def test_a_comparison_has_its_cells(tmp_path: Path, look: Any) -> None:
+    driver = Driver(tmp_path, COMPARISON)
+    config = driver.search.next_trial()
+    assert config is not None
+    driver.search.report(config.key, report_at(config, 1))
+    driver.leave()
+    words, found = look(driver)
+    assert "Interrupted (digits: training)" in words
+    assert found["budget"]["trials"] == {"digits": {"planned": 2, "begun": 1, "left": 1}}
+    assert [(cell["variant"], cell["metric"]) for cell in found["comparison"]] == [
+        ("a", "val_accuracy"),
+        ("b", "val_accuracy"),
+    ]
+
+
+def test_a_driver_whose_process_is_gone_drives_nothing(tmp_path: Path, look: Any) -> None:
+    """The lease of a killed driver lasts for a minute; its process is known to be gone at once."""
+    kill = f"""
+import os, signal, sys
+sys.path.insert(0, {str(TESTS)!r})
+from pathlib import Path
+from test_status import Driver
+Driver(Path({str(tmp_path)!r})).run(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", kill], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -9, done.stderr
+    command = [str(Path(sys.executable).parent / "ablate"), "status", "looked", "--json"]
+    environment = os.environ | {"ABLATE_RUNS": str(tmp_path / "my runs")}
+    seen = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(seen.stdout)["state"] == "interrupted"
+
+
+def test_the_default_runs_folder_is_no_part_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Any
+) -> None:
+    driver = Driver(tmp_path)
+    driver.run(1)
+    driver.leave()
+    monkeypatch.chdir(tmp_path)
+    driver.runs = driver.runs.rename("runs")
+    assert look(driver)[1]["resume"] == "ablate resume looked"
+
+
+def test_a_ledger_elsewhere_is_part_of_the_command(tmp_path: Path, storage: str, look: Any) -> None:
+    driver = Driver(tmp_path, storage=storage)
+    driver.run(1)
+    driver.leave()
+    found = look(driver, "--storage", storage)[1]
+    command = shlex.join(["ablate", "resume", "looked", "--runs-dir", str(driver.runs)])
+    secret = storage.startswith("postgresql")  # it has a password
+    expected = f"ABLATE_STORAGE=URL {command}" if secret else f"{command} --storage {storage}"
+    assert (found["state"], found["resume"]) == ("interrupted", expected)

@@ -1,0 +1,93 @@
+"""`ablate k8s render --check` through the real `kubectl`, against an API server that answers what a test says."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.api_server import ApiServer
+from support.paths import REPOSITORY
+
+URL = base64.b64encode(b"postgresql+psycopg://ablate:tr0ub4dor@db.internal:5432/ablate").decode()
+STORE = {"ABLATE_STORE": "s3://bucket/ablate", "MLFLOW_TRACKING_URI": "http://mlflow:5000"}
+ROOM = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8"}
+
+
+def good() -> ApiServer:
+    """Return a cluster that lacks nothing."""
+    return ApiServer(
+        objects={
+            ("customresourcedefinitions", "rayjobs.ray.io"): {},
+            ("namespaces", "ablate"): {},
+            ("secrets", "ablate"): {"data": {"storage-url": URL}},
+            ("configmaps", "ablate"): {"data": STORE},
+            ("serviceaccounts", "ablate"): {},
+            ("persistentvolumeclaims", "ablate-data"): {"status": {"phase": "Bound"}},
+            ("nodes", "one"): {"metadata": {"name": "one"}, "status": {"allocatable": ROOM}},
+        }
+    )
+
+
+def check(api: ApiServer, folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of the command."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    study = REPOSITORY / "search_spaces/digits.yaml"
+    words = [sys.executable, "-m", "ablate", "k8s", "render", str(study), "--image", "r/ablate:0.1.0", "--check"]
+    with api.running(folder) as environment:
+        known = {"PATH": f"{Path(shutil.which('kubectl') or '').parent}:/usr/bin:/bin", **environment}
+        done = subprocess.run(
+            [*words, *arguments], env=known, capture_output=True, text=True, timeout=120, check=False
+        )  # fmt: skip
+    assert "tr0ub4dor" not in done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+ASKING = "ablate: asking the cluster of kubectl's context test-context, namespace ablate\n"
+
+
+def test_a_cluster_that_lacks_nothing_is_named_and_gets_the_manifest(tmp_path: Path) -> None:
+    api = good()
+    code, out, err = check(api, tmp_path, "--gpus", "8", "--gpus-per-node", "8")
+    assert (code, err) == (0, ASKING)
+    assert "kind: RayJob" in out
+    assert {"may create", "nodes", "resourcequotas", "rayjobs/digits"} <= set(api.asked)
+
+
+def test_whoever_may_not_create_a_study_is_told_before_anything_is_printed(tmp_path: Path) -> None:
+    api = good()
+    api.may_create = False
+    api.forbidden = {"nodes"}
+    code, out, err = check(api, tmp_path)
+    assert (code, out) == (2, "")
+    assert "rayjobs.ray.io: you may not create one" in err
+
+
+def test_who_sees_nothing_of_the_namespace_is_told_that_nothing_is_known(tmp_path: Path) -> None:
+    api = good()
+    plurals = {plural for plural, _ in api.objects}
+    api.forbidden = plurals | {"resourcequotas", "rayjobs"}
+    code, out, err = check(api, tmp_path)
+    assert (code, out) == (3, "")
+    assert "secret ablate: not looked at" in err
+    assert "nothing of namespace ablate could be looked at" in err
+
+
+def test_a_storage_class_that_is_not_there_is_a_fault_and_a_node_that_is_not_there_a_note(tmp_path: Path) -> None:
+    api = good()
+    del api.objects["nodes", "one"]
+    claim = "persistentvolumeclaims", "ablate-data"
+    api.objects[claim] = {"spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"}}
+    code, out, err = check(api, tmp_path)
+    assert (code, out) == (2, "")
+    assert "persistentvolumeclaim ablate-data: names the storage class 'fast', and there is none." in err
+    api.objects["storageclasses", "fast"] = {}
+    code, out, err = check(api, tmp_path)
+    assert code == 0
+    assert "kind: RayJob" in out
+    assert "ablate: no node that is here now holds a worker (8 cpu, 32Gi memory): the study waits" in err

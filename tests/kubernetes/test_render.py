@@ -1,0 +1,290 @@
+"""A rendered study passes KubeRay's CRD, Kubernetes' schemas and our rules, and says what a cluster needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from ablate.cli import app as cli
+from ablate.kubernetes import ClusterRequest, entrypoint, manifest, rendered
+from ablate.kubernetes.pods import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
+from support.cluster_schemas import Plain, pods_of, refusals
+from support.manifests import REQUESTS, container, head, job, request, worker
+
+
+@pytest.fixture(params=REQUESTS.values(), ids=REQUESTS.keys())
+def good(request: pytest.FixtureRequest) -> ClusterRequest:
+    """One request after another."""
+    found: ClusterRequest = request.param
+    return found
+
+
+def test_every_reader_passes_what_is_rendered(good: ClusterRequest) -> None:
+    assert refusals(manifest(good)) == {"crd": [], "core": [], "rules": []}
+
+
+def test_yaml_says_the_same_as_the_manifest(good: ClusterRequest) -> None:
+    assert list(yaml.safe_load_all(rendered(good))) == manifest(good)
+
+
+def test_kubernetes_own_reader_of_yaml_says_the_same(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    for name in ("a-name-that-yaml-takes-for-true", "eight-gpus-on-one-node", "digest", "compare"):
+        good = REQUESTS[name]
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "study.yaml").write_text(rendered(good))
+        (folder / "kustomization.yaml").write_text("resources: [study.yaml]")
+        done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+        read = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+        assert read == {each["kind"]: each for each in manifest(good)}, name
+
+
+def test_the_command_is_one_that_ablate_has(good: ClusterRequest) -> None:
+    words = shlex.split(entrypoint(good))
+    assert words[:1] == ["ablate"]
+    assert words == entrypoint(good).split(), "a word that needs quotes does not pass the submitter's shell and Ray's"
+    command = get_command(cli.app).commands[words[1]]  # type: ignore[attr-defined]
+    parsed = command.make_context(words[1], words[2:]).params
+    assert parsed["file"] == Path("/study/study.yaml")
+    assert parsed["address"] == "auto"
+    assert parsed["gpus"] == good.gpus
+    assert parsed["runs_dir"] == Path("/runs")
+    assert parsed["gpus_per_trial"] == (good.gpus_per_trial if good.gpus else 1.0)
+    assert parsed["device"] == ("auto" if good.gpus else "cpu")
+    assert parsed["metrics_port"] == 9464
+    assert parsed["metrics_host"] == "0.0.0.0", "Prometheus scrapes the address of the pod"
+    ports = {port["name"]: port["containerPort"] for port in container(head(manifest(good)))["ports"]}
+    assert ports["ablate-metrics"] == parsed["metrics_port"]
+
+
+def test_the_workers_hold_the_gpus_that_were_asked_for(good: ClusterRequest) -> None:
+    group = worker(manifest(good))
+    resources = container(group)["resources"]
+    assert int(resources["limits"].get("nvidia.com/gpu", 0)) * group["replicas"] == good.gpus
+    assert resources["requests"] == resources["limits"]
+    assert group["minReplicas"] == group["maxReplicas"] == group["replicas"]
+    assert "nvidia.com/gpu" not in container(head(manifest(good)))["resources"]["limits"]
+
+
+def test_what_a_retry_needs_is_said(good: ClusterRequest) -> None:
+    spec = job(manifest(good))
+    assert spec["backoffLimit"] == good.retries
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["rayClusterSpec"]["rayVersion"] == version("ray")
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    assert head(manifest(good))["rayStartParams"]["num-cpus"] == "0"
+    assert spec.get("suspend", False) is (good.queue is not None)
+    for pod in pods_of(next(each for each in manifest(good) if each["kind"] == "RayJob")):
+        assert pod["spec"]["restartPolicy"] == "Never"
+
+
+def test_pausing_and_stopping_fit_into_what_a_spot_node_gives() -> None:
+    objects = manifest(request())
+    hook = container(head(objects))["lifecycle"]["preStop"]["exec"]["command"][-1]
+    waits = re.search(r"\+ (\d+)\)", hook)
+    grace = re.search(r"--grace (\d+)", job(objects)["entrypoint"])
+    assert waits is not None
+    assert grace is not None
+    total = head(objects)["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert int(grace[1]) < int(waits[1]), "the driver ends before nobody waits for it any more"
+    assert int(waits[1]) + 1 + 6 < total, "a last turn of 1 s, then 3 s (measured) twice over for Ray to end"
+    assert total < 30
+
+
+def test_ray_ends_at_sigterm_and_no_hook_stops_it_before(good: ClusterRequest) -> None:
+    """After `ray stop` process 1 waits for the GCS, which is gone, until it is killed (140 s with Ray 2.60)."""
+    objects = manifest(good)
+    for group in (head(objects), worker(objects)):
+        assert "ray stop" not in repr(container(group).get("lifecycle"))
+        assert {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": "0"} in container(group)["env"]
+    assert "lifecycle" not in container(worker(objects))
+
+
+def test_the_budget_protects_the_head_and_nothing_else(good: ClusterRequest) -> None:
+    objects = manifest(good)
+    budget = next(each for each in objects if each["kind"] == "PodDisruptionBudget")
+    wanted = budget["spec"]["selector"]["matchLabels"].items()
+    chosen = [pod for pod in pods_of(objects[-1]) if wanted <= pod["metadata"]["labels"].items()]
+    assert [pod["spec"]["containers"][0]["name"] for pod in chosen] == ["ray-head"]
+    assert budget["spec"]["minAvailable"] == 1
+
+
+def test_an_autoscaler_leaves_the_head_s_node_alone_and_may_take_a_worker_s(good: ClusterRequest) -> None:
+    assert head(manifest(good))["template"]["metadata"]["annotations"] == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+    assert "annotations" not in worker(manifest(good))["template"]["metadata"]
+
+
+def test_data_are_read_and_never_written(good: ClusterRequest) -> None:
+    objects = manifest(good)
+    for spec in (group["template"]["spec"] for group in (head(objects), worker(objects))):
+        claims = [each["persistentVolumeClaim"] for each in spec["volumes"] if each["name"] == "data"]
+        wanted = {"claimName": good.data_claim, "readOnly": True}
+        assert claims == ([wanted] if good.data_claim else [])
+        for each in [*spec["containers"], *spec.get("initContainers", [])]:
+            mounts = [mount for mount in each["volumeMounts"] if mount["name"] == "data"]
+            assert mounts == ([{"name": "data", "mountPath": "/data", "readOnly": True}] if good.data_claim else [])
+
+
+def test_a_job_that_does_not_come_up_ends_and_its_submitter_is_tried_again(good: ClusterRequest) -> None:
+    spec = job(manifest(good))
+    assert spec["preRunningDeadlineSeconds"] == 900
+    assert spec["submitterConfig"] == {"backoffLimit": 2}
+
+
+def test_a_start_fault_holds_nodes_for_90_minutes_at_most_in_all(good: ClusterRequest) -> None:
+    """KubeRay 1.7 gives each attempt the deadline, and tries again after it as after any other end."""
+    spec = job(manifest(good))
+    assert (spec["backoffLimit"] + 1) * spec["preRunningDeadlineSeconds"] <= 90 * 60
+
+
+def test_the_doctor_waits_inside_one_pod_and_less_than_an_attempt_has(good: ClusterRequest) -> None:
+    """An init container that ends is a pod that KubeRay replaces, and with it goes the log that says why."""
+    (doctor,) = head(manifest(good))["template"]["spec"]["initContainers"]
+    waits = re.search(r"--wait (\d+)m", doctor["command"][-1])
+    assert waits is not None
+    assert int(waits[1]) == 10
+    assert f"sleep {int(waits[1]) * 60}" in doctor["command"][-1], "an image without ablate is replaced no faster"
+    assert int(waits[1]) * 60 < job(manifest(good))["preRunningDeadlineSeconds"]
+    assert doctor["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_slow_nodes_get_more_time_for_each_attempt() -> None:
+    assert job(manifest(request(start_minutes=60)))["preRunningDeadlineSeconds"] == 3600
+
+
+@pytest.mark.parametrize(
+    "words", [("--tracker", "none"), ("--tracker=none",), ("--tracker", "mlflow", "--tracker=none")]
+)
+def test_the_doctor_looks_at_no_tracking_server_where_the_study_is_not_tracked(words: tuple[str, ...]) -> None:
+    (doctor,) = head(manifest(request(arguments=words)))["template"]["spec"]["initContainers"]
+    assert doctor["command"][-1].endswith(" --tracker none")
+    (doctor,) = head(manifest(request()))["template"]["spec"]["initContainers"]
+    assert "--tracker" not in doctor["command"][-1]
+
+
+def test_the_submitter_knows_no_place_and_mounts_nothing_but_a_scratch_folder(good: ClusterRequest) -> None:
+    spec = job(manifest(good))["submitterPodTemplate"]["spec"]
+    (found,) = spec["containers"]
+    assert found["env"] == [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}]
+    assert found["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}]
+
+
+@pytest.mark.parametrize("code", [0, 2, None], ids=["sound", "a-fault", "no-ablate"])
+def test_the_head_starts_only_where_the_doctor_has_looked_at_the_study_and_found_no_fault(
+    code: int | None, good: ClusterRequest, tmp_path: Path
+) -> None:
+    """The init container's command as written, with an `ablate` that ends with `code`."""
+    (doctor,) = head(manifest(good))["template"]["spec"]["initContainers"]
+    if code is not None:
+        (tmp_path / "ablate").write_text(f'#!/bin/sh\necho "ablate $*"\nexit {code}\n')
+        (tmp_path / "ablate").chmod(0o755)
+    done = subprocess.run(
+        doctor["command"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == (2 if code is None else code)
+    asked = "ablate doctor /study/study.yaml --runs-dir /runs --wait 10m"
+    assert done.stdout.startswith(NO_ABLATE if code is None else asked)
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_the_head_keeps_off_spot_nodes_and_workers_seek_them() -> None:
+    objects = manifest(request(gpus=2, spot="cloud.google.com/gke-spot=true"))
+    of_head = head(objects)["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = of_head["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [
+        {"key": "cloud.google.com/gke-spot", "operator": "NotIn", "values": ["true"]}
+    ]  # fmt: skip
+    assert "tolerations" not in head(objects)["template"]["spec"]
+    spec = worker(objects)["template"]["spec"]
+    (wanted,) = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert wanted["preference"]["matchExpressions"][0]["operator"] == "In"
+    assert {each["key"] for each in spec["tolerations"]} == {"nvidia.com/gpu", "cloud.google.com/gke-spot"}
+
+
+def secrets_of(found: Plain) -> dict[str, str]:
+    """Return the variables of a container that come from a Secret, with their keys."""
+    entries = [entry for entry in found.get("env", []) if "secretKeyRef" in entry.get("valueFrom", {})]
+    return {entry["name"]: entry["valueFrom"]["secretKeyRef"]["key"] for entry in entries}
+
+
+def test_secrets_come_by_reference_and_only_where_they_are_needed(good: ClusterRequest) -> None:
+    objects = manifest(good)
+    every, bucket = ({name: key for name, (key, _) in known.items()} for known in (DRIVER_SECRETS, BUCKET_SECRETS))
+    doctor = head(objects)["template"]["spec"]["initContainers"][0]
+    assert secrets_of(container(head(objects))) == secrets_of(doctor) == every
+    assert secrets_of(container(worker(objects))) == bucket, "a trial needs neither the ledger nor MLflow"
+    assert secrets_of(job(objects)["submitterPodTemplate"]["spec"]["containers"][0]) == {}
+    for pod in pods_of(objects[-1]):
+        for each in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            assert not {entry["name"] for entry in each["env"] if "value" in entry} & set(every)
+
+
+def test_a_study_without_a_bucket_keeps_its_checkpoints_on_the_claim() -> None:
+    objects = manifest(request(runs_claim="ablate-runs"))
+    for group in (head(objects), worker(objects)):
+        (volume,) = [each for each in group["template"]["spec"]["volumes"] if each["name"] == "runs"]
+        assert volume == {"name": "runs", "persistentVolumeClaim": {"claimName": "ablate-runs"}}
+        assert "ABLATE_STORE" not in {entry["name"] for entry in container(group)["env"]}
+    (entry,) = [each for each in container(head(manifest(request())))["env"] if each["name"] == "ABLATE_STORE"]
+    assert entry["valueFrom"]["configMapKeyRef"]["optional"] is False, "without a store a retry finds no checkpoint"
+
+
+DRIVER = """\
+import signal, sys, time
+def end(*_):
+    print("paused", flush=True)
+    time.sleep(1.5)
+    print("ended", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, end)
+print("at work", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("command", ["search", "compare"])
+def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: str, tmp_path: Path) -> None:
+    """The hook as written, among processes of its own: it looks for drivers by name, and others may run here."""
+    own = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "ablate").write_text(DRIVER)
+    (tmp_path / "hook").write_text(STOP)
+    script = tmp_path / "script"
+    text = textwrap.dedent(f"""
+        {sys.executable} {binaries}/ablate {command} /study/study.yaml >> {tmp_path}/said & driver=$!
+        sleep 30 & other=$!
+        until grep -q 'at work' {tmp_path}/said; do sleep 0.1; done
+        /bin/sh -c "$(cat {tmp_path}/hook)"
+        wait $driver; echo "driver $?" >> {tmp_path}/said
+        kill -0 $other && echo "other at work" >> {tmp_path}/said
+        kill $other
+    """)
+    environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
+    script.write_text(text)
+    started = time.monotonic()
+    subprocess.run([*own, "/bin/sh", str(script)], env=environment, timeout=60, check=False, capture_output=True)
+    assert (tmp_path / "said").read_text().splitlines() == [
+        "at work", "paused", "ended", "driver 75", "other at work",
+    ]  # fmt: skip
+    assert time.monotonic() - started < 15, "it waits no longer than the driver takes"

@@ -1,0 +1,300 @@
+"""A deterministic study is the same whoever finishes first, however many run, and wherever a driver dies."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.ledger import Hold, Ledger, NewTrial, TrialRecord
+from ablate.search import Search
+from ablate.search import search as search_module
+from ablate.search.lane import Lane
+from ablate.search.progress import Progress, steps
+from ablate.search.suggester import Suggester
+from ablate.study import Study
+from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
+from support.ledgers import SHAPE, Clock
+from support.literal_asha import literal_asha
+from support.searches import ONE, TWO, accuracy, hold_of, report_at, search_of, size_of, study_of, url_in
+
+FAST = ["tpe", "nsga2", "qmc", "random", "grid"]
+SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
+FEW = {"epochs": 9, "label_smoothing": {"float": [0.0, 0.3], "step": 0.1}}
+BOTH = {"digits": {}, "mnist": {}}
+
+
+def study_for(name: str, **changes: Any) -> Study:
+    """Return a deterministic study with early stopping and confirmation that suits the sampler."""
+    fields: dict[str, Any] = {
+        "sampler": {"name": name, "startup_trials": 4},
+        "scheduler": {"name": "asha"},
+        "budget": {"trials": 18},
+        "confirm": {"replicates": 2, "top": 3},
+        "deterministic": 4,
+    }
+    if name == "grid":
+        fields |= {"model": SMALL, "training": FEW}
+        fields["scheduler"] = {"name": "asha", "options": {"keep_front": False}}
+    if name == "gp":
+        fields["model"] = {"width": {"int": [8, 64], "step": 8}}
+        fields["training"] = {"epochs": 9, "learning_rate": {"float": [1e-4, 1e-1], "log": True}}
+        fields["budget"] = {"trials": 8}
+    return study_of(**(fields | changes))
+
+
+def value(config: TrialConfig, epoch: int) -> float:
+    """Return `accuracy`, but NaN for the highest learning rates after a while."""
+    return math.nan if config.train.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
+
+
+class Fleet:
+    """Up to `slots` trials in flight, stepped in a random order, in a world where things die.
+
+    With `dying`, now and then the driver is killed, a worker dies, a trial is paused, or one goes back to an earlier
+    checkpoint and says again what it has said.
+    """
+
+    def __init__(self, study: Study, folder: Path, *, slots: int, seed: int, dying: bool) -> None:
+        folder.mkdir()
+        self.study, self.slots, self.dying = study, slots, dying
+        self.rng = random.Random(seed)
+        self.clock = Clock()
+        self.ledger = Ledger.open(url_in(folder), clock=self.clock, monotonic=self.clock)
+        self.flying: dict[TrialKey, TrialConfig] = {}
+        self.epochs: dict[TrialKey, int] = {}
+        self.most_flying: dict[str, int] = {}
+        self.kills = 0
+        self.hold: Hold
+        self.search: Search
+        self._drive()
+
+    def _drive(self) -> None:
+        self.hold = hold_of(self.study, self.ledger)
+        self.search = search_of(self.study, self.hold, self.ledger)
+
+    def run(self) -> dict[str, Any]:
+        """Run the study to its end and return what is in its ledger, in the order of trials and epochs."""
+        while not self._over():
+            chance = self.rng.random() if self.dying else 1.0
+            if chance < 0.03:
+                self._kill()
+            elif chance < 0.08 and self.flying:
+                key = self.rng.choice(list(self.flying))
+                del self.flying[key]
+                self.search.fail(key, "its node died", retry=True) if chance < 0.05 else self.search.pause(key)
+            elif self.flying:
+                self._step(self.rng.choice(list(self.flying)))
+        assert self.search.finished
+        found = contents(self.ledger)
+        self.hold.release()
+        self.ledger.close()
+        return found
+
+    def _over(self) -> bool:
+        while len(self.flying) < self.slots and (config := self.search.next_trial()) is not None:
+            self.flying[config.key] = config
+            back = self.rng.randint(0, 1) if self.dying else 0
+            self.epochs[config.key] = max(self.epochs.get(config.key, 0) - 1 - back, 0)
+            if config.stage == "search":
+                own = sum(c.key.dataset == config.key.dataset and c.stage == "search" for c in self.flying.values())
+                self.most_flying[config.key.dataset] = max(self.most_flying.get(config.key.dataset, 0), own)
+        return not self.flying
+
+    def _kill(self) -> None:
+        self.kills += 1
+        self.flying.clear()
+        self.hold.release()
+        self._drive()
+
+    def _step(self, key: TrialKey) -> None:
+        config = self.flying[key]
+        epoch = self.epochs[key] = self.epochs[key] + 1
+        decision = self.search.report(key, report_at(config, epoch, value))
+        if decision is Decision.STOP or epoch == config.train.epochs:
+            del self.flying[key]
+
+
+def contents(ledger: Ledger) -> dict[str, Any]:
+    """Return what is promised to be equal: everything but who wrote it when, and how often something was tried."""
+    reports = sorted(ledger.reports("s"), key=lambda r: (r.key, r.epoch, r.replicate))
+    return {
+        "trials": [
+            (t.config.to_json(), str(t.state), t.epochs_done, t.error, t.sampler_state, t.params)
+            for t in ledger.trials("s")
+        ],
+        "reports": [
+            (str(r.key), r.epoch, r.replicate, json.dumps(r.metrics), r.diverged, r.final, str(r.decision))
+            for r in reports
+        ],
+        "notes": sorted(
+            (str(n.dataset), n.kind, json.dumps(n.payload))
+            for n in ledger.notes("s")
+            if n.kind not in ("driver_started", "resumed", "retried", "test_opened")
+        ),
+    }
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give no trial up: how often something died is no part of what must be equal."""
+    monkeypatch.setattr(search_module, "RESUMPTIONS", 1000)
+    monkeypatch.setattr(search_module, "ATTEMPTS", 1000)
+
+
+def fleets(study: Study, folder: Path) -> list[Fleet]:
+    """Return one trial at a time, three and eight, each in an order of its own, with and without deaths."""
+    slow = study.sampler.name == "gp"
+    worlds = [(1, False), (3, True), (8, True)] + [(1, True), (3, False), (8, False)] * (not slow)
+    return [Fleet(study, folder / f"{slots}-{dying}", slots=slots, seed=slots, dying=dying) for slots, dying in worlds]
+
+
+@pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("name", [*FAST, "gp"])
+def test_the_ledger_is_the_same_at_any_concurrency(tmp_path: Path, name: str, objectives: Any) -> None:
+    runs = fleets(study_for(name, objectives=objectives), tmp_path)
+    found = [fleet.run() for fleet in runs]
+    for fleet, other in zip(runs, found, strict=True):
+        assert other == found[0], (fleet.slots, fleet.dying)
+        assert fleet.most_flying["digits"] == min(fleet.slots, 4)
+    assert sum(fleet.kills for fleet in runs) > 0
+    states = {state for _, state, *_ in found[0]["trials"]}
+    assert {str(TrialState.COMPLETE), str(TrialState.PRUNED)} <= states
+    assert [kind for _, kind, _ in found[0]["notes"]].count("frozen") == 1
+
+
+@pytest.mark.parametrize("name", ["tpe", "random"])
+def test_without_it_who_finishes_first_is_heard_first(tmp_path: Path, name: str) -> None:
+    study = study_for(name, deterministic=None)
+    found = [fleet.run() for fleet in fleets(study, tmp_path)]
+    assert any(other != found[0] for other in found), "the test above could not fail"
+
+
+@pytest.mark.parametrize("scope", ["per_dataset", "total"])
+def test_data_sets_share_a_budget_in_the_same_turns(tmp_path: Path, scope: str) -> None:
+    """With rows that one data set has none left of, so that the other takes over what it leaves."""
+    variants = [{"name": name, "model": {"width": 8 * i}} for i, name in enumerate("abcdefghi", start=1)]
+    study = study_for(
+        "tpe", datasets=BOTH, model={}, training={"epochs": 3}, budget={"trials": 10, "scope": scope},
+        variants=[v | ({"datasets": ["mnist"]} if v["name"] > "c" else {}) for v in variants], deterministic=2,
+    )  # fmt: skip
+    runs = fleets(study, tmp_path)
+    found = [fleet.run() for fleet in runs]
+    assert all(other == found[0] for other in found)
+    assert ("digits", "exhausted", '{"search_trials": 3}') in found[0]["notes"]
+    assert max(fleet.most_flying["digits"] for fleet in runs) == 2
+
+
+def test_a_turn_that_must_wait_holds_up_the_next(tmp_path: Path) -> None:
+    """Else a shared budget would go to the data set whose trials happen to end early."""
+    budget = {"trials": 15, "scope": "total"}
+    study = study_for("random", datasets=BOTH, budget=budget, deterministic=2, confirm=None)
+    found = [fleet.run() for fleet in fleets(study, tmp_path)]
+    assert all(other == found[0] for other in found)
+    numbers = [config["key"]["dataset"] for config, *_ in found[0]["trials"]]
+    assert (numbers.count("digits"), numbers.count("mnist")) == (8, 7)
+
+
+def test_one_at_a_time_is_the_search_that_hears_everything(tmp_path: Path) -> None:
+    """With a window of one there is nobody to be blind to: the same study as without the key, run one by one."""
+    strict = Fleet(study_for("tpe", deterministic=1), tmp_path / "a", slots=8, seed=1, dying=True).run()
+    plain = Fleet(study_for("tpe", deterministic=None), tmp_path / "b", slots=1, seed=2, dying=False).run()
+    assert strict == plain
+
+
+def test_an_extended_study_is_the_one_that_was_long_from_the_start(tmp_path: Path) -> None:
+    long = study_for("tpe", budget={"trials": 18}, confirm=None)
+    whole = Fleet(long, tmp_path / "whole", slots=3, seed=1, dying=False).run()
+    fleet = Fleet(study_for("tpe", budget={"trials": 7}, confirm=None), tmp_path / "grown", slots=8, seed=2, dying=True)
+    for _ in range(40):
+        fleet._over()
+        if fleet.flying:
+            fleet._step(next(iter(fleet.flying)))
+    fleet.study = long
+    fleet._kill()
+    assert fleet.run() == whole
+
+
+@pytest.fixture
+def parallel(tmp_path: Path) -> tuple[Study, list[TrialRecord], list[Any]]:
+    """A study of four at a time, run with eight slots: its search trials and its reports."""
+    study = study_for("tpe", confirm=None, budget={"trials": 24})
+    Fleet(study, tmp_path / "run", slots=8, seed=5, dying=False).run()
+    with Ledger.open(url_in(tmp_path / "run")) as ledger:
+        found = ledger.snapshot("s")
+        return study, found.trials, found.reports
+
+
+def test_decisions_are_those_of_the_rule_on_the_trials_four_before_and_earlier(
+    parallel: tuple[Study, list[TrialRecord], list[Any]],
+) -> None:
+    _, trials, reports = parallel
+    checked = 0
+    for trial in trials:
+        number = trial.key.number
+        rows = [
+            r for r in reports if not r.final and not r.diverged and (r.key.number <= number - 4 or r.key == trial.key)
+        ]
+        rows.sort(key=lambda r: (r.key.number, r.epoch))
+        sizes = {t.key.number: math.log10(t.params or 0) for t in trials}
+        stream = [(r.key.number, r.epoch, (-r.metrics["val_accuracy"], sizes[r.key.number])) for r in rows]
+        expected = literal_asha(stream, reduction=3, first=1, epochs=9, keep_front=True)
+        own = [(r.decision is Decision.CONTINUE, e) for r, e in zip(rows, expected, strict=True) if r.key == trial.key]
+        assert [got for got, _ in own] == [wanted for _, wanted in own], number
+        checked += sum(not wanted for _, wanted in own)
+    assert checked > 3, "some were stopped"
+
+
+def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
+    parallel: tuple[Study, list[TrialRecord], list[Any]],
+) -> None:
+    study, trials, reports = parallel
+    standings = [Progress.of(t) for t in trials]
+    for step in steps(reports):
+        standings[step.key.number].take(step)
+    for number, trial in enumerate(trials):
+        suggester = Suggester(study=study, dataset="digits", measure=size_of, shape=lambda: SHAPE)
+        for standing in standings[:number]:
+            blind = standing.number > number - 4
+            suggester.put(replace(standing, state=TrialState.RUNNING) if blind else standing)
+        found = suggester.suggest(number)
+        assert found is not None
+        assert (dict(found.parameters), dict(found.sampler_state)) == (
+            dict(trial.config.parameters),
+            trial.sampler_state,
+        )
+
+
+def test_a_suggestion_waits_for_the_trial_a_window_before(tmp_path: Path) -> None:
+    study = study_for("random", scheduler={"name": "none"}, deterministic=2, budget={"trials": 4}, confirm=None)
+    fleet = Fleet(study, tmp_path / "run", slots=1, seed=0, dying=False)
+    search = fleet.search
+    first, second = search.next_trial(), search.next_trial()
+    assert first is not None
+    assert second is not None
+    assert search.next_trial() is None
+    for epoch in range(1, 10):
+        search.report(second.key, report_at(second, epoch))
+    assert search.next_trial() is None, "the second has ended, but the third is made from the first"
+    assert not search.finished
+    for epoch in range(1, 10):
+        search.report(first.key, report_at(first, epoch))
+    third, fourth = search.next_trial(), search.next_trial()
+    assert [c.key.number for c in (third, fourth) if c] == [2, 3]
+
+
+def test_a_lane_tells_its_sampler_of_a_trial_once_it_may_be_heard(tmp_path: Path) -> None:
+    lane = Lane.of(study_for("tpe", deterministic=3), "digits", measure=size_of, shape_of=lambda dataset: SHAPE)
+    for _ in range(5):
+        new = lane.suggest()
+        assert isinstance(new, NewTrial)
+        trial = lane.add(new)
+        trial.means, trial.epoch, trial.state = {"val_accuracy": 0.5}, 9, TrialState.COMPLETE
+        lane.tell(trial)
+    told = [lane.suggester.history.get_trial(n).state.name for n in range(5)]
+    assert told == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING", "RUNNING"]

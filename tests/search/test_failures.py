@@ -1,0 +1,192 @@
+"""Attempts that fail, trials that pause, drivers that are overtaken: what the search makes of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ablate.errors import LedgerError, StaleDriverError
+from ablate.trial import Decision, TrialState
+from support.searches import (
+    ONE,
+    driving,
+    hold_of,
+    notes,
+    opened,
+    report_at,
+    run_all,
+    run_trial,
+    stored,
+    study_of,
+    url_in,
+)
+
+
+def test_a_diverged_replicate_fails_its_trial_and_the_study_goes_on(tmp_path: Path) -> None:
+    with driving(study_of(replicates=2, budget={"trials": 3}), url_in(tmp_path)) as search:
+        config = search.next_trial()
+        search.report(config.key, report_at(config, 1))
+        report = replace(report_at(config, 2), diverged=(False, True))
+        assert search.report(config.key, report) is Decision.STOP
+        assert len(run_all(search)) == 2
+        assert search.finished
+        assert config.key not in {m.config.key for m in search.front("digits")}
+    failed = stored(tmp_path)[0]
+    assert (failed.state, failed.error) == (TrialState.FAIL, "diverged at epoch 2 (seeds [1])")
+
+
+def test_an_objective_that_is_never_reported_is_named(tmp_path: Path) -> None:
+    objectives = [{"metric": "val_f1", "direction": "maximize"}]
+    with driving(study_of(objectives=objectives, budget={"trials": 1}), url_in(tmp_path)) as search:
+        run_all(search)
+    error = "no finite value of val_f1 in the last report (reported: train_loss, val_accuracy, val_loss)"
+    assert stored(tmp_path)[0].error == error
+
+
+def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 2})
+    with driving(study, url_in(tmp_path)) as search:
+        config = search.next_trial()
+        for attempt in (1, 2):
+            search.fail(config.key, f"worker {attempt} died", retry=True)
+            assert stored(tmp_path)[0].state is TrialState.WAITING
+            assert search.next_trial() == config
+    with driving(study, url_in(tmp_path)) as search:
+        assert search.next_trial() == config
+        search.fail(config.key, "worker 3 died", retry=True)
+        search.fail(config.key, "again")
+        assert len(notes(tmp_path, "failed")) == 1
+        assert len(run_all(search)) == 1
+    failed = stored(tmp_path)[0]
+    assert (failed.state, failed.error) == (TrialState.FAIL, "worker 3 died (attempt 3 at epoch 0)")
+
+
+def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        config = search.next_trial()
+        for epoch in range(4):
+            for _ in range(2):
+                search.fail(config.key, "its node died", retry=True)
+                assert search.next_trial() == config
+            search.report(config.key, report_at(config, epoch + 1))
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        for _ in range(2):
+            assert search.next_trial() == config
+            search.fail(config.key, "its node died", retry=True)
+        assert search.next_trial() == config
+        search.fail(config.key, "its node died", retry=True)
+        assert search.finished
+    assert str(stored(tmp_path)[0].error) == "its node died (attempt 3 at epoch 4)"
+    assert [p["epoch"] for _, p in notes(tmp_path, "retried")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
+    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, hold, _):
+        config = search.next_trial()
+        search.report(config.key, report_at(config, 1))
+        hold.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
+        hold.requeue(config.key)
+    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
+        assert search.next_trial() == config
+        search.fail(config.key, "died", retry=True)
+        assert search.next_trial() == config
+        search.fail(config.key, "died", retry=True)
+        assert search.finished
+
+
+def test_a_paused_trial_goes_on_and_is_never_given_up(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 1})
+    for _ in range(15):
+        with driving(study, url_in(tmp_path)) as search:
+            config = search.next_trial()
+            search.pause(config.key)
+            assert stored(tmp_path)[0].state is TrialState.WAITING
+    with driving(study, url_in(tmp_path)) as search:
+        run_trial(search, search.next_trial())
+        search.pause(config.key)
+        assert search.finished
+    assert [(t.state, t.attempt, t.error) for t in stored(tmp_path)] == [(TrialState.COMPLETE, 16, None)]
+    assert notes(tmp_path, "resumed") == notes(tmp_path, "retried") == []
+
+
+def test_a_trial_that_ends_its_driver_again_and_again_is_given_up(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 1})
+    handed = 0
+    for _ in range(14):
+        with driving(study, url_in(tmp_path)) as search:
+            handed += search.next_trial() is not None
+            over = search.finished
+    assert (handed, over) == (11, True)
+    assert "10 times at epoch 0" in str(stored(tmp_path)[0].error)
+
+
+def test_a_refused_commit_leaves_the_search_as_the_ledger_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_of(objectives=ONE, scheduler={"name": "asha"}, budget={"trials": 6})
+    with opened(study, tmp_path) as (search, hold, _):
+        good, bad = search.next_trial(), search.next_trial()
+        search.report(good.key, report_at(good, 1, lambda c, e: 0.9))
+        with monkeypatch.context() as broken:
+            broken.setattr(hold, "report", refuse)
+            with pytest.raises(LedgerError, match="disk full"):
+                search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1))
+            broken.setattr(hold, "add_trials", refuse)
+            with pytest.raises(LedgerError, match="disk full"):
+                search.next_trial()
+        assert search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1)) is Decision.STOP
+        assert search.next_trial().key.number == 2
+
+
+def test_a_trial_that_was_put_back_is_not_forgotten_when_a_commit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(study_of(budget={"trials": 2}), tmp_path) as (search, hold, _):
+        back, other = search.next_trial(), search.next_trial()
+        search.fail(back.key, "its node died", retry=True)
+        with monkeypatch.context() as broken:
+            broken.setattr(hold, "report", refuse)
+            with pytest.raises(LedgerError, match="disk full"):
+                search.report(other.key, report_at(other, 1))
+        assert search.next_trial() == back
+
+
+def refuse(*args: object, **kwargs: object) -> None:
+    """Stand in for a ledger that cannot write."""
+    raise LedgerError("disk full")
+
+
+def test_an_overtaken_driver_is_refused(tmp_path: Path) -> None:
+    study = study_of()
+    with opened(study, tmp_path) as (search, _, ledger):
+        config = search.next_trial()
+        with hold_of(study, ledger):
+            with pytest.raises(StaleDriverError, match="another driver took over"):
+                search.report(config.key, report_at(config, 1))
+            with pytest.raises(StaleDriverError, match="another driver took over"):
+                search.next_trial()
+
+
+def test_a_driver_that_was_overtaken_is_told_so_without_writing(tmp_path: Path) -> None:
+    study = study_of()
+    with opened(study, tmp_path) as (search, hold, ledger):
+        search.check()
+        with hold_of(study, ledger):
+            search.check()  # nobody has told it yet: asking costs no look at the ledger
+            with pytest.raises(StaleDriverError, match="another driver took over"):
+                hold.renew()
+            with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(epoch 1\)"):
+                search.check()
+
+
+def test_stop_hands_out_nothing_more_and_the_next_driver_goes_on(tmp_path: Path) -> None:
+    study = study_of(budget={"trials": 3})
+    with driving(study, url_in(tmp_path)) as search:
+        config = search.next_trial()
+        search.stop()
+        assert search.next_trial() is None
+        run_trial(search, config)
+        assert not search.finished
+    with driving(study, url_in(tmp_path)) as search:
+        assert len(run_all(search)) == 2
+        assert search.finished

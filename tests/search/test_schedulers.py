@@ -1,0 +1,148 @@
+"""Rung decisions against a second, literal implementation, against the ledger, and on planted fronts."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import moocore
+import numpy as np
+import pytest
+
+from ablate.errors import RequestError
+from ablate.ledger import Ledger
+from ablate.search.schedulers import Asha, SchedulerRequest, build_asha, build_none, crowding_distance
+from ablate.trial import Decision
+from support.ledgers import Clock
+from support.literal_asha import Stream, literal_asha
+from support.searches import ONE, TWO, driving, hold_of, report_at, search_of, study_of, url_in
+
+
+def random_stream(rng: random.Random, objectives: int, trials: int, epochs: int) -> Stream:
+    """Return reports in random interleaving, with ties, NaN and trials that skip epochs."""
+    stream: Stream = []
+    for trial in range(trials):
+        every = rng.choice([1, 1, 2, 5])
+        for epoch in range(every, epochs, every):
+            losses = tuple(rng.choice([rng.random(), 0.25, 0.5]) for _ in range(objectives))
+            stream.append((trial, epoch, (math.nan, *losses[1:]) if rng.random() < 0.03 else losses))
+    places = sorted((rng.random() + epoch, i) for i, (_, epoch, _) in enumerate(stream))
+    return [stream[i] for _, i in places]
+
+
+@pytest.mark.parametrize("keep_front", [True, False])
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+@pytest.mark.parametrize("reduction", [2, 3])
+def test_asha_decides_as_its_words_say(objectives: int, reduction: int, keep_front: bool) -> None:
+    rng = random.Random(f"{objectives} {reduction}")
+    for _ in range(3):
+        stream = random_stream(rng, objectives, 25, 10)
+        asha = Asha(reduction=reduction, min_epochs=1, keep_front=keep_front)
+        got = [asha.decide(number=n, epoch=e, losses=losses, epochs=10) is Decision.CONTINUE for n, e, losses in stream]
+        assert got == literal_asha(stream, reduction=reduction, first=1, epochs=10, keep_front=keep_front)
+        assert 0 < sum(got) < len(got)
+
+
+def test_observing_and_deciding_leave_the_same_rungs() -> None:
+    stream = random_stream(random.Random(5), 2, 30, 10)
+    live, replayed = Asha(reduction=3, min_epochs=1), Asha(reduction=3, min_epochs=1)
+    for number, epoch, losses in stream[:-20]:
+        live.decide(number=number, epoch=epoch, losses=losses, epochs=10)
+        replayed.observe(number=number, epoch=epoch, losses=losses, epochs=10)
+    for number, epoch, losses in stream[-20:]:
+        ask = {"number": number, "epoch": epoch, "losses": losses, "epochs": 10}
+        assert live.decide(**ask) == replayed.decide(**ask)
+
+
+def planted(rng: np.random.Generator, n: int, on_front: int) -> tuple[np.ndarray, set[int]]:
+    """Return (error, size) of n trials of which `on_front`, at all sizes, are exactly the front."""
+    size = np.sort(rng.uniform(4, 7, n))
+    front = np.linspace(0, n - 1, on_front).round().astype(int)
+    error = 0.5 - 0.1 * (size - 4)
+    error[np.setdiff1d(np.arange(n), front)] += rng.uniform(0.02, 0.3, n - on_front)
+    points = np.stack([error, size], axis=1)
+    return points, set(np.flatnonzero(moocore.is_nondominated(points)).tolist())
+
+
+def survivors(points: np.ndarray, order: np.ndarray, **settings: bool) -> set[int]:
+    """Return the trials that pass every rung when they run one after the other in `order`."""
+    asha = Asha(reduction=3, min_epochs=1, **settings)
+    alive = set()
+    for i in order:
+        going = True
+        for epoch in range(1, 9):
+            losses = (points[i, 0] + 0.5 / epoch, *points[i, 1:])
+            going = going and asha.decide(number=int(i), epoch=epoch, losses=losses, epochs=9) is Decision.CONTINUE
+        if going:
+            alive.add(int(i))
+    return alive
+
+
+def test_a_planted_front_survives_where_one_objective_would_kill_it() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        points, front = planted(rng, 30, 5)
+        order = rng.permutation(30)
+        kept = survivors(points, order)
+        assert front <= kept
+        assert len(kept) <= 20
+        assert 0 in survivors(points, order, keep_front=False), "the smallest network is the best on its objective"
+        by_accuracy = survivors(points[:, :1], order)
+        assert 29 in by_accuracy
+    assert not front <= by_accuracy
+
+
+def test_crowding_distance_by_hand() -> None:
+    points = np.array([[0.0, 4.0], [1.0, 2.0], [1.0, 2.0], [3.0, 1.0], [4.0, 0.0]])
+    assert crowding_distance(points).tolist() == [np.inf, 3 / 4 + 3 / 4, 3 / 4 + 3 / 4, 3 / 4 + 2 / 4, np.inf]
+
+
+@pytest.mark.parametrize("objectives", [ONE, TWO])
+def test_the_ledger_replays_to_the_same_decisions(tmp_path: Path, objectives: list[dict[str, object]]) -> None:
+    study = study_of(objectives=objectives, scheduler={"name": "asha"}, budget={"trials": 12})
+    clock = Clock()
+    with Ledger.open(url_in(tmp_path), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
+        search = search_of(study, hold, ledger)
+        flying = [search.next_trial() for _ in range(4)]
+        rng = random.Random(2)
+        done = {config.key: 0 for config in flying}
+        while flying:
+            config = rng.choice(flying)
+            done[config.key] += 1
+            decision = search.report(config.key, report_at(config, done[config.key]))
+            if decision is Decision.STOP or done[config.key] == 9:
+                flying.remove(config)
+                if (new := search.next_trial()) is not None:
+                    flying.append(new)
+                    done[new.key] = 0
+        reports = sorted(ledger.reports("s"), key=lambda r: r.rowid)
+        sizes = {t.key: t.params for t in ledger.trials("s")}
+    rows = [r for r in reports if not r.final]
+    second = [math.log10(sizes[r.key]) for r in rows]
+    stream: Stream = [
+        (r.key.number, r.epoch, (-r.metrics["val_accuracy"], s)[: len(objectives)])
+        for r, s in zip(rows, second, strict=True)
+    ]
+    expected = literal_asha(stream, reduction=3, first=1, epochs=9, keep_front=True)
+    assert [r.decision is Decision.CONTINUE for r in rows] == expected
+    assert not all(expected)
+
+
+def test_no_scheduler_stops_nothing(tmp_path: Path) -> None:
+    with driving(study_of(budget={"trials": 3}), url_in(tmp_path)) as search:
+        for _ in range(3):
+            config = search.next_trial()
+            assert {search.report(config.key, report_at(config, e)) for e in range(1, 10)} == {Decision.CONTINUE}
+
+
+def test_unknown_options_are_refused() -> None:
+    def request(name: str, **options: object) -> SchedulerRequest:
+        return SchedulerRequest(name=name, objectives=2, reduction=3, min_epochs=1, options=options)
+
+    with pytest.raises(RequestError, match=r"unknown option 'keep_frnt'\. Did you mean 'keep_front'"):
+        build_asha(request("asha", keep_frnt=True))
+    with pytest.raises(RequestError, match="keep_front must be true or false, got 'yes'"):
+        build_asha(request("asha", keep_front="yes"))
+    with pytest.raises(RequestError, match="unknown option 'a'; it takes none"):
+        build_none(request("none", a=1))

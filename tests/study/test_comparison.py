@@ -1,0 +1,196 @@
+"""Designed comparisons as a study file says them: rows, parts, grids per data set, scale, faults, and their order."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.errors import StudyFileError
+from ablate.study import parse_study
+from support.searches import driving, run_all, run_trial, url_in
+
+FILE = """\
+study: table
+protocol: paper
+datasets:
+  short: {task: reverse, length: 16}
+  long: {task: reverse, length: 64}
+  mnist: {patch: 7}
+model: {width: 32, depth: {choices: [2, 4]}, heads: {choices: [2, 4]}}
+training: {epochs: 20, schedule: {name: cosine, warmup_steps: 100}}
+settings:
+  - {datasets: [mnist], model: {depth: 3}, training: {epochs: 40, learning_rate: {choices: [1e-3, 1e-4]}}}
+variants:
+  - {name: qkv}
+  - {name: kv, model: {similarity: shared}}
+  - {name: k, model: {similarity: shared, value: key}, datasets: [short, long]}
+replicates: 3
+compare:
+  baseline: qkv
+  columns: {reverse: [short, long], mnist: [mnist]}
+  published:
+    val_accuracy:
+      reverse: {qkv: 0.698, kv: {value: 0.705, note: as printed}}
+"""
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
+        parse_study(text, "f.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_a_design_is_every_variant_of_every_configuration_together() -> None:
+    study = parse_study(FILE)
+    expected = [
+        {"variant": row, "model.depth": depth, "model.heads": heads}
+        for depth, heads in itertools.product((2, 4), (2, 4))
+        for row in ("qkv", "kv", "k")
+    ]
+    assert list(study.design("short")) == list(study.design("long")) == expected
+    assert len(study.design("mnist")) == 2 * 2 * 2
+    assert (study.sampler.name, study.scheduler.name, study.confirm) == ("design", "none", None)
+
+
+def test_settings_of_a_data_set_stand_between_the_general_ones_and_a_row() -> None:
+    study = parse_study(FILE)
+    model, _, train = study.configs("mnist", {"variant": "kv", "model.heads": 2, "training.learning_rate": 1e-4})
+    assert (model.depth, model.similarity, train.epochs, train.learning_rate) == (3, "shared", 40, 1e-4)
+    model, _, train = study.configs("short", {"variant": "kv", "model.heads": 2, "model.depth": 4})
+    assert (model.depth, train.epochs) == (4, 20)
+    over = FILE.replace("kv, model: {similarity: shared}", "kv, model: {similarity: shared}, training: {epochs: 7}")
+    assert parse_study(over).configs("mnist", {"variant": "kv", "model.heads": 2})[2].epochs == 7
+
+
+def test_parts_become_the_rows_of_leave_one_out() -> None:
+    text = """\
+study: parts
+datasets: [digits]
+parts:
+  mlp: {model: {mlp: none}}
+  positions: {model: {position: none}}
+compare: {baseline: complete}
+"""
+    study = parse_study(text)
+    assert [row["variant"] for row in study.design("digits")] == ["complete", "without-mlp", "without-positions"]
+    models = [study.configs("digits", row)[0] for row in study.design("digits")]
+    assert [(m.mlp, m.position) for m in models] == [(256, "sinusoidal"), (0, "sinusoidal"), (256, "none")]
+    assert "parts.mlp" in faults(text.replace("mlp: {model: {mlp: none}}", "mlp: {model: {width: 59}}"))[0]
+    assert "not both" in faults(text + "variants: [{name: a}]\n")[0]
+
+
+@pytest.mark.parametrize(("scale", "configurations"), [(0.02, 1), (0.25, 1), (0.5, 2), (0.75, 3)])
+def test_scale_shrinks_epochs_data_and_grid_and_gives_the_study_another_name(scale: float, configurations: int) -> None:
+    study = parse_study(f"{FILE}scale: {scale}\n")
+    assert len(study.design("short")) == 3 * configurations
+    _, task, train = study.configs("short", study.design("short")[0])
+    assert task.share == scale
+    limited = parse_study(FILE.replace("length: 16}", "length: 16, train_limit: 900}") + f"scale: {scale}\n")
+    assert limited.task("short").train_limit == round(900 * scale)
+    assert train.epochs == max(round(20 * scale), 1)
+    assert train.schedule.warmup_steps == round(100 * scale * train.epochs / 20)
+    assert study.name == f"table-scale-{scale:g}"
+    assert study.fingerprint() != parse_study(FILE).fingerprint()
+
+
+def test_scale_keeps_warm_up_and_reports_within_the_shrunk_trial_and_multiplies_a_share() -> None:
+    """A warm-up in epochs shrinks as epochs do; one in steps also as a data set's steps do."""
+    own = "epochs: 20, steps_per_epoch: 40, report_every: 6, schedule: {name: cosine, warmup_epochs: 4}"
+    text = FILE.replace("epochs: 20, schedule: {name: cosine, warmup_steps: 100}", own)
+    study = parse_study(text.replace("length: 64}", "length: 64, share: 0.5}") + "scale: 0.25\n")
+    _, task, train = study.configs("long", study.design("long")[0])
+    assert (task.share, study.task("short").share) == (0.125, 0.25)
+    assert (train.epochs, train.schedule.warmup_epochs) == (5, 1.0)
+    assert (train.steps_per_epoch, train.report_every) == (10, 5)
+    least = parse_study(text + "scale: 0.001\n")
+    train = least.configs("short", least.design("short")[0])[2]
+    assert (train.epochs, train.steps_per_epoch, train.report_every) == (1, 1, 1)
+    assert train.schedule.warmup_epochs == pytest.approx(4 / 20)
+
+
+def test_scale_keeps_configurations_from_all_of_the_grid() -> None:
+    kept = parse_study(FILE + "scale: 0.5\n").design("short")
+    whole = parse_study(FILE).design("short")
+    assert list(kept) == [*whole[0:3], *whole[6:9]]  # of four configurations of three variants the 1st and the 3rd
+    assert {row["model.depth"] for row in kept} == {2, 4}
+
+
+def test_what_is_published_and_what_runs_does_not_make_trials_incomparable() -> None:
+    study = parse_study(FILE)
+    assert parse_study(FILE.replace("0.698", "0.7")).fingerprint() == study.fingerprint()
+    chosen = parse_study(FILE + "only: [mnist]\n")
+    assert chosen.fingerprint() == study.fingerprint()
+    assert (chosen.labels, chosen.name) == (("mnist",), "table")
+    assert parse_study(FILE.replace("epochs: 40", "epochs: 41")).fingerprint() != study.fingerprint()
+
+
+def test_a_row_that_sets_a_default_again_is_another_study() -> None:
+    text = "study: a\ndatasets: [digits]\nmodel: {width: 32}\nvariants: [{name: x%s}]\nsampler: {name: grid}\n"
+    same, other = parse_study(text % ""), parse_study(text % ", model: {width: 60}")
+    assert same.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "rule"),
+    [
+        (("baseline: qkv", "baseline: qvk"), "compare.baseline", "Did you mean 'qkv'"),
+        (("mnist: [mnist]", "mnist: [mnst]"), "compare.columns.mnist", "Did you mean 'mnist'"),
+        (("{qkv: 0.698", "{q: 0.698"), "compare.published.val_accuracy.reverse", "not known here"),
+        (("      reverse: {qkv", "      revers: {qkv"), "compare.published.val_accuracy", "Did you mean 'reverse'"),
+        (("    val_accuracy:\n", "    val_acuracy:\n"), "compare.published.val_acuracy", "Did you mean 'val_accuracy'"),
+        (("replicates: 3", "replicates: 3\nscheduler: {name: asha}"), "scheduler", "whole design"),
+        (("[mnist], model: {depth: 3}", "[mnit], model: {depth: 3}"), "settings.0.datasets", "Did you mean 'mnist'"),
+        (("replicates: 3", "replicates: 3\nonly: [shorts]"), "only", "Did you mean 'short'"),
+        (("replicates: 3", "replicates: 3\nsampler: {name: tpe}"), "sampler", "whole design"),
+        (("replicates: 3", "replicates: 3\nconfirm: {replicates: 2}"), "confirm", "whole design"),
+        (("[2, 4]}}\ntraining", "[2, 4]}, dropout: {float: [0, 0.1]}}\ntraining"), "model.dropout", "finite range"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(change: tuple[str, str], place: str, rule: str) -> None:
+    assert change[0] in FILE
+    found = faults(FILE.replace(*change))
+    assert any(place in line and rule in line for line in found), found
+
+
+def test_a_comparison_needs_rows() -> None:
+    (found,) = [line for line in faults("study: a\ndatasets: [digits]\ncompare: {baseline: a}\n") if "compare" in line]
+    assert "needs `variants` or `parts` to compare" in found
+
+
+def test_a_design_needs_a_comparison() -> None:
+    assert "give `compare`" in faults("study: a\ndatasets: [digits]\nsampler: {name: design}\n")[0]
+
+
+def test_the_search_walks_the_design_once_in_order_and_goes_on_where_it_stood(tmp_path: Path) -> None:
+    study = parse_study(FILE.replace("long: {task: reverse, length: 64}", "long: {task: sort}"))
+    walked: list[Any] = []
+    with driving(study, url_in(tmp_path)) as search:
+        for _ in range(10):
+            config = search.next_trial()
+            assert config is not None
+            walked.append(config)
+    with driving(study, url_in(tmp_path)) as search:
+        again = [search.next_trial() for _ in range(10)]
+        assert sorted(str(c.key) for c in again if c) == sorted(str(c.key) for c in walked)
+        for config in again:
+            run_trial(search, config)
+        rest = run_all(search)
+        assert search.finished
+    for label in study.datasets:
+        keyed = {c.key.number: dict(c.parameters) for c in (*walked, *rest) if c.key.dataset == label}
+        assert [keyed[n] for n in sorted(keyed)] == list(study.design(label))
+        assert all(c.seeds == (0, 1, 2) for c in walked)
+
+
+def test_a_column_stands_for_its_data_sets() -> None:
+    assert parse_study(FILE + "only: [reverse]\n").labels == ("short", "long")
+    assert parse_study(FILE + "only: [mnist, short]\n").labels == ("short", "mnist")
+
+
+def test_an_accuracy_in_percent_is_refused() -> None:
+    (fault,) = faults(FILE.replace("kv: {value: 0.705", "kv: {value: 70.5"))
+    assert "compare.published.val_accuracy.reverse.kv = 70.5: an accuracy is a share, not percent: 0.705?" in fault
+    assert "a number, or {value: number, note: text}" in faults(FILE.replace("qkv: 0.698", "qkv: high"))[0]

@@ -1,0 +1,173 @@
+"""Study files that nobody would write on purpose: each is refused in plain words, whatever it holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_cli import TINY, run
+
+from ablate.errors import StudyFileError
+from ablate.study import Study
+from ablate.study import file as study_file
+from ablate.study.file import SIZE_LIMIT_BYTES, parse_study
+from ablate.study.ranges import RANGE_KEYS
+
+BASE = "study: s\ndatasets: [digits]\n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!int abc",
+        "!!int 0x1F",
+        '!!int "1\\n"',
+        "!!float one",
+        "!!bool maybe",
+        "!!null full",
+        "!!timestamp soon",
+        "!!timestamp 2026-01-01",
+        "!!binary ÄÖÜ",
+        "!!binary aGVsbG8=",
+        "!!set {a, b}",
+        "!!omap [a: 1]",
+        "!!pairs [a: 1]",
+        "!!python/object:os.system x",
+        "!mine 3",
+        "!!int [1]",
+        "!!seq 3",
+        "!!map 3",
+    ],
+)
+def test_a_tag_with_a_bad_value_is_a_fault_with_its_line(
+    value: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tagged.yaml"
+    path.write_text(f"{TINY}seed: {value}\n", encoding="utf-8")
+    code, _, err = run(capfd, "plan", str(path), "--no-time")
+    assert code == 2, err
+    assert "tagged.yaml:8: seed" in err
+    assert err.count("\n") == 1
+
+
+def test_a_bad_tag_of_a_key_is_a_fault_too() -> None:
+    with pytest.raises(StudyFileError, match=r"s:3: .*tag"):
+        parse_study(f"{BASE}!!int abc: 3\n", "s")
+    with pytest.raises(StudyFileError, match="a key is one word of text"):
+        parse_study(f"{BASE}? [1, 2]\n: 3\n", "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('study: "s\\n"\ndatasets: [digits]\n', "a name has 1 to 63 letters"),
+        ('study: s\ndatasets: {"digits\\n": {task: digits}}\n', "a name has 1 to 63 letters"),
+        (f'{BASE}objectives: [{{metric: "val_accuracy\\n", direction: maximize}}]\n', "a metric is params"),
+        (f'{BASE}budget: {{wall_clock: "4m\\n"}}\n', "a duration is seconds or text"),
+    ],
+)
+def test_a_name_that_ends_in_a_newline_is_refused(text: str, rule: str) -> None:
+    with pytest.raises(StudyFileError, match=rule):
+        parse_study(text)
+
+
+def test_no_regular_expression_of_the_program_ends_in_a_dollar() -> None:
+    sources = Path(study_file.__file__).parent.rglob("*.py")
+    found = {path.name: re.findall(r"re\.compile\(r?f?\".*\$\"", path.read_text()) for path in sources}
+    assert {name: hits for name, hits in found.items() if hits} == {}  # `$` also matches before a last newline
+
+
+@pytest.mark.parametrize("text", [f'{BASE}compare: {{baseline: "\\ud800"}}\n', f'{BASE}"\\udfff": 1\n'])
+def test_a_lone_surrogate_is_refused(text: str) -> None:
+    with pytest.raises(StudyFileError, match=r"s:3: .*half of a character"):
+        parse_study(text, "s")
+
+
+def test_unknown_keys_cost_no_more_than_once_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def comparisons(count: int) -> int:
+        path = tmp_path / f"{count}.yaml"
+        path.write_text(TINY + "".join(f"key{i:05}: 1\n" for i in range(count)))
+        with (
+            mock.patch.object(study_file, "_place", side_effect=study_file._place) as places,
+            mock.patch.object(study_file, "did_you_mean", side_effect=study_file.did_you_mean) as guesses,
+        ):
+            code, _, err = run(capfd, "plan", str(path), "--no-time")
+        assert code == 2
+        assert f"and {count - 20:,} more faults" in err
+        assert len(err.splitlines()) == 21
+        assert guesses.call_count == 20
+        return places.call_count
+
+    assert comparisons(4000) == 2 * comparisons(2000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{choices: [" + ", ".join(f"a{i}" for i in range(120)) + "]}",
+        "{choices: [" + ", ".join("[]" for _ in range(120)) + "]}",
+        "{int: [" + ", ".join("x" for _ in range(120)) + "]}",
+        "{float: [.nan, .nan]}",
+        "{choices: [1], when: {" + ", ".join(f"a{i}: [[]]" for i in range(120)) + "}}",
+        "{choices: [1], " + ", ".join(f"a{i}: 1" for i in range(120)) + "}",
+    ],
+)
+def test_a_range_is_one_fault_however_much_is_wrong_with_it(value: str) -> None:
+    with pytest.raises(StudyFileError) as caught:
+        parse_study(f"{BASE}model:\n  width: {value}\n", "s")
+    (fault,) = caught.value.faults
+    assert fault.line == 4
+    assert len(fault.render("s")) < 400
+
+
+def test_a_study_file_has_a_greatest_size(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text(TINY + "#" * SIZE_LIMIT_BYTES)
+    code, _, err = run(capfd, "plan", str(path))
+    assert code == 2
+    assert f"a study file has at most {SIZE_LIMIT_BYTES:,} bytes" in err
+
+
+KEYS = sorted({*Study.model_fields, "width", "mlp", "epochs", "when", "metric", "digits", "name", "<<", *RANGE_KEYS})
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=8), st.sampled_from(KEYS)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS) | scalars, inner, max_size=4),
+    max_leaves=12,
+)
+tags = st.sampled_from(
+    ["!!int", "!!float", "!!bool", "!!null", "!!str", "!!set", "!!omap", "!!timestamp", "!x", "*a", "&a"]
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(content=st.dictionaries(st.sampled_from(KEYS), values, max_size=5), named=st.booleans())
+def test_any_mapping_is_a_study_or_a_study_file_error(content: dict[str, object], named: bool) -> None:
+    if named:
+        content = {"study": "s", "datasets": {"digits": {"patch": 4}}} | content
+    text = yaml.safe_dump(content, allow_unicode=False)
+    parsed(text)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    pieces=st.lists(st.sampled_from([*KEYS, *":-[]{}#|>'\"\n ,&*!?", "\n  ", "a: ", "- "]) | tags | st.text(max_size=4))
+)
+def test_any_text_is_a_study_or_a_study_file_error(pieces: list[str]) -> None:
+    parsed(" ".join(pieces))
+    parsed(BASE + "".join(pieces))
+
+
+def parsed(text: str) -> None:
+    """Parse `text`; nothing but a Study or a StudyFileError of lines that can be printed may come of it."""
+    try:
+        parse_study(text)
+    except StudyFileError as error:
+        str(error).encode()

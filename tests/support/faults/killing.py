@@ -1,0 +1,71 @@
+"""Faults that are put into a forked command before it starts: it kills or stops itself at an exact point."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Literal
+
+When = Literal["before", "after"]
+
+
+def at_report(when: When, number: int, signal_number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process die at its `number`th report: its checkpoint is written, the commit is not, or it is."""
+    from ablate.ledger import Hold
+
+    real, calls = Hold.report, 0
+
+    def report(self: Hold, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number and when == "before":
+            os.kill(os.getpid(), signal_number)
+        answer = real(self, *arguments, **options)
+        if calls == number and when == "after":
+            os.kill(os.getpid(), signal_number)
+        return answer
+
+    Hold.report = report  # type: ignore[method-assign]
+
+
+def at_call(name: str, signal_number: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process get a signal when it is about to call a function of ablate.driver.run."""
+    from ablate.driver import run as drive
+
+    real = getattr(drive, name)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal_number)
+        return real(*arguments, **options)
+
+    setattr(drive, name, called)
+
+
+def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None:
+    """Let this process stop when its last trial is over and nothing is written yet."""
+    from ablate.execution import LocalExecutor
+
+    real = LocalExecutor.run
+
+    def run(self: LocalExecutor, *arguments: Any, **options: Any) -> None:
+        real(self, *arguments, **options)
+        os.kill(os.getpid(), signal_number)
+
+    LocalExecutor.run = run  # type: ignore[method-assign]
+
+
+def failing(stage: str, message: str) -> None:
+    """Let the first trial of a stage fail; `{width}` in the message is its network's."""
+    from ablate.execution import resident
+
+    real, calls = resident.train_trial, 0
+
+    def train(config: Any, **options: Any) -> Any:
+        nonlocal calls
+        if config.stage == stage:
+            calls += 1
+            if calls == 1:
+                raise RuntimeError(message.format(width=config.model.width))
+        return real(config, **options)
+
+    resident.train_trial = train

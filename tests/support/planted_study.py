@@ -1,0 +1,108 @@
+"""A planted study: trials and reports tables with known fronts, without training anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ablate.analysis import front
+from ablate.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
+from ablate.study import Study
+from ablate.trial import CONFIRM_SEED_BASE
+
+METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "test_loss", "test_accuracy")
+EPOCHS = 6
+
+
+def make_study(**changes: Any) -> Study:
+    """Return a small study with two searched axes."""
+    content: dict[str, Any] = {
+        "study": "planted",
+        "datasets": ["digits"],
+        "model": {"width": {"int": [8, 128], "step": 8}, "mlp": {"choices": [0, 64]}},
+        "training": {"epochs": EPOCHS, "learning_rate": {"float": [1e-4, 1e-2], "log": True}},
+    }
+    return Study.model_validate({**content, **changes})
+
+
+def trial_row(dataset: str, number: int, **values: Any) -> dict[str, Any]:
+    """Return one row of the trials table, a complete search trial unless `values` say otherwise."""
+    row = {
+        "study": "planted",
+        "dataset": dataset,
+        "trial": number,
+        "stage": "search",
+        "state": "COMPLETE",
+        "attempt": 1,
+        "replicates": 1,
+        "epochs": EPOCHS,
+        "max_epochs": EPOCHS,
+        "params": 1000,
+        "flops": 34_000,
+        "q": 17.97,
+        "wall_seconds": 3.0,
+        "model.width": 8,
+        "model.mlp": 0,
+        "training.learning_rate": 1e-3,
+    }
+    return {**row, **values}
+
+
+def trials_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Return rows as a trials table with every documented column, the parameters and the metrics."""
+    parameters = {"model.width": pl.Int64(), "model.mlp": pl.Int64(), "training.learning_rate": pl.Float64()}
+    schema = {**TRIAL_COLUMNS, **parameters, **dict.fromkeys(METRICS, pl.Float64())}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def reports_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Return rows as a reports table with every documented column and metric."""
+    return pl.DataFrame(rows, schema={**REPORT_COLUMNS, **dict.fromkeys(METRICS, pl.Float64())})
+
+
+def report_rows(trial: dict[str, Any], accuracies: list[float]) -> list[dict[str, Any]]:
+    """Return a trial's reports, one accuracy per replicate rising towards its last value."""
+    confirm = trial["stage"] == "confirm"
+    rows = []
+    for epoch in range(1, trial["epochs"] + 1):
+        for replicate, last in enumerate(accuracies):
+            value = last - (last - 0.1) * math.expm1(trial["epochs"] - epoch) / math.expm1(EPOCHS)
+            row = {"study": "planted", "dataset": trial["dataset"], "trial": trial["trial"], "stage": trial["stage"]}
+            row |= {"replicate": replicate, "seed": replicate + CONFIRM_SEED_BASE * confirm, "epoch": epoch}
+            row |= {"decision": "CONTINUE", "val_accuracy": value, "val_loss": 2 * (1 - value)}
+            if confirm and epoch == trial["epochs"]:
+                row |= {"test_accuracy": value, "test_loss": 2 * (1 - value)}
+            rows.append(row)
+    return rows
+
+
+def plant(
+    study: Study, *, trials: int = 24, replicates: int = 3, confirmed: bool = True, seed: int = 0
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return trials and reports of a search, and of the confirmation of its front, by a planted error law."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
+    for dataset in study.datasets:
+        for number in range(trials):
+            state = str(rng.choice(["COMPLETE", "COMPLETE", "PRUNED", "FAIL"])) if number else "COMPLETE"
+            width = int(rng.integers(1, 17)) * 8
+            accuracy = 0.97 - width**-0.9 + float(rng.normal(0, 0.01))
+            epochs = EPOCHS if state == "COMPLETE" else 2
+            row = trial_row(dataset, number, state=state, epochs=epochs, params=width * width * 30)
+            row |= {"model.width": width, "q": 17970 / (30 * width * width), "val_accuracy": accuracy}
+            row |= {"error": "diverged at epoch 2", "val_accuracy": math.nan} if state == "FAIL" else {}
+            rows.append(row)
+            reports += report_rows(row, [accuracy])
+        frozen = front(trials_of([r for r in rows if r["dataset"] == dataset]), study.objectives)
+        for offset, source in enumerate(frozen.iter_rows(named=True) if confirmed else ()):
+            values = [source["val_accuracy"] - 0.01 + float(rng.normal(0, 0.004)) for _ in range(replicates)]
+            mean = float(np.mean(values))
+            row = source | {"trial": trials + offset, "stage": "confirm", "source": source["trial"]}
+            row |= {"replicates": replicates, "val_accuracy": mean, "test_accuracy": mean}
+            rows.append(row)
+            reports += report_rows(row, values)
+    return trials_of(rows), reports_of(reports)

@@ -1,0 +1,302 @@
+"""MLflow's runs equal the ledger, however often it is synced, resumed, interrupted or cleaned up."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ablate.config import ModelConfig, Schedule, TrainConfig
+from ablate.errors import RegistryError, RequestError
+from ablate.ledger import Ledger, NewTrial
+from ablate.tracking import build
+from ablate.trial import Report, TrialConfig, TrialState
+from support.ledgers import Clock
+from support.tracked import NAN, WRITES, World, mlflow, runs, world
+
+__all__ = ["runs", "world"]
+
+
+def test_runs_equal_the_ledger(world: World) -> None:
+    """A second reading of the ledger, in the test's own words, gives what MLflow's client returns."""
+    world.plant()
+    tracker = world.tracker()
+    tracker.sync()
+    runs, trials = world.trial_runs(), world.ledger.trials(world.name)
+    assert set(runs) == {(t.key.dataset, t.key.number) for t in trials}
+    assert len(runs) == 5
+    studies = [run for run in world.mlflow_runs() if run.data.tags["ablate.kind"] == "study"]
+    parents = {run.data.tags["ablate.dataset"]: run for run in studies}
+    assert len(studies) == 2
+    assert len(world.mlflow_runs()) == 7
+    assert world.ledger.mlflow_parents(world.name) == {name: run.info.run_id for name, run in parents.items()}
+    for trial in trials:
+        run = runs[trial.key.dataset, trial.key.number]
+        tags, params = run.data.tags, run.data.params
+        assert run.info.run_id == trial.mlflow_run_id
+        assert tags["mlflow.parentRunId"] == parents[trial.key.dataset].info.run_id
+        assert (tags["ablate.state"], tags["ablate.stage"]) == (trial.state, trial.config.stage)
+        assert run.info.start_time == int(trial.started_at * 1000)  # type: ignore[operator]
+        assert run.info.end_time == (None if trial.finished_at is None else int(trial.finished_at * 1000))
+        model = {k.removeprefix("model."): json_or_text(v) for k, v in params.items() if k.startswith("model.")}
+        assert ModelConfig.model_validate(model) == trial.config.model
+        assert float(params["training.learning_rate"]) == trial.config.train.learning_rate
+        assert (params["taste"], json.loads(params["seeds"])) == ("sour", list(trial.config.seeds))
+        sizes = {"params": 12345.0, "params_body": 9876.0, "flops": 2.0**40, "q": (1437 - 144) * 10 / 12345}
+        expected = {(name, 0): (value, int(trial.created_at * 1000)) for name, value in sizes.items()}
+        for report in world.ledger.reports(world.name, trial.key.dataset, trial.key.number):
+            if report.replicate == 0:
+                expected["wall_seconds", report.epoch] = (1.5 * report.epoch, int(report.created_at * 1000))
+            for name, value in report.metrics.items():
+                when = int(report.created_at * 1000)
+                if len(trial.config.seeds) > 1:
+                    expected[f"{name}/replicate_{report.replicate}", report.epoch] = (value, when)
+                sum_so_far = expected.get((name, report.epoch), (0.0, when))[0]
+                expected[name, report.epoch] = (sum_so_far + value / len(trial.config.seeds), when)
+        assert same(world.history(run), expected)
+    statuses = {where: run.info.status for where, run in runs.items()}
+    assert statuses == {
+        ("one", 0): "FINISHED", ("one", 1): "KILLED", ("one", 2): "FAILED", ("one", 3): "FINISHED",
+        ("two", 0): "RUNNING",
+    }  # fmt: skip
+    assert runs["one", 0].data.tags["ablate.variant"] == "full model"
+    assert runs["one", 3].data.tags["ablate.source"] == "0"
+    assert runs["one", 2].data.tags["ablate.error"] == "diverged at epoch 1"
+
+
+def test_repeating_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync twice, from a fresh tracker, and from one that must find the runs by their tags."""
+    world.plant()
+    first = world.tracker()
+    first.sync()
+    first.sync()
+    before = world.snapshot()
+    world.tracker().sync()
+    assert world.snapshot() == before
+    forgotten = world.tracker()
+    monkeypatch.setattr(world.ledger, "mlflow_parents", lambda _: {})
+    monkeypatch.setattr(world.ledger, "trials", without_ids(world.ledger.trials))
+    forgotten.sync()
+    assert world.snapshot() == before
+
+
+def test_seeds_of_one_network_are_pooled_in_the_run_of_its_first_trial(world: World) -> None:
+    values = {0: (0.5, 0.25), 1: (0.4, 0.2), 2: (0.3, 0.6, 0.9)}
+    world.add(0)
+    first = world.add(1, stage="confirm", source=0)
+    for key, number in ((world.key(0), 0), (first, 1)):
+        world.report(key, 1, *values[number], state=TrialState.COMPLETE)
+    tracker = world.tracker()
+    tracker.sync()
+    assert not any(name.startswith("pooled/") for name, _ in world.history(world.trial_runs()["one", 1]))
+    more = world.add(2, stage="confirm", source=0, replicates=3)
+    world.report(more, 1, *values[2])
+    tracker.sync()
+    world.report(more, 2, 0.3, 0.6, 0.9, state=TrialState.COMPLETE)
+    tracker.sync()
+    history = world.history(world.trial_runs()["one", 1])
+    pooled = {name: value for (name, _), (value, _) in history.items() if name.startswith("pooled/")}
+    assert pooled["pooled/seeds"] == 5
+    assert pooled["pooled/val_loss"] == pytest.approx((0.4 + 0.2 + 0.3 + 0.6 + 0.9) / 5)
+    assert not any(name.startswith("pooled/") for name, _ in world.history(world.trial_runs()["one", 0]))
+    before = world.snapshot()
+    world.tracker().sync()
+    assert world.snapshot() == before
+    assert world.trial_runs()["one", 2].info.run_name == "one 2 confirms 0"
+
+
+def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(world: World) -> None:
+    key = world.add(0)
+    world.report(key, 1, 0.5, 0.25)
+    tracker = world.tracker()
+    tracker.sync()
+    run_id = world.trial_runs()["one", 0].info.run_id
+    tracker.close()
+    assert {run.info.status for run in world.mlflow_runs()} == {"SCHEDULED"}
+    world.hold.release()
+    world.hold = world.take()
+    world.hold.start(key)
+    second = world.tracker()
+    second.sync()
+    assert {run.info.status for run in world.mlflow_runs()} == {"RUNNING"}
+    world.report(key, 2, 0.4, 0.2)
+    second.sync()
+    world.report(key, 3, 0.3, 0.1, state=TrialState.COMPLETE)
+    second.close()
+    run = world.trial_runs()["one", 0]
+    assert run.info.run_id == run_id
+    assert {step for name, step in world.history(run) if name == "val_loss"} == {1, 2, 3}
+    assert {run.info.status for run in world.mlflow_runs()} == {"FINISHED"}
+    finished = world.ledger.trials(world.name)[0].finished_at
+    assert {run.info.end_time for run in world.mlflow_runs()} == {int((finished or 0) * 1000)}
+
+
+def test_a_requeued_trial_waits_in_its_run_and_one_never_started_has_none(world: World) -> None:
+    key = world.add(0)
+    world.tracker().sync()
+    world.hold.requeue(key, "its process died")
+    config = world.ledger.trials(world.name)[0].config
+    waiting = NewTrial(config=TrialConfig(**{**vars(config), "key": world.key(1)}))
+    world.hold.add_trials([waiting])
+    world.tracker().sync()
+    assert {where: run.info.status for where, run in world.trial_runs().items()} == {("one", 0): "SCHEDULED"}
+
+
+def test_a_run_that_the_user_deleted_stays_deleted(world: World) -> None:
+    world.plant()
+    tracker = world.tracker()
+    tracker.sync()
+    world.client().delete_run(world.trial_runs()["two", 0].info.run_id)
+    world.report(world.key(0, "two"), 2, 0.2)
+    for again in (tracker, tracker, world.tracker()):
+        world.clock.now += 100.0
+        again.sync()
+    assert len(world.trial_runs()) == 4
+    world.report(world.key(0, "two"), 3, 0.1, state=TrialState.COMPLETE)
+    tracker.close()
+    assert {run.info.status for run in world.mlflow_runs()} == {"FINISHED", "KILLED", "FAILED"}
+
+
+def test_two_studies_of_one_name_from_two_ledgers_keep_apart(runs: Path, tmp_path: Path) -> None:
+    name = f"s{uuid4().hex[:10]}"
+    for n in range(2):
+        with Ledger.open(f"sqlite:///{tmp_path}/{n}.sqlite", clock=Clock(1e9 + n)) as ledger:
+            world = World(runs, ledger, name)
+            world.report(world.add(0), 1, 0.5, 0.25, state=TrialState.COMPLETE)
+            world.tracker().close()
+    ids = {run.data.tags["ablate.study_id"] for run in world.mlflow_runs()}
+    assert len(world.mlflow_runs()) == 4
+    assert len(ids) == 2
+
+
+def test_a_finished_study_is_resumed_without_looking_at_each_trial(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        world.report(world.add(number), 1, 0.5, 0.25, state=TrialState.COMPLETE)
+    tracker = world.tracker()
+    tracker.sync()
+    tracker.close()
+    calls: list[str] = []
+    for name in (*WRITES, "get_run", "search_runs"):
+        monkeypatch.setattr(mlflow.MlflowClient, name, counted(calls, name, getattr(mlflow.MlflowClient, name)))
+    second = world.tracker()
+    second.sync()
+    second.close()
+    assert len(calls) < 8, calls
+
+
+def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(world: World) -> None:
+    key = world.add(0, replicates=1, parameters={"my.täste (ml): x": "y" * 7000})
+    world.commit(key, Report(epoch=1, metrics=({"loss(µ)": 2.0},), wall_seconds=1.0), TrialState.COMPLETE)
+    world.tracker().sync()
+    run = world.trial_runs()["one", 0]
+    assert run.data.params["my.t_ste _ml__ x"] == "y" * 5999 + "…"
+    assert run.data.metrics["loss___"] == 2.0
+    assert run.info.status == "FINISHED"
+
+
+def test_only_settings_that_apply_are_parameters(world: World) -> None:
+    own = ModelConfig(builder="mynet:cnn", width=12, mlp=0, options={"kernel": 3, "norm": {"kind": "batch"}})
+    plain = TrainConfig(optimizer="sgd", schedule=Schedule(name="constant"))
+    world.add(0, model=own, train=plain, parameters={"model.depth": 6})
+    world.add(1, model=ModelConfig(mlp=0), parameters={"model.mlp": 0})
+    world.add(2, model=ModelConfig(mlp_ratio=2.0), train=TrainConfig(schedule=Schedule(name="multistep")))
+    world.tracker().sync()
+    first, second, third = (world.trial_runs()["one", number].data.params for number in range(3))
+    model = {name: value for name, value in first.items() if name.startswith("model.")}
+    assert model == {
+        "model.builder": "mynet:cnn", "model.width": "12", "model.depth": "6", "model.mlp": "0",
+        "model.options.kernel": "3", "model.options.norm.kind": "batch",
+    }  # fmt: skip
+    named = {name for name in first if name.startswith("training.")}
+    assert {"training.momentum", "training.schedule.name"} <= named
+    assert not named & {"training.beta1", "training.schedule.gamma", "training.schedule.floor", "training.clip_norm"}
+    assert (second["model.mlp"], "model.mlp_ratio" in second, "training.momentum" in second) == ("none", False, False)
+    assert ("model.mlp" in third, third["model.mlp_ratio"]) == (False, "2.0")
+    assert ("training.schedule.gamma" in third, "training.schedule.floor" in third) == (True, False)
+
+
+def test_report_and_tables_are_artifacts_of_every_parent(world: World, tmp_path: Path) -> None:
+    world.plant()
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "index.html").write_text("<p>front</p>")
+    (tmp_path / "trials.parquet").write_bytes(b"PAR1")
+    tracker = world.tracker()
+    for text in ("old", "<p>front</p>"):
+        (tmp_path / "report" / "index.html").write_text(text)
+        tracker.log_artifacts([tmp_path / "report", tmp_path / "trials.parquet"])
+    for run_id in world.ledger.mlflow_parents(world.name).values():
+        assert {file.path for file in world.client().list_artifacts(run_id)} == {"report", "trials.parquet"}
+        place = Path(world.client().download_artifacts(run_id, "report/index.html"))
+        assert place.read_text() == "<p>front</p>"
+        assert (
+            world.client().get_run(run_id).info.artifact_uri.startswith(f"{world.runs.resolve().as_uri()}/mlartifacts/")
+        )
+
+
+def test_a_new_sqlite_store_is_in_wal_mode_and_leaves_no_scraps(world: World, tmp_path: Path) -> None:
+    world.tracker().sync()
+    with closing(sqlite3.connect(world.runs / "mlflow.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert [path.name for path in world.runs.iterdir() if path.name.startswith(".")] == []
+
+
+def test_importing_the_room_does_not_import_mlflow() -> None:
+    code = "import sys, ablate.tracking; sys.exit('mlflow' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_trackers_are_found_by_name(world: World) -> None:
+    home = world.runs / world.name
+    same_for_all: dict[str, Any] = {
+        "uri": None, "study": world.study, "ledger": world.ledger, "hold": None, "home": home,
+    }  # fmt: skip
+    nothing = build("none", **same_for_all)
+    nothing.sync()
+    nothing.close()
+    assert build("mlflow", **same_for_all).uri == f"sqlite:///{world.runs.resolve()}/mlflow.db"  # type: ignore[attr-defined]
+    with pytest.raises(RequestError, match="MLflow's store of files file:///x cannot be written safely"):
+        build("mlflow", **{**same_for_all, "uri": "file:///x"})
+    with pytest.raises(RegistryError, match=r"tracker 'mlfow' is not known\. Did you mean 'mlflow'"):
+        build("mlfow", **same_for_all)
+
+
+def without_ids(trials: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `trials` of a ledger in which no run was recorded."""
+    return lambda *args: [replace(trial, mlflow_run_id=None) for trial in trials(*args)]
+
+
+def counted(calls: list[str], name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `real`, which notes each call."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return real(*args, **kwargs)
+
+    return noted
+
+
+def same(left: dict[Any, tuple[float, int]], right: dict[Any, tuple[float, int]]) -> bool:
+    """Whether both hold equal values and times, NaN equal to NaN, infinity as MLflow stores it."""
+    big = sys.float_info.max
+    bounded = {k: (min(max(v, -big), big) if not math.isnan(v) else NAN, t) for k, (v, t) in right.items()}
+    return {k: (repr(v), t) for k, (v, t) in left.items()} == {k: (repr(v), t) for k, (v, t) in bounded.items()}
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value that a parameter's text stands for."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
