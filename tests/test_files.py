@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_training_loop import numbers, one_thread, trial
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.files import DiskFolder, Place, below, copy_into, open_folder, require_writable
@@ -21,6 +20,7 @@ from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
 from support.paths import TESTS
 from support.s3 import S3Server
+from support.small_training import numbers, one_thread, trial
 
 __all__ = ["one_thread"]
 
@@ -170,7 +170,7 @@ def test_a_server_that_is_gone_ends_no_trial_and_the_same_trial_goes_on_when_it_
 TRAIN = """
 import sys, torch
 torch.set_num_threads(1)
-from test_training_loop import trial
+from support.small_training import trial
 from ablate.training import train
 for report in train(trial(), checkpoints=sys.argv[1], attempt=1):
     print(report.epoch, flush=True)

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import TINY, run
 
 from ablate import files as folders
 from ablate.files import DiskFolder, copy_into
-from ablate.tasks import characters
+from ablate.tasks.text import characters
+from support.commands import TINY, run
 
 SECRET = b"what the link points to"
 RECORD = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm")

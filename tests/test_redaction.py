@@ -11,9 +11,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
-from test_cli import TINY, run
 
 from ablate.redaction import has_password, redact_text, redact_url
+from support.commands import TINY, run
 
 SHOWN = [
     ("postgresql://ada:s3cret@db:5432/x", "postgresql://***@db:5432/x"),

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from test_cli import TINY, run
-from test_cli_faults import local
 
 from ablate.ledger import Ledger
+from support.commands import TINY, run
+from support.own_network import local
 
 TEAM, MEMBER = 64001, 64002  # a group and a user without names
 GROUP_WRITES = 0o020

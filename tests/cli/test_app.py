@@ -16,6 +16,7 @@ import pytest
 from typer.main import get_command
 
 from ablate.cli import app as cli
+from support.commands import TINY, run
 from support.paths import REPOSITORY
 
 # variant order of Tables 2 and 3; the printed counts where they agree, the derived ones where the paper misprints
@@ -23,29 +24,6 @@ DERIVED = {
     "mnist": [279106, 279166, 257506, 212866, 92890, 92950, 69910, 69910, 70570, 26650],
     "cifar10": [287686, 287746, 221446, 101470, 101530, 78490, 78490, 79150, 35230, 563242, 190810],
 }
-TINY = """\
-study: tiny
-datasets: {digits: {patch: 4, train_limit: 128}}
-model: {width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}
-training: {epochs: 2, batch_size: 32, learning_rate: {float: [1e-3, 1e-2], log: true}}
-scheduler: {name: none}
-budget: {trials: 3}
-confirm: {replicates: 2}
-"""
-
-
-def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Return exit code, standard output and standard error of `ablate ARGUMENTS` in this process."""
-    former, sys.argv = sys.argv, ["ablate", *arguments]
-    try:
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = former
-    out, err = capfd.readouterr()
-    return code, out, err
 
 
 def command_paths() -> list[list[str]]:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_cli import TINY, run
 
 from ablate.execution import jobs
 from ablate.execution.jobs import Job
+from support.commands import TINY, run
 from support.manifests import PASSWORDS
+from support.rendered import render
 
 ADDRESS = "http://head:8265"
 COMPARED = "compare: {baseline: {mlp: 8}}\n"
@@ -98,12 +99,6 @@ def test_a_password_never_gets_into_a_job_s_description(word: str, ray: Ray, sub
     assert ("MLFLOW_TRACKING_URI" if "tracking" in named else "ABLATE_STORAGE") in err, "where it belongs is said"
     assert "tr0ub4dor" not in err
     assert ray.started == []
-
-
-def render(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *arguments: str) -> tuple[int, str, str]:
-    """Return exit code, standard output and standard error of `ablate k8s render` on a study of that text."""
-    (folder / "study.yaml").write_text(text)
-    return run(capfd, "k8s", "render", str(folder / "study.yaml"), "--image", "r/ablate:1", *arguments)
 
 
 @pytest.mark.parametrize(

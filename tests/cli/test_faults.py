@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from test_cli import TINY, run
 
 from ablate.driver import run as drive
 from ablate.locations import Settings
@@ -20,11 +19,9 @@ from ablate.search.planned import planned_trials
 from ablate.study import parse_study
 from ablate.tracking.none import NoTracker
 from ablate.trial import TrialConfig
+from support.commands import TINY, run
+from support.own_network import OWN_NETWORK, local
 from support.postgres import PASSWORD
-
-
-def local(path: Path, runs: Path) -> list[str]:
-    return ["search", str(path), "--executor", "local", "--tracker", "none", "--runs-dir", str(runs)]
 
 
 @pytest.fixture
@@ -150,25 +147,6 @@ def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.C
     code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
     assert code == 2
     assert "this number has too many digits" in err
-
-
-OWN_NETWORK = """\
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, config, shape):
-        super().__init__()
-        self.first = nn.Linear(shape.tokens * shape.features, config.options["hidden"])
-        self.last = nn.Linear(config.options["hidden"], shape.outputs)
-
-    def forward(self, x):
-        return self.last(self.first(x.flatten(-2)).relu())
-
-
-def build(config, shape):
-    return Net(config, shape)
-"""
 
 
 def test_a_network_of_ones_own_beside_the_study_file_is_searched(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import vl_convert
-from test_cli import TINY, run
-from test_cli_faults import OWN_NETWORK, local
 
 from ablate.report.drawing import PALETTES, painted
 from ablate.report.front.learning import whole_ticks
+from support.commands import TINY, run
+from support.own_network import OWN_NETWORK, local
 
 
 def test_the_axis_of_learning_curves_names_each_epoch_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import run
+
+from support.commands import run
 
 COMPLETE = """
 import sys

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import TINY
 
 from ablate.ledger import Ledger
+from support.commands import TINY
 from support.paths import REPOSITORY
 
 FULL = Path("/dev/full")

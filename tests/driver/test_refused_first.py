@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from test_cli import TINY, run
+
+from support.commands import TINY, run
 
 LOCAL = ("--executor", "local", "--device", "cpu")
 

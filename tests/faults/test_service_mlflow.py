@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_service_store import objects
 
 from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
 from support.faults.study_runs import Command, StudyRun
 from support.mlflow_server import mlflow_server
 from support.postgres import PostgresServer
 from support.s3 import S3Server
+from support.stored_objects import objects
 
 DOWN_SECONDS, SLICES = 60, 6
 OPTIONS = ("--executor", "local", "--device", "cpu")

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from support.faults.lossless import check_whole, repeated_steps, study
 from support.faults.reference import STEPS, STUDY, Reference
 from support.faults.study_runs import LOCAL, Command, StudyRun
 from support.s3 import BUCKET, S3Server
+from support.stored_objects import objects
 
 TRIALS, EPOCHS = 3, 8
 RAY = ("--gpus", "0", "--device", "cpu", "--tracker", "none")
@@ -66,17 +66,6 @@ def let_in(run: StudyRun, server: S3Server, *more: str) -> Command:
 def set_environment(variables: Mapping[str, str]) -> None:
     """Set variables in a forked command."""
     os.environ.update(variables)
-
-
-def objects(url: str) -> dict[str, bytes]:
-    """Return everything below an S3 URL: content by name relative to it."""
-    files, base = FileSystem.from_uri(url)
-    found = files.get_file_info(FileSelector(base, recursive=True, allow_not_found=True))
-    return {
-        info.path.removeprefix(f"{base}/"): files.open_input_file(info.path).read()
-        for info in found
-        if info.type == FileType.File
-    }
 
 
 @pytest.mark.parametrize("options", [LOCAL, pytest.param(RAY, marks=pytest.mark.faults)], ids=["local", "ray"])

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_cli import run
 
 from ablate.analysis.tables import trials_table
 from ablate.driver.run import search
@@ -21,6 +20,7 @@ from ablate.inspection.studies import stored
 from ablate.locations import Settings
 from ablate.report import write_maps
 from ablate.tasks import data_folder
+from support.commands import run
 from support.paths import REPOSITORY
 
 NUMBERS = """\

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import run
-from test_training_samples import parts, with_task
 
 from ablate.config import InputShape, Protocol, TaskConfig
 from ablate.tasks import Data, load_task
 from ablate.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.tasks.text.tokens import sliding_windows
+from support.commands import run
+from support.sample_parts import parts, with_task
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, texts, translation, trial, windows
 
 ALL: list[dict[str, float]] = [

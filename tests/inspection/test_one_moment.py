@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from sqlalchemy import Engine, event
-from test_cli import run
 
+from support.commands import run
 from support.paths import TESTS
 
 FOLDER = TESTS / "ledger" / "version_1"

@@ -7,32 +7,19 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import run
 from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.ledger import Ledger
-from ablate.search import Search
-from ablate.study import parse_study
-from support.ledgers import SHAPE, Clock
+from support.commands import run
 from support.paths import TESTS
-from support.searches import report_at, run_all, run_trial, size_of
+from support.searches import report_at, run_all
+from support.status_driver import STUDY, Driver
 
-STUDY = """\
-study: looked
-datasets: {digits: {patch: 4}, more: {task: digits, patch: 4}}
-model: {width: {choices: [8, 16, 24, 32]}, depth: 1, mlp: none}
-training: {epochs: 2}
-sampler: {name: grid}
-scheduler: {name: none}
-budget: {trials: 4, wall_clock: 1h}
-confirm: {replicates: 2}
-"""
 COMPARISON = """\
 study: looked
 datasets: {digits: {patch: 4}}
@@ -42,35 +29,6 @@ variants: [{name: a, model: {width: 8}}, {name: b, model: {width: 16}}]
 protocol: paper
 compare: {baseline: a}
 """
-
-
-class Driver:
-    """Drives the study in `text` on a ledger in `folder`, without training anything."""
-
-    def __init__(self, folder: Path, text: str = STUDY, storage: str | None = None) -> None:
-        self.study, self.text = parse_study(text), text
-        self.runs = folder / "my runs"
-        home = self.runs / self.study.name
-        home.mkdir(parents=True)
-        self.clock = Clock(time.time())
-        url = storage or f"sqlite:///{home}/ledger.sqlite"
-        self.ledger = Ledger.open(url, clock=self.clock, monotonic=self.clock)
-        self.hold = self.ledger.hold(
-            self.study.name, file_text=text, fingerprint=self.study.fingerprint(), seed=0, holder="ada (process 12)"
-        )
-        self.search = Search(self.study, self.hold, self.ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
-
-    def run(self, trials: int) -> None:
-        """Run a number of trials to their ends."""
-        for _ in range(trials):
-            config = self.search.next_trial()
-            assert config is not None
-            run_trial(self.search, config)
-
-    def leave(self) -> None:
-        """Give the study back."""
-        self.hold.release()
-        self.ledger.close()
 
 
 @pytest.fixture
@@ -183,7 +141,7 @@ def test_a_driver_whose_process_is_gone_drives_nothing(tmp_path: Path, look: Any
 import os, signal, sys
 sys.path.insert(0, {str(TESTS)!r})
 from pathlib import Path
-from test_status import Driver
+from support.status_driver import Driver
 Driver(Path({str(tmp_path)!r})).run(1)
 os.kill(os.getpid(), signal.SIGKILL)
 """

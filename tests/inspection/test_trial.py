@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from test_cli import run
 
 from ablate.errors import RequestError
 from ablate.inspection.trial import story, story_lines
 from ablate.locations import Settings
 from support import fakes, witness
+from support.commands import run
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import TINY
-from test_cli_cluster import render
 
 from ablate.errors import RequestError
 from ablate.kubernetes import manifest, rendered
 from ablate.kubernetes.podsecurity import pod_faults
 from ablate.kubernetes.preflight import needs
 from support.cluster_schemas import refusals
+from support.commands import TINY
 from support.deployed import End, built, connects
 from support.deployment_rules import ENDS
 from support.manifests import REQUESTS, head, job, request, worker
+from support.rendered import render
 
 GROWING = {
     "gpus": {"gpus": 8, "gpus_per_node": 2, "worker_range": "1:4"},

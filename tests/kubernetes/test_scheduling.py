@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_cli import TINY
-from test_cli_cluster import render
 
 from ablate.errors import RequestError
 from ablate.kubernetes import manifest
 from support.cluster_schemas import Plain, refusals
+from support.commands import TINY
 from support.manifests import head, job, request, worker
+from support.rendered import render
 
 CHOICES = {
     "priority_class": "ablate-urgent", "queue": "ablate", "arch": "arm64", "gpus": 2,

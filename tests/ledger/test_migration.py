@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine, inspect
-from test_cli import run
 
 from ablate.ledger import Ledger, migration, schema
 from ablate.ledger.database import Database
 from ablate.study import parse_study
+from support.commands import run
 from support.ledgers import Clock
 from support.paths import TESTS
 from support.searches import hold_of, search_of

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import TINY, run
 
 from ablate.driver import run as drive
 from ablate.driver.progress import ProgressDisplay
 from ablate.ledger import Ledger
 from ablate.locations import homes as places
+from support.commands import TINY, run
 
 OPTIONS = ("--executor", "local", "--device", "cpu", "--tracker", "none")
 ONE = TINY.replace("trials: 3", "trials: 1").replace("{replicates: 2}", "null")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from test_cli import run
 
 from ablate.ledger import Ledger
 from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.front.findings import summary
+from support.commands import run
 from support.page_reader import Reader
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from test_cli import TINY
+
+from support.commands import TINY
 
 ABLATE = Path(sys.executable).with_name("ablate")
 HOOK = """\

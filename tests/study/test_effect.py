@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from test_cli import TINY, run
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.ledger import Ledger
@@ -19,6 +18,7 @@ from ablate.study.effect import RULES, effective, idle
 from ablate.tasks import load_task
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey
+from support.commands import TINY, run
 from support.paths import REPOSITORY
 
 TASK = TaskConfig(task="digits", patch=4, train_limit=64)

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cli import TINY, run
 
 from ablate.errors import StudyFileError
 from ablate.study import Study
 from ablate.study import file as study_file
 from ablate.study.file import SIZE_LIMIT_BYTES, parse_study
 from ablate.study.ranges import RANGE_KEYS
+from support.commands import TINY, run
 
 BASE = "study: s\ndatasets: [digits]\n"
 

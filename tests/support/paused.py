@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from test_training_loop import trial
 
 from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import PausedError
@@ -14,6 +13,7 @@ from ablate.files import Place
 from ablate.tasks import Data
 from ablate.training import checkpoint, course, train
 from ablate.trial import Report, TrialConfig
+from support.small_training import trial
 
 DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 SHORT = TrainConfig(epochs=2, batch_size=32, learning_rate=1e-2, clip_norm=1.0)

@@ -17,8 +17,9 @@ import torch
 
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RequestError
-from ablate.tasks import Fetchable, Task, characters, fetch, load_task
+from ablate.tasks import Fetchable, Task, fetch, load_task
 from ablate.tasks.base import Written
+from ablate.tasks.text import characters
 from ablate.tasks.text.tokens import WINDOW_PAD
 from support.paths import REPOSITORY
 

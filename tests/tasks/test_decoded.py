@@ -12,12 +12,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from PIL import Image
-from test_cli import run
 
 from ablate.config import TaskConfig
-from ablate.tasks import decoded as decoded_module
-from ablate.tasks import image_folder, load_task
+from ablate.tasks import load_task
+from ablate.tasks.images import decoded as decoded_module
+from ablate.tasks.images import image_folder
 from ablate.tasks.images.decoded import CACHED_FROM, decode_all
+from support.commands import run
 
 STUDY = "study: many\ndatasets: {photos: {task: image_folder, path: photos, patch: 2}}\nmodel: {width: 8, depth: 1}\n"
 

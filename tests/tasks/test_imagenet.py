@@ -21,8 +21,9 @@ from torchvision.transforms import v2
 
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RequestError, TrialError
-from ablate.tasks import Data, archives, fetch, image_stream, imagenet, load_task
+from ablate.tasks import Data, archives, fetch, load_task
 from ablate.tasks.base import Stream
+from ablate.tasks.images import image_stream, imagenet
 from ablate.tasks.images.image_stream import ImageStream, decode
 from ablate.tasks.images.patches import join
 

@@ -22,7 +22,8 @@ import torch
 
 from ablate.config import InputShape, TaskConfig
 from ablate.errors import DataError, RegistryError, RequestError
-from ablate.tasks import available, fetch, load_task, mnist
+from ablate.tasks import available, fetch, load_task
+from ablate.tasks.images import mnist
 from ablate.tasks.images.patches import join
 from support.paths import REPOSITORY
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from ablate.config import InputShape, ModelConfig, TaskConfig
 from ablate.errors import AblateError, DataError, RequestError
 from ablate.models import build
-from ablate.tasks import Data, fetch, load_task, set_anomaly
+from ablate.tasks import Data, fetch, load_task
 from ablate.tasks.base import Stream
+from ablate.tasks.sets import set_anomaly
 from ablate.tasks.sets.anomaly_sets import GAMMA, AnomalySets, _mixed, members
 from ablate.tasks.sets.set_anomaly import SetAnomaly
 

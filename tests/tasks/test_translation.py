@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from ablate.config import TaskConfig
 from ablate.errors import DataError, RequestError
-from ablate.tasks import Task, fetch, load_task, translation
+from ablate.tasks import Task, fetch, load_task
 from ablate.tasks.base import Decoded, Fetchable, shared_part
+from ablate.tasks.text import translation
 from ablate.tasks.text.bleu import bleu
 from ablate.tasks.text.smoothing import smoothed_divergence
 from ablate.tasks.text.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, Vocabulary, detokenise, tokenise

@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from test_training_loop import one_thread
 
 from ablate.errors import PausedError
 from ablate.training import checkpoint, train
 from support.paused import IMAGES, STEPS, Asked, asked_at_every_step, said, trained
+from support.small_training import one_thread
 
 __all__ = ["asked_at_every_step", "one_thread"]
 

@@ -14,8 +14,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from test_training_damage import truncate
-from test_training_loop import numbers, one_thread, trial
 
 from ablate.config import ModelConfig
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
@@ -23,6 +21,8 @@ from ablate.files import DiskFolder
 from ablate.training import checkpoint, predictor, train
 from ablate.training.checkpoint import Mark
 from ablate.trial import TrialConfig
+from support.damage import truncate
+from support.small_training import numbers, one_thread, trial
 
 __all__ = ["one_thread"]
 

@@ -11,16 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_training_loop import numbers, one_thread, trial
 
 from ablate.errors import CheckpointError
 from ablate.training import checkpoint, train
+from support.damage import truncate
+from support.small_training import numbers, one_thread, trial
 
 __all__ = ["one_thread"]
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
 
 
 def cut_header(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,93 +14,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
-from ablate.tasks import Classification, Data
+from ablate.tasks import Data
 from ablate.training import loop, predictor, train
 from ablate.training.order import epoch_order
 from ablate.training.parts import split
-from ablate.trial import Report, TrialConfig, TrialKey
-
-SAMPLES, TEST_SAMPLES = 150, 40
-SHAPE = InputShape(tokens=4, features=3, outputs=3, train_samples=SAMPLES)
-
-
-class Stripes(Classification):
-    """Three classes: which feature is bright."""
-
-    def shape(self, data_dir: Path | None) -> InputShape:
-        return SHAPE
-
-    def check(self, data_dir: Path | None) -> None:
-        pass
-
-    def load(self, data_dir: Path | None) -> Data:
-        return stripes()
-
-
-def build_stripes(config: TaskConfig) -> Stripes:
-    return Stripes()
-
-
-def stripes() -> Data:
-    generator = torch.Generator().manual_seed(0)
-    parts = []
-    for n in (SAMPLES, TEST_SAMPLES):
-        targets = torch.randint(3, (n,), generator=generator)
-        noise = torch.randint(0, 120, (n, 4, 3), generator=generator)
-        bright = 100 * nn.functional.one_hot(targets, 3)[:, None, :]
-        parts.append(((noise + bright).to(torch.uint8), targets))
-    (train_inputs, train_targets), (test_inputs, test_targets) = parts
-    return Data(
-        train_inputs=train_inputs,
-        train_targets=train_targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        scale=1 / 60,
-        shift=torch.full((3,), -1.5, dtype=torch.float64),
-    )
-
-
-class DropoutNet(nn.Module):
-    """A module of a user's own: no row mark, draws from torch's global generator."""
-
-    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(shape.features, config.width), nn.GELU(), nn.Dropout(0.2), nn.Linear(config.width, shape.outputs)
-        )
-        self.register_buffer("offset", torch.randn(shape.features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.layers(x + self.get_buffer("offset")).mean(-2)
-        return scores
-
-
-def trial(**changes: Any) -> TrialConfig:
-    fields: dict[str, Any] = {
-        "key": TrialKey(study="s", dataset="stripes", number=0),
-        "stage": "search",
-        "model": ModelConfig(width=8, depth=1, mlp=8),
-        "task": TaskConfig(task=f"{__name__}:build_stripes"),
-        "train": TrainConfig(epochs=4, batch_size=16, learning_rate=1e-2, clip_norm=1.0, label_smoothing=0.1),
-        "seeds": (3, 4),
-        "study_seed": 7,
-    }
-    return TrialConfig(**fields | changes)
-
-
-USER_MODEL = ModelConfig(builder=f"{__name__}:DropoutNet", width=8)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def numbers(reports: list[Report]) -> list[tuple[Any, ...]]:
-    return [(r.epoch, r.metrics, r.checkpoint, r.diverged, r.final) for r in reports]
+from ablate.trial import TrialConfig
+from support.small_training import (
+    SAMPLES,
+    TEST_SAMPLES,
+    USER_MODEL,
+    numbers,
+    stripes,
+    trial,
+)
 
 
 @pytest.mark.parametrize("model", [trial().model, USER_MODEL], ids=["transformer", "user module with dropout"])
@@ -231,7 +156,7 @@ def test_orders_are_permutations_keyed_by_seed_and_epoch() -> None:
 
 
 def test_fewer_samples_than_a_batch_make_one_small_batch() -> None:
-    small = TaskConfig(task=f"{__name__}:build_stripes", train_limit=20)
+    small = TaskConfig(task="support.small_training:build_stripes", train_limit=20)
     reports = list(train(trial(task=small, train=TrainConfig(epochs=3, batch_size=64, learning_rate=1e-2))))
     assert reports[-1].metrics[0]["train_loss"] < reports[0].metrics[0]["train_loss"]
 

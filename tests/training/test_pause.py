@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_training_loop import SHAPE, USER_MODEL, Stripes, one_thread, stripes
-from test_training_loop import trial as image_trial
 from torch import Tensor
 
 from ablate.config import InputShape, TaskConfig
@@ -24,6 +22,8 @@ from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.training import RowGroup, checkpoint, course, train
 from ablate.trial import TrialConfig
 from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, asked_at_every_step, paused_at, said, trained, weights
+from support.small_training import SHAPE, USER_MODEL, Stripes, one_thread, stripes
+from support.small_training import trial as image_trial
 from support.text_cases import TEXT_SHAPE, Texts, texts, translation
 from support.text_cases import trial as text_trial
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_training_loop import stripes
-from test_training_loop import trial as image_trial
 from torch import Tensor
 
-from ablate.config import TaskConfig, TrainConfig
+from ablate.config import TrainConfig
 from ablate.errors import DataError
 from ablate.tasks import Data
 from ablate.tasks.images.digits import read_digits
@@ -20,26 +18,17 @@ from ablate.tasks.images.patches import patch_data
 from ablate.tasks.sets.anomaly_sets import AnomalySets, members
 from ablate.training import train
 from ablate.training.order import epoch_index, keys
-from ablate.training.parts import Parts, split
 from ablate.training.parts import test_part as opened
 from ablate.training.samples import Samples
 from ablate.trial import TrialConfig
+from support.sample_parts import CPU, parts, with_task
+from support.small_training import stripes
+from support.small_training import trial as image_trial
 from support.text_cases import END, PAD, START, Recorded, pairs, translation, trial, windows
-
-CPU = torch.device("cpu")
-
-
-def parts(data: Data, config: TrialConfig) -> Parts:
-    return split(data, config, device=CPU, dtype=torch.float32)
 
 
 def of(data: Data, index: Tensor, device: torch.device = CPU) -> Samples:
     return Samples.of(data, data.train_inputs, data.train_targets, index, device=device, dtype=torch.float32)
-
-
-def with_task(config: TrialConfig, **changes: object) -> TrialConfig:
-    task = config.task.model_dump() | changes
-    return replace(config, task=TaskConfig.model_validate(task))
 
 
 def test_images_come_as_the_data_set_scales_them() -> None:

@@ -1,0 +1,33 @@
+"""The command line in this process, and a study that takes seconds."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ablate.cli import app as cli
+
+TINY = """\
+study: tiny
+datasets: {digits: {patch: 4, train_limit: 128}}
+model: {width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}
+training: {epochs: 2, batch_size: 32, learning_rate: {float: [1e-3, 1e-2], log: true}}
+scheduler: {name: none}
+budget: {trials: 3}
+confirm: {replicates: 2}
+"""
+
+
+def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of `ablate ARGUMENTS` in this process."""
+    former, sys.argv = sys.argv, ["ablate", *arguments]
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = former
+    out, err = capfd.readouterr()
+    return code, out, err

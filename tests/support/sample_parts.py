@@ -1,0 +1,23 @@
+"""Parts of a data set as trials see them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ablate.config import TaskConfig
+from ablate.tasks import Data
+from ablate.training.parts import Parts, split
+from ablate.trial import TrialConfig
+
+CPU = torch.device("cpu")
+
+
+def parts(data: Data, config: TrialConfig) -> Parts:
+    return split(data, config, device=CPU, dtype=torch.float32)
+
+
+def with_task(config: TrialConfig, **changes: object) -> TrialConfig:
+    task = config.task.model_dump() | changes
+    return replace(config, task=TaskConfig.model_validate(task))
