@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.docs-installed
 RUN_ENV := OMP_NUM_THREADS=1
 PIP_QUIET := --quiet --disable-pip-version-check
 TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test lint types imports unit faults schema bench lock sbom clean
+.PHONY: help install demo test lint types imports unit coverage faults docs schema bench lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,13 +46,24 @@ imports: $(STAMP) ## the architecture's layers
 unit: $(STAMP) ## pytest
 	$(RUN_ENV) $(BIN)/pytest
 
-faults: $(STAMP) ## every fault in its long form, and what deploy/ ships, run as written (40 minutes; root for some)
+coverage: $(STAMP) ## pytest with the share of lines that it runs: a table, and htmlcov/index.html
+	$(RUN_ENV) $(BIN)/pytest --cov=ablate --cov-report=term:skip-covered --cov-report=html
+
+faults: $(STAMP) ## every fault in its long form, and what deploy/ ships (time: docs/faults.md; root for some)
 	$(RUN_ENV) $(BIN)/pytest tests/faults tests/kubernetes/test_pod.py tests/test_deploy_*.py --faults -rs
+
+$(DOCS): $(STAMP) docs.lock
+	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes --only-binary :all: --requirement docs.lock
+	@touch $@
+
+docs: $(DOCS) ## build the documentation into build/docs; a warning or a broken link is an error
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
+	@echo "Documentation: build/docs/index.html"
 
 schema: $(STAMP) ## write search_spaces/schema.json from the model
 	$(BIN)/ablate schema > search_spaces/schema.json
 
-bench: $(STAMP) ## the measured claims of the README
+bench: $(STAMP) ## the measured claims of docs/benchmarks.md
 	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py
 	$(RUN_ENV) $(BIN)/python benchmarks/training.py
 
@@ -63,10 +75,11 @@ $(TOOLS)/.installed: tools.lock
 lock: $(TOOLS)/.installed ## write *.lock: the versions of constraints.txt with the hashes of their files
 	printf 'pip\nsetuptools\n' | $(LOCK) --constraint constraints.txt --output-file build.lock -
 	$(LOCK) --constraint constraints.txt --group dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --constraint constraints.txt --group docs --output-file docs.lock
 	$(LOCK) --group tools --output-file tools.lock
 
 sbom: $(STAMP) $(TOOLS)/.installed ## write sbom.cdx.json: what is installed in .venv, as CycloneDX
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json $(VENV)
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) $(TOOLS) sbom.cdx.json .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(TOOLS) sbom.cdx.json htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache build *.egg-info

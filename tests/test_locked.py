@@ -12,7 +12,7 @@ import pytest
 
 from support.paths import REPOSITORY
 
-LOCKS = ("build.lock", "requirements.lock", "tools.lock")
+LOCKS = ("build.lock", "requirements.lock", "docs.lock", "tools.lock")
 ENTRY = re.compile(r"(?m)^(\S+)==(\S+)( ; [^\\]+)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
 
 

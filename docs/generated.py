@@ -1,0 +1,135 @@
+"""The reference pages that are made from the code: the command line from Typer, the study file from its JSON Schema.
+
+Each function returns Markdown. `conf.py` puts it in the place of a marker, `<!-- generated: NAME -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from ablate import errors
+from ablate.cli.app import app
+from ablate.study import json_schema
+
+MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")
+
+
+def filled(text: str) -> str:
+    """Return `text` with each marker replaced by what it names; raise KeyError for a name that is not known."""
+    return MARKER.sub(lambda found: PAGES[found[1]](), text)
+
+
+def command_line() -> str:
+    """Return one section for each command: usage, description, example, arguments and options."""
+    top = get_command(app)
+    root = top.make_context("ablate", [], resilient_parsing=True)
+    return "\n".join(_commands(top, root))
+
+
+def _commands(group: Any, context: Any) -> Iterator[str]:
+    for name, command in group.commands.items():
+        inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        if hasattr(command, "commands"):
+            yield from _commands(command, inner)
+        else:
+            yield _command(command, inner)
+
+
+def _command(command: Any, context: Any) -> str:
+    example = command.epilog.removeprefix("Example: ")
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    lines = [f"## `{context.command_path}`", "", _plain(command.help), "", "```console", f"$ {example}", "```", ""]
+    lines += [f"Usage: `{usage}`", "", "| argument or option | what it sets |", "|---|---|"]
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        names, text = record if record else (parameter.make_metavar(context), getattr(parameter, "help", "") or "")
+        lines.append(f"| {_code(names)} | {_plain(text)} |")
+    return "\n".join([*lines, ""])
+
+
+def study_file() -> str:
+    """Return one section for each mapping of a study file: its keys, their types, defaults and meaning."""
+    schema = json.loads(json_schema())
+    parts = {"study file": schema, **{n: part for n, part in schema["$defs"].items() if "properties" in part}}
+    return "\n".join(_section(name, part) for name, part in parts.items())
+
+
+def _section(name: str, part: dict[str, Any]) -> str:
+    lines = [f"## {name}", "", part.get("description", ""), "", "| key | value | default | what it sets |"]
+    lines += ["|---|---|---|---|"]
+    required = part.get("required", [])
+    for key, value in part["properties"].items():
+        default = "required" if key in required else _default(value)
+        lines.append(f"| `{key}` | {_kind(value)} | {default} | {_plain(value.get('description', ''))} |")
+    return "\n".join([*lines, ""])
+
+
+def _default(value: dict[str, Any]) -> str:
+    if value.get("default") is None:
+        return ""
+    text = json.dumps(value["default"])
+    return _code(text) if len(text) <= 40 and text != "{}" else ""
+
+
+def _kind(value: dict[str, Any]) -> str:
+    """Return what a JSON Schema allows, in words, with links to the sections of other mappings."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for key in ("anyOf", "oneOf"):
+        if key in value:
+            kinds = dict.fromkeys(_kind(each) for each in value[key] if each.get("type") != "null")
+            return " or ".join(kinds)
+    if "enum" in value or "const" in value:
+        return ", ".join(_code(str(each)) for each in value.get("enum", [value.get("const")]))
+    if value.get("type") == "array":
+        items = value.get("prefixItems") or [value.get("items", {})]
+        return "list of " + " and ".join(dict.fromkeys(_kind(each) for each in items))
+    if value.get("type") == "object":
+        inner = value.get("additionalProperties")
+        return f"mapping of name to {_kind(inner)}" if isinstance(inner, dict) and inner else "mapping"
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
+    return words.get(value.get("type", ""), "any value") + _bounds(value)
+
+
+def _bounds(value: dict[str, Any]) -> str:
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    found = [f"{sign} {value[key]:g}" for key, sign in signs.items() if key in value]
+    return f" {', '.join(found)}" if found else ""
+
+
+def exit_codes() -> str:
+    """Return the error tree as a table: name, exit code, meaning."""
+    lines = ["| error | exit code | meaning |", "|---|---:|---|"]
+    for error in _tree(errors.AblateError):
+        meaning = (error.__doc__ or "").split("\n")[0]
+        lines.append(f"| `{error.__name__}` | {error.exit_code} | {_plain(meaning)} |")
+    return "\n".join(lines)
+
+
+def _tree(error: type[errors.AblateError]) -> Iterator[type[errors.AblateError]]:
+    yield error
+    for inner in error.__subclasses__():
+        if inner.__module__ == errors.__name__:
+            yield from _tree(inner)
+
+
+def _plain(text: str) -> str:
+    """Return `text` on one line, safe in a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("[", "\\[").replace("<", "&lt;").replace("*", "\\*")
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.split())}`".replace("|", "\\|")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "command_line": command_line,
+    "study_file": study_file,
+    "exit_codes": exit_codes,
+}
