@@ -10,9 +10,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generated import filled  # noqa: E402
+from generated import filled
 
-from ablate import __version__  # noqa: E402
+from ablate import __version__
 
 project = "ablate"
 author = "the authors of ablate"

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from ablate.config import InputShape
+from ablate.driver.options import RunOptions
 from ablate.driver.plan import make_plan
 from ablate.driver.run import search
 from ablate.driver.timing import made_up_scores
 from ablate.inspection.status import status_of
 from ablate.inspection.studies import stored
-from ablate.locations import Settings
 from ablate.models import measure
 from ablate.registry import TASKS
 from ablate.study import Study, load_study
@@ -135,7 +135,7 @@ def test_every_file_runs_at_a_small_scale(path: Path, tmp_path: Path, monkeypatc
     )
     file = tmp_path / path.name
     file.write_text(text)
-    settings = Settings(runs_dir=tmp_path / "runs", executor="local", tracker="none", data_dir=DATA)
+    settings = RunOptions(runs_dir=tmp_path / "runs", executor="local", tracker="none", data_dir=DATA)
     console = Console(width=110, record=True, file=io.StringIO())
     outcome = search(file, settings, console, scale=0.002)
     shown = console.export_text()
@@ -161,7 +161,7 @@ def test_made_up_scores_fit_every_output() -> None:
 def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS._paths, "mnist", "support.planted_tasks:build")
     path = REPOSITORY / "search_spaces" / "papers" / "kv_attention_table3.yaml"
-    settings = Settings(runs_dir=tmp_path, executor="local", tracker="none")
+    settings = RunOptions(runs_dir=tmp_path, executor="local", tracker="none")
     for only in (["mnist-7"], ["mnist-4"]):
         outcome = search(path, settings, Console(file=io.StringIO()), scale=0.001, only=only)
     cells = pl.read_csv(outcome.home / "report" / "comparison.csv")

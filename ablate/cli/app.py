@@ -20,8 +20,9 @@ from ablate.cli.data import data_app
 from ablate.cli.inspect import look_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
+from ablate.driver.options import METRICS_HOST, RunOptions
 from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
-from ablate.locations import METRICS_HOST, RUNS, Settings
+from ablate.locations import RUNS, Locations
 
 app = typer.Typer(
     name="ablate",
@@ -94,7 +95,7 @@ def search(
     """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
     _drive(
         file,
-        Settings(
+        RunOptions(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
@@ -133,12 +134,12 @@ def compare(
     from ablate.study import load_study
 
     if not file.is_file():
-        _refuse_name(str(file), Settings(runs_dir=runs_dir, storage=storage))
+        _refuse_name(str(file), Locations(runs_dir=runs_dir, storage=storage))
     if load_study(file, scale=scale, only=only).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
     _drive(
         file,
-        Settings(
+        RunOptions(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
@@ -174,14 +175,14 @@ def resume(
     """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
     from ablate.inspection.studies import stored
 
-    settings = Settings(
+    asked = RunOptions(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
         address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
         metrics_host=metrics_host, takeover=takeover, relocate=relocate,
     )  # fmt: skip
-    found = stored(study, settings)
-    _drive(settings.home(study) / "study.yaml", settings, text=found.record.file_text)
+    found = stored(study, asked)
+    _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)
 
 
 @app.callback(invoke_without_command=True)
@@ -209,23 +210,23 @@ def _top(
 
 def _drive(
     file: Path,
-    settings: Settings,
+    asked: RunOptions,
     *,
     scale: float | None = None,
     only: list[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
 ) -> None:
-    if settings.address is not None:
+    if asked.address is not None:
         options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
     if text is None and not file.is_file():
-        _refuse_name(str(file), settings)
+        _refuse_name(str(file), asked)
     try:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
         from ablate.driver.run import search as run
 
-        outcome = run(file, settings, console, scale=scale, only=only, deterministic=deterministic, text=text)
+        outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
         from ablate.locations.homes import command_to_continue
@@ -234,25 +235,25 @@ def _drive(
         errors.print(told, markup=False, highlight=False, soft_wrap=True)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
-    if settings.tracker == "mlflow" and not settings.tracking_uri:
-        page = shlex.join(["ablate", "ui", *settings.runs_option()])
+    if asked.tracker == "mlflow" and not asked.tracking_uri:
+        page = shlex.join(["ablate", "ui", *asked.runs_option()])
         console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
     require_printed()
 
 
-def _refuse_name(name: str, settings: Settings) -> None:
+def _refuse_name(name: str, locations: Locations) -> None:
     """Raise RequestError, with the command to type, where what should be a study file is the name of a study."""
     from ablate.inspection.studies import known_names
 
     try:
-        known = known_names(settings)
+        known = known_names(locations)
     except LedgerError:
         return  # there is no ledger to look into; the missing file is what is said
     if name in known:
         from ablate.locations.homes import command_to_continue
 
-        storage = [] if settings.storage is None else ["--storage", settings.storage]
-        command = command_to_continue(["resume", name, *settings.runs_option(), *storage])
+        storage = [] if locations.storage is None else ["--storage", locations.storage]
+        command = command_to_continue(["resume", name, *locations.runs_option(), *storage])
         raise RequestError(f"{name}: there is no such file. To continue the study of that name: {command}")
 
 

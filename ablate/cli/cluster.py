@@ -19,7 +19,7 @@ from ablate.errors import RequestError, StudyFailedError
 from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, proposal, rendered
 from ablate.kubernetes.arguments import TAKEN
 from ablate.kubernetes.kubectl import kubectl_context
-from ablate.locations import RUNS, Settings
+from ablate.locations import RUNS, Locations
 from ablate.study import parse_study, study_text
 from ablate.study.sections import Duration
 
@@ -184,17 +184,17 @@ def doctor(
     """Look at what a study needs, here and now: software, ledger, store, tracking server, data, devices."""
     from ablate.driver.doctor import examine, look_until_sound
 
-    settings = Settings(
+    asked = Locations(
         runs_dir=runs_dir, data_dir=data_dir, storage=storage, store=store, tracker=tracker, tracking_uri=tracking_uri
     )  # fmt: skip
     if wait is None:
-        found = [_show(finding) for finding in examine(settings, file)]
+        found = [_show(finding) for finding in examine(asked, file)]
     else:
         _end_at_sigterm()
         said: set[Finding] = set()  # what is sound is shown once, what is not each time
 
         def look() -> list[Finding]:
-            now = [_show(each, clock=True) if each not in said else each for each in examine(settings, file)]
+            now = [_show(each, clock=True) if each not in said else each for each in examine(asked, file)]
             said.update(each for each in now if each.good)
             return now
 

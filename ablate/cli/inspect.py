@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Settings
+from ablate.locations import RUNS, Locations
 
 look_app = typer.Typer()
 console = Terminal()
@@ -34,9 +34,9 @@ def status(
     from ablate.inspection.status import results_as_values, state_lines, status_of
     from ablate.inspection.studies import results_of, stored
 
-    settings = Settings(runs_dir=runs_dir, storage=storage)
-    read = stored(study, settings)
-    found = status_of(read, settings)
+    locations = Locations(runs_dir=runs_dir, storage=storage)
+    read = stored(study, locations)
+    found = status_of(read, locations)
     if as_json:
         print(json.dumps(found | results_as_values(read), indent=1))
         return
@@ -55,7 +55,7 @@ def list_studies(
     """List all studies with their trials by state."""
     from ablate.inspection.status import overview
 
-    found = overview(Settings(runs_dir=runs_dir, storage=storage))
+    found = overview(Locations(runs_dir=runs_dir, storage=storage))
     if as_json:
         print(json.dumps(found, indent=1))
     elif found:
@@ -77,7 +77,7 @@ def trial(
     """Tell all about one trial: its network, its epochs, what befell it, the traceback if it failed."""
     from ablate.inspection.trial import story, story_lines
 
-    found = story(study, Settings(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
+    found = story(study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -90,7 +90,7 @@ def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: 
     """Write a study's tables and report again, from its ledger alone."""
     from ablate.inspection.studies import rebuild
 
-    _, page = rebuild(study, Settings(runs_dir=runs_dir, storage=storage))
+    _, page = rebuild(study, Locations(runs_dir=runs_dir, storage=storage))
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
@@ -114,8 +114,8 @@ def sample(
     """Print what a trained network writes: text that goes on from a prompt, or a translation."""
     from ablate.inspection.network import continued, trained, translated, write_translations
 
-    settings = Settings(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
+    asked = trained(study, locations, number=trial, dataset=dataset, replicate=replicate)
     errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     if split is not None:
         if asked.config.protocol == "paper" and split == "validation":
@@ -148,11 +148,11 @@ def maps(
     from ablate.inspection.network import attention_maps, trained
     from ablate.report import write_maps
 
-    settings = Settings(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = trained(study, settings, number=trial, dataset=dataset, replicate=replicate)
+    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
+    asked = trained(study, locations, number=trial, dataset=dataset, replicate=replicate)
     errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     key = asked.config.key
-    folder = output or settings.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
+    folder = output or locations.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
     for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
         console.print(str(path), soft_wrap=True, highlight=False)
 

@@ -15,7 +15,7 @@ from ablate.driver.run import check_data
 from ablate.errors import AblateError, RequestError
 from ablate.files import Place, below, require_writable
 from ablate.ledger import Ledger
-from ablate.locations import Settings
+from ablate.locations import Locations
 from ablate.redaction import redact_url
 from ablate.study import load_study
 from ablate.tracking import reachable
@@ -40,19 +40,19 @@ class Finding:
         return self.needed and not self.good
 
 
-def examine(settings: Settings, file: Path | None) -> Iterator[Finding]:
+def examine(locations: Locations, file: Path | None) -> Iterator[Finding]:
     """Yield one finding after another; a place that was not asked for is not looked at. Creates nothing that stays."""
     yield Finding(
         what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
     )
-    yield _looked("runs", lambda: _runs(settings.runs_dir.absolute()))
-    yield _looked("ledger", lambda: _ledger(settings))
-    if settings.store is not None:
-        yield _looked("store", lambda: _store(str(settings.store)))
-    if settings.tracking_uri is not None and settings.tracker == "mlflow":
-        yield _tracking(str(settings.tracking_uri))
+    yield _looked("runs", lambda: _runs(locations.runs_dir.absolute()))
+    yield _looked("ledger", lambda: _ledger(locations))
+    if locations.store is not None:
+        yield _looked("store", lambda: _store(str(locations.store)))
+    if locations.tracking_uri is not None and locations.tracker == "mlflow":
+        yield _tracking(str(locations.tracking_uri))
     if file is not None:
-        yield _looked("study", lambda: _study(file, settings))
+        yield _looked("study", lambda: _study(file, locations))
     yield _looked("devices", _devices)
 
 
@@ -92,10 +92,10 @@ def _looked(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what=what, good=False, seen=" ".join(str(error).split()))
 
 
-def _ledger(settings: Settings) -> str:
-    if settings.storage is None:
-        return f"SQLite in each study's home, below {settings.runs_dir}"
-    return Ledger.look(settings.storage)
+def _ledger(locations: Locations) -> str:
+    if locations.storage is None:
+        return f"SQLite in each study's home, below {locations.runs_dir}"
+    return Ledger.look(locations.storage)
 
 
 def _runs(path: Path) -> str:
@@ -115,9 +115,9 @@ def _written(place: Place, called: Place) -> str:
     return f"{redact_url(called)}: written, read and removed a file"
 
 
-def _study(file: Path, settings: Settings) -> str:
+def _study(file: Path, locations: Locations) -> str:
     study = load_study(file)
-    check_data(study, settings.data_dir)
+    check_data(study, locations.data_dir)
     return f"{study.name}: {', '.join(study.labels)}, all data here"
 
 

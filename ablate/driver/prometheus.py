@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ablate.driver.options import METRICS_HOST
 from ablate.errors import RequestError
-from ablate.locations import METRICS_HOST
 from ablate.trial import TrialState
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from ablate.analysis.tables import write_study_file
 from ablate.config import InputShape
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
+from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, served
 from ablate.driver.timing import made_up_scores
@@ -34,7 +35,6 @@ from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.files import Place, copy_into, one_line, require_writable
 from ablate.inspection.studies import results_of, write_results
 from ablate.ledger import Hold, Ledger
-from ablate.locations import Settings
 from ablate.locations import homes as places
 from ablate.models import measure
 from ablate.redaction import redact_url
@@ -62,7 +62,7 @@ class Outcome:
 
 def search(
     file: Path,
-    settings: Settings,
+    options: RunOptions,
     console: Console,
     *,
     scale: float | None = None,
@@ -81,18 +81,18 @@ def search(
     if text is None:
         text = study_text(file, scale=scale, only=only, deterministic=deterministic)
     study = parse_study(text, str(file))
-    shapes = check_data(study, settings.data_dir)
+    shapes = check_data(study, options.data_dir)
     require_searchable(study, measure=measure, shape_of=shapes.__getitem__)
-    TRACKERS.load(settings.tracker)
-    require_free(settings.metrics_port, host=settings.metrics_host)
-    check_resources(settings)
-    home = settings.home(study.name)
-    with places.opened_ledger(study.name, settings) as ledger:
-        resumption.refuse_other_study(ledger, study, text, extend=settings.extend)
-        settings = _placed(settings, study, ledger)
-        executor = make_executor(settings, home, settings.checkpoint_root(study.name))
-        with resumption.when_free(partial(_held, ledger, study, text, settings), partial(_say, console)) as hold:
-            for place in {home.absolute(), settings.checkpoint_root(study.name)}:
+    TRACKERS.load(options.tracker)
+    require_free(options.metrics_port, host=options.metrics_host)
+    check_resources(options)
+    home = options.home(study.name)
+    with places.opened_ledger(study.name, options) as ledger:
+        resumption.refuse_other_study(ledger, study, text, extend=options.extend)
+        options = _placed(options, study, ledger)
+        executor = make_executor(options, home, options.checkpoint_root(study.name))
+        with resumption.when_free(partial(_held, ledger, study, text, options), partial(_say, console)) as hold:
+            for place in {home.absolute(), options.checkpoint_root(study.name)}:
                 places.mark(place, ledger)
             write_study_file(text, home)
             found = resumption.find(ledger, study)
@@ -101,7 +101,7 @@ def search(
             for line in cautions(study, shapes):
                 _say(console, f"Note: {line}")
             engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
-            report, unshown = _run(engine, executor, ledger, hold, settings, console)
+            report, unshown = _run(engine, executor, ledger, hold, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
         console.print(results_of(study, ledger.snapshot(study.name)))
@@ -112,44 +112,44 @@ def search(
 
 
 def _run(
-    engine: Search, executor: Executor, ledger: Ledger, hold: Hold, settings: Settings, console: Console
+    engine: Search, executor: Executor, ledger: Ledger, hold: Hold, options: RunOptions, console: Console
 ) -> tuple[Path, Sequence[str]]:
     """Run a study to its end, then write its report and publish it.
 
     Returns the path of the page, and a line for the user on what the tracker could not show.
     """
-    study, home = engine.study, settings.home(engine.study.name)
+    study, home = engine.study, options.home(engine.study.name)
     tracker = build_tracker(
-        settings.tracker,
-        uri=settings.tracking_uri,
+        options.tracker,
+        uri=options.tracking_uri,
         study=study,
         ledger=ledger,
         hold=hold,
         home=home,
-        store=settings.checkpoint_root(study.name),
+        store=options.checkpoint_root(study.name),
     )
     try:
-        watched = served(engine, settings.metrics_port, host=settings.metrics_host)
+        watched = served(engine, options.metrics_port, host=options.metrics_host)
         with kept_up(tracker.sync), watched, _progress(study, engine, console) as progress:
             executor.run(engine, on_event=progress.update)
         tracker.sync()  # the tables name each trial's run
         hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
         report = write_results(study, ledger.snapshot(study.name), home)
         hold.renew()
-        _publish(tracker, ledger, engine, home, settings)
+        _publish(tracker, ledger, engine, home, options)
     finally:
         unshown = tracker.close()
     return report, unshown
 
 
-def _placed(settings: Settings, study: Study, ledger: Ledger) -> Settings:
-    """Return `settings` with the places that the study was begun with; raise RequestError where these are others."""
-    settings = places.continued(settings, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
-    if settings.store:
-        root = settings.checkpoint_root(study.name)
+def _placed(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
+    """Return `options` with the places that the study was begun with; raise RequestError where these are others."""
+    options = places.continued(options, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
+    if options.store:
+        root = options.checkpoint_root(study.name)
         require_writable(root)
-        places.refuse_other_ledger(root, study.name, ledger, settings)
-    return settings
+        places.refuse_other_ledger(root, study.name, ledger, options)
+    return options
 
 
 def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
@@ -185,78 +185,78 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
 
 
-def check_resources(settings: Settings) -> None:
-    """Raise ResourceError where this machine, or the cluster at `address`, cannot hold one trial as `settings` ask.
+def check_resources(options: RunOptions) -> None:
+    """Raise ResourceError where this machine, or the cluster at `address`, cannot hold one trial as `options` ask.
 
     Nothing is started for it, and nothing recorded. A cluster is joined, waited for and left again; without `gpus` it
     is refused, because how many it may use is the user's to say. So is `autoscale` without a cluster.
     """
-    if settings.executor == "local":
-        _refuse_what_is_elsewhere(settings)
+    if options.executor == "local":
+        _refuse_what_is_elsewhere(options)
         return
-    if settings.address is not None and settings.gpus is None:
+    if options.address is not None and options.gpus is None:
         rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
-        raise ResourceError(f"--address {settings.address}: {rule}")
-    if settings.autoscale is not None and settings.address is None:
+        raise ResourceError(f"--address {options.address}: {rule}")
+    if options.autoscale is not None and options.address is None:
         rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
-        raise ResourceError(f"--autoscale {settings.autoscale}: {rule}")
-    _ray_executor(settings, settings.runs_dir, settings.runs_dir).check()
+        raise ResourceError(f"--autoscale {options.autoscale}: {rule}")
+    _ray_executor(options, options.runs_dir, options.runs_dir).check()
 
 
-def make_executor(settings: Settings, home: Path, store: Place) -> Executor:
-    """Return the executor that `settings` ask for; without `gpus`, all GPUs of this machine are used."""
-    if settings.executor == "ray":
-        return _ray_executor(settings, home, store)
+def make_executor(options: RunOptions, home: Path, store: Place) -> Executor:
+    """Return the executor that `options` ask for; without `gpus`, all GPUs of this machine are used."""
+    if options.executor == "ray":
+        return _ray_executor(options, home, store)
     return LocalExecutor(
         home=home,
         store=store,
-        data_dir=settings.data_dir,
-        device=settings.device,
-        trainer=settings.trainer,
-        grace_seconds=settings.grace_seconds,
+        data_dir=options.data_dir,
+        device=options.device,
+        trainer=options.trainer,
+        grace_seconds=options.grace_seconds,
     )
 
 
-def _ray_executor(settings: Settings, home: Path, store: Place) -> RayExecutor:
-    here = torch.cuda.device_count() if settings.device != "cpu" else 0
+def _ray_executor(options: RunOptions, home: Path, store: Place) -> RayExecutor:
+    here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(
         home=home,
         store=store,
-        data_dir=settings.data_dir,
-        device=settings.device,
-        gpus=here if settings.gpus is None else settings.gpus,
-        gpus_per_trial=settings.gpus_per_trial,
-        cpus_per_trial=settings.cpus_per_trial,
-        address=settings.address,
-        autoscale=settings.autoscale,
-        trainer=settings.trainer,
-        grace_seconds=settings.grace_seconds,
+        data_dir=options.data_dir,
+        device=options.device,
+        gpus=here if options.gpus is None else options.gpus,
+        gpus_per_trial=options.gpus_per_trial,
+        cpus_per_trial=options.cpus_per_trial,
+        address=options.address,
+        autoscale=options.autoscale,
+        trainer=options.trainer,
+        grace_seconds=options.grace_seconds,
     )
 
 
-def _refuse_what_is_elsewhere(settings: Settings) -> None:
+def _refuse_what_is_elsewhere(options: RunOptions) -> None:
     """Raise ResourceError for what training in this process cannot use: another machine, or a GPU that is not here."""
     elsewhere = {
-        "--address": settings.address,
-        "--gpus": settings.gpus or None,
-        "--autoscale": settings.autoscale,
+        "--address": options.address,
+        "--gpus": options.gpus or None,
+        "--autoscale": options.autoscale,
     }
     for option, value in elsewhere.items():
         if value is not None:
             raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
-    if settings.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ResourceError(f"--device {settings.device}: there is no GPU here. Leave --device out, or type cpu.")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")
 
 
-def _held(ledger: Ledger, study: Study, text: str, settings: Settings, unrenewed: tuple[object, ...] | None) -> Hold:
-    store, tracking = places.noted(settings)
+def _held(ledger: Ledger, study: Study, text: str, options: RunOptions, unrenewed: tuple[object, ...] | None) -> Hold:
+    store, tracking = places.noted(options)
     return ledger.hold(
         study.name,
         file_text=text,
         fingerprint=study.fingerprint(),
         seed=study.seed,
         holder=f"{socket.gethostname()} (process {os.getpid()})",
-        takeover=settings.takeover,
+        takeover=options.takeover,
         unrenewed=unrenewed,
         store=store,
         tracking=tracking,
@@ -279,7 +279,7 @@ def _progress(study: Study, engine: Search, console: Console) -> Iterator[Progre
         yield progress
 
 
-def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, settings: Settings) -> None:
+def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, options: RunOptions) -> None:
     """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
     study = engine.study
     if study.confirm is None:
@@ -288,16 +288,16 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, setti
         trials = reversed(ledger.trials(study.name))  # of a network with further seeds, its first trial stays
         confirmed = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
         chosen = list({(config.key.dataset, config.source): config for config in confirmed}.values())
-    tracker.log_models(chosen, data_dir=settings.data_dir)
+    tracker.log_models(chosen, data_dir=options.data_dir)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)
-    if settings.store:
+    if options.store:
         try:
-            copy_into(settings.checkpoint_root(study.name), written)
+            copy_into(options.checkpoint_root(study.name), written)
         except OSError as error:
             raise CheckpointDownError(
-                f"--store {redact_url(settings.store)}: the report cannot be written there:"
-                f" {one_line(error, settings.store)}"
+                f"--store {redact_url(options.store)}: the report cannot be written there:"
+                f" {one_line(error, options.store)}"
             ) from error
 
 

@@ -16,7 +16,7 @@ from ablate.config import InputShape
 from ablate.errors import AblateError, RequestError
 from ablate.files import DiskFolder, refuse_links
 from ablate.inspection.studies import stored, trial_of
-from ablate.locations import Settings
+from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.randomness import stream
 from ablate.tasks import Data, Task, load_task
@@ -57,25 +57,25 @@ class BlockMaps:
 
 
 def trained(
-    study: str, settings: Settings, *, number: int | None = None, dataset: str | None = None, replicate: int = 0
+    study: str, locations: Locations, *, number: int | None = None, dataset: str | None = None, replicate: int = 0
 ) -> Trained:
     """Return a trial of `study` with its trained weights; left out, the one that leads on the first objective.
 
     Raises RequestError where there is no such trial or replicate, CheckpointError where its weights are gone.
     """
-    found = stored(study, settings)
+    found = stored(study, locations)
     config = trial_of(found, number, dataset).config.origin
-    refuse_links(settings.home(study))
-    settings = with_store(settings, found.record)
+    refuse_links(locations.home(study))
+    locations = with_store(locations, found.record)
     task = load_task(config.task)
-    module = predictor(config, checkpoint_folder(settings.checkpoint_root(study), config.key), replicate)
+    module = predictor(config, checkpoint_folder(locations.checkpoint_root(study), config.key), replicate)
     return Trained(
         config=config,
         replicate=replicate,
         task=task,
-        shape=task.shape(settings.data_dir),
+        shape=task.shape(locations.data_dir),
         module=module,
-        data_dir=settings.data_dir,
+        data_dir=locations.data_dir,
     )
 
 

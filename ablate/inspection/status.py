@@ -16,7 +16,7 @@ from ablate.analysis.tables import reports_table, trials_table
 from ablate.errors import AblateError
 from ablate.inspection.studies import Stored, covered, known_names, stored
 from ablate.ledger import StudyRecord
-from ablate.locations import Settings
+from ablate.locations import Locations
 from ablate.locations.homes import command_to_continue
 from ablate.report import front_table
 from ablate.report.confirmation import withheld_text
@@ -31,7 +31,7 @@ STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading th
 logger = logging.getLogger("ablate")
 
 
-def status_of(found: Stored, settings: Settings) -> dict[str, Any]:
+def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
     """Return how a study stood when it was read, as plain values (docs/tables.md, status)."""
     record, trials = found.record, found.snapshot.trials
     study = covered(found.study, trials)
@@ -41,12 +41,12 @@ def status_of(found: Stored, settings: Settings) -> dict[str, Any]:
     state = "running" if driver is not None else "finished" if finished else "interrupted"
     return {
         "study": record.name,
-        "home": str(settings.home(record.name)),
+        "home": str(locations.home(record.name)),
         "storage": found.storage,
         "state": state,
         "finished": finished,
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
-        "resume": resume_command(found, settings) if state == "interrupted" else None,
+        "resume": resume_command(found, locations) if state == "interrupted" else None,
         "budget": _budget(found, here),
         "driver_epoch": record.epoch,
         "driver": driver,
@@ -76,12 +76,12 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     return {"front": _plain(rows), "best": _plain(best), "withheld": reasons}
 
 
-def overview(settings: Settings) -> list[Mapping[str, Any]]:
+def overview(locations: Locations) -> list[Mapping[str, Any]]:
     """Return the status of every study that can be read, in order of name; say which cannot and why."""
     found: list[Mapping[str, Any]] = []
-    for name in known_names(settings):
+    for name in known_names(locations):
         try:
-            found.append(status_of(stored(name, settings), settings))
+            found.append(status_of(stored(name, locations), locations))
         except AblateError as error:
             logger.warning("%s is left out: %s", name, error)
     return found
@@ -103,11 +103,11 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     return [state, _budget_text(status["budget"])]
 
 
-def resume_command(found: Stored, settings: Settings) -> str:
+def resume_command(found: Stored, locations: Locations) -> str:
     """Return the command that continues a study, quoted for a shell and without secrets."""
-    words = ["resume", found.record.name, *settings.runs_option()]
-    if settings.storage is not None:
-        words += ["--storage", settings.storage]
+    words = ["resume", found.record.name, *locations.runs_option()]
+    if locations.storage is not None:
+        words += ["--storage", locations.storage]
     return command_to_continue(words)
 
 

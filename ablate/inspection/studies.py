@@ -14,7 +14,7 @@ from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.errors import RequestError, did_you_mean
 from ablate.files import refuse_links
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
-from ablate.locations import Settings
+from ablate.locations import Locations
 from ablate.locations.homes import refuse_other_ledger
 from ablate.report import result_lines, write_report
 from ablate.study import Study, parse_study
@@ -40,20 +40,20 @@ class Stored:
         return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
 
 
-def stored(name: str, settings: Settings) -> Stored:
+def stored(name: str, locations: Locations) -> Stored:
     """Read study `name` from its ledger as of one moment; raise RequestError naming the studies there are."""
-    with _opened(name, settings) as ledger:
+    with _opened(name, locations) as ledger:
         return Stored.of(ledger, name)
 
 
 @contextmanager
-def _opened(name: str, settings: Settings) -> Iterator[Ledger]:
-    home = settings.home(name)
-    if settings.storage is None:
+def _opened(name: str, locations: Locations) -> Iterator[Ledger]:
+    home = locations.home(name)
+    if locations.storage is None:
         refuse_links(home, folders=())
         if not (home / "ledger.sqlite").is_file():
-            raise RequestError(_unknown(name, known_names(settings), str(settings.runs_dir)))
-    with Ledger.open(settings.storage_url(name), create=False) as ledger:
+            raise RequestError(_unknown(name, known_names(locations), str(locations.runs_dir)))
+    with Ledger.open(locations.storage_url(name), create=False) as ledger:
         yield ledger
 
 
@@ -63,20 +63,20 @@ def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
     return result_lines(covered(study, snapshot.trials), trials, reports, snapshot.notes)
 
 
-def known_names(settings: Settings) -> list[str]:
+def known_names(locations: Locations) -> list[str]:
     """Return the names of the studies below the runs folder, or in `storage`."""
-    if settings.storage is not None:
-        with Ledger.open(settings.storage, create=False) as ledger:
+    if locations.storage is not None:
+        with Ledger.open(locations.storage, create=False) as ledger:
             return [record.name for record in ledger.studies()]
-    return sorted(path.parent.name for path in settings.runs_dir.glob("*/ledger.sqlite"))
+    return sorted(path.parent.name for path in locations.runs_dir.glob("*/ledger.sqlite"))
 
 
-def rebuild(name: str, settings: Settings) -> tuple[Study, Path]:
+def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
-    with _opened(name, settings) as ledger:
+    with _opened(name, locations) as ledger:
         found = Stored.of(ledger, name)
-        refuse_other_ledger(settings.home(name), name, ledger, settings)
-    home = settings.make_home(name)
+        refuse_other_ledger(locations.home(name), name, ledger, locations)
+    home = locations.make_home(name)
     return found.study, write_results(found.study, found.snapshot, home)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ablate.files import below
 from ablate.inspection.studies import stored, trial_of
-from ablate.locations import Settings
+from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.redaction import redact_url
 from ablate.report.numbers import count, quantity
@@ -23,17 +23,17 @@ TEST = "test_"
 EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
 
 
-def story(name: str, settings: Settings, *, number: int, dataset: str | None = None) -> dict[str, Any]:
+def story(name: str, locations: Locations, *, number: int, dataset: str | None = None) -> dict[str, Any]:
     """Return all that the ledger knows of one trial, as plain values: what it is, its reports, what befell it.
 
     Raises RequestError where there is no such trial, or one in several data sets and none is named.
     """
-    found = stored(name, settings)
+    found = stored(name, locations)
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
     own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
     notes = [note for note in own if note.payload.get("trial") == number]
-    folder = checkpoint_folder(with_store(settings, found.record).checkpoint_root(name), trial.key)
+    folder = checkpoint_folder(with_store(locations, found.record).checkpoint_root(name), trial.key)
     return {
         "trial": str(trial.key),
         "stage": trial.config.stage,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ablate.locations.locations import METRICS_HOST, RUNS, VARIABLES, Settings
+from ablate.locations.locations import RUNS, VARIABLES, Locations
 
-__all__ = ["METRICS_HOST", "RUNS", "VARIABLES", "Settings"]
+__all__ = ["RUNS", "VARIABLES", "Locations"]

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
 from ablate.files import Place, one_line, open_folder
 from ablate.ledger import Ledger, StudyRecord
-from ablate.locations.locations import VARIABLES, Settings
+from ablate.locations.locations import VARIABLES, Locations
 from ablate.redaction import has_password, redact_url, without_credentials
 from ablate.tracking.address import DATABASES, dialect, sqlite_file
 
 MARK = "ledger.json"
+L = TypeVar("L", bound=Locations)
 ABSENT = ", where there is none"
 DEFAULT = "default"  # checkpoints in the study's home, tracking beside it
 
@@ -30,31 +32,31 @@ class Owner:
 
 
 @contextmanager
-def opened_ledger(study: str, settings: Settings) -> Iterator[Ledger]:
+def opened_ledger(study: str, locations: Locations) -> Iterator[Ledger]:
     """Open the ledger for a driver of `study`, making its home, and the ledger where there is none yet.
 
     Raises RequestError, with nothing made, where the home belongs to another ledger or lacks the checkpoints of
     trials in training, or where a new SQLite file is asked for in a folder that does not exist.
     """
-    url, home = settings.storage_url(study), settings.home(study)
+    url, home = locations.storage_url(study), locations.home(study)
     try:
         with Ledger.open(url, create=False) as ledger:
-            refuse_other_ledger(home, study, ledger, settings)
-            _refuse_bare_home(home, study, ledger, settings)
+            refuse_other_ledger(home, study, ledger, locations)
+            _refuse_bare_home(home, study, ledger, locations)
     except NoLedgerError:
-        _refuse_new_ledger(home, study, settings)
-    settings.make_home(study)
+        _refuse_new_ledger(home, study, locations)
+    locations.make_home(study)
     with Ledger.open(url) as ledger:
         yield ledger
 
 
-def refuse_other_ledger(place: Place, study: str, ledger: Ledger, settings: Settings) -> None:
+def refuse_other_ledger(place: Place, study: str, ledger: Ledger, locations: Locations) -> None:
     """Raise RequestError where `place`, a folder of `study`, belongs to another ledger than `ledger`."""
-    owner = _owner(place, study, settings)
+    owner = _owner(place, study, locations)
     if owner is not None:
         restored = ledger.id is None and ledger.url == owner.storage  # a copy that is older than the ids
         if ledger.id != owner.ledger_id and not restored:
-            raise RequestError(_belongs(place, owner, ledger.url, settings))
+            raise RequestError(_belongs(place, owner, ledger.url, locations))
     elif _holds_checkpoints(place) and not ledger.trials(study):
         raise RequestError(
             f"{redact_url(place)} holds checkpoints of a study {study!r} that the ledger {ledger.url} does not know."
@@ -73,10 +75,10 @@ def mark(place: Place, ledger: Ledger) -> None:
         raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({one_line(error, place)})") from error
 
 
-def _refuse_bare_home(home: Path, study: str, ledger: Ledger, settings: Settings) -> None:
+def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locations) -> None:
     """Raise RequestError where trials in training have their checkpoints in another home, unless with `relocate`."""
     record = ledger.study(study)
-    if settings.relocate or settings.store or settings.storage is None or record is None or record.store != DEFAULT:
+    if locations.relocate or locations.store or locations.storage is None or record is None or record.store != DEFAULT:
         return
     lost = sum(bool(trial.epochs_done) and not trial.state.finished for trial in ledger.trials(study))
     if lost and _read(home) is None and not _holds_checkpoints(home):
@@ -87,32 +89,32 @@ def _refuse_bare_home(home: Path, study: str, ledger: Ledger, settings: Settings
         )
 
 
-def continued(settings: Settings, record: StudyRecord | None, *, begun: bool) -> Settings:
-    """Return `settings` with the places that the study was begun with, where they name none.
+def continued(locations: L, record: StudyRecord | None, *, begun: bool) -> L:
+    """Return `locations` with the places that the study was begun with, where they name none.
 
     Raises RequestError where they name other ones and the study has `begun`, unless with `relocate`.
     """
-    if record is None or settings.relocate:
-        return settings
+    if record is None or locations.relocate:
+        return locations
     if begun:
-        _refuse_another("--store", settings.store, record.store, f"study {record.name!r} keeps its checkpoints in")
-        if settings.tracker != "none":
+        _refuse_another("--store", locations.store, record.store, f"study {record.name!r} keeps its checkpoints in")
+        if locations.tracker != "none":
             _refuse_another(
-                "--tracking-uri", settings.tracking_uri, record.tracking, f"study {record.name!r} is shown in"
+                "--tracking-uri", locations.tracking_uri, record.tracking, f"study {record.name!r} is shown in"
             )
-    tracking = settings.tracking_uri or _named(record.tracking)
-    return replace(with_store(settings, record), tracking_uri=tracking)
+    tracking = locations.tracking_uri or _named(record.tracking)
+    return replace(with_store(locations, record), tracking_uri=tracking)
 
 
-def with_store(settings: Settings, record: StudyRecord) -> Settings:
-    """Return `settings` with the store of the study's checkpoints, where they name none."""
-    return replace(settings, store=settings.store or _named(record.store))
+def with_store(locations: L, record: StudyRecord) -> L:
+    """Return `locations` with the store of the study's checkpoints, where they name none."""
+    return replace(locations, store=locations.store or _named(record.store))
 
 
-def noted(settings: Settings) -> tuple[str, str | None]:
+def noted(locations: Locations) -> tuple[str, str | None]:
     """Return the store and tracking that the ledger is to remember, without credentials; None for no tracking."""
-    tracking = None if settings.tracker == "none" else lasting(settings.tracking_uri or DEFAULT)
-    return lasting(settings.store or DEFAULT), tracking
+    tracking = None if locations.tracker == "none" else lasting(locations.tracking_uri or DEFAULT)
+    return lasting(locations.store or DEFAULT), tracking
 
 
 def lasting(url: str) -> str:
@@ -162,25 +164,25 @@ def _named(noted: str | None) -> str | None:
     return None if noted == DEFAULT else noted
 
 
-def _refuse_new_ledger(home: Path, study: str, settings: Settings) -> None:
-    url = settings.storage_url(study)
-    owner = _owner(home, study, settings)
+def _refuse_new_ledger(home: Path, study: str, locations: Locations) -> None:
+    url = locations.storage_url(study)
+    owner = _owner(home, study, locations)
     if owner is not None:
-        raise RequestError(_belongs(home, owner, f"{lasting(url)}{ABSENT}", settings))
+        raise RequestError(_belongs(home, owner, f"{lasting(url)}{ABSENT}", locations))
     if _holds_checkpoints(home):
         raise RequestError(
             f"{home} holds checkpoints of a study {study!r}, and there is no ledger at {lasting(url)}."
             " Name their ledger with --storage, or move that folder away."
         )
     file = sqlite_file(url)
-    if settings.storage is not None and file is not None and not file.absolute().parent.is_dir():
+    if locations.storage is not None and file is not None and not file.absolute().parent.is_dir():
         raise RequestError(
             f"--storage {lasting(url)}: the folder {file.absolute().parent} does not exist. Make it first,"
             " or correct the URL."
         )
 
 
-def _belongs(place: Place, owner: Owner, asked: str, settings: Settings) -> str:
+def _belongs(place: Place, owner: Owner, asked: str, locations: Locations) -> str:
     if asked == owner.storage:
         return (
             f"{redact_url(place)} belongs to a former ledger {owner.storage}; the one that is there now was made anew."
@@ -191,11 +193,11 @@ def _belongs(place: Place, owner: Owner, asked: str, settings: Settings) -> str:
             f"{redact_url(place)} belongs to the ledger {owner.storage}, which is not there any more. Put it back, or"
             " move that folder away."
         )
-    own = f"{settings.runs_dir.absolute()}/"
+    own = f"{locations.runs_dir.absolute()}/"
     default = sqlite_file(owner.storage)
     inside = default is not None and default.name == "ledger.sqlite" and str(default).startswith(own)
     advice = "Leave --storage out (and ABLATE_STORAGE)" if inside else f"Type --storage {owner.storage}"
-    if inside and settings.storage is None:
+    if inside and locations.storage is None:
         advice = "Put that ledger back"
     return (
         f"{redact_url(place)} belongs to the ledger {owner.storage}, not to {asked}. {advice}, or choose another"
@@ -203,12 +205,12 @@ def _belongs(place: Place, owner: Owner, asked: str, settings: Settings) -> str:
     )
 
 
-def _owner(place: Place, study: str, settings: Settings) -> Owner | None:
+def _owner(place: Place, study: str, locations: Locations) -> Owner | None:
     """Return whose `place` is: as it is marked, or as the ledger inside a home says that has no mark yet."""
     found = _read(place)
-    if found is not None or settings.storage is None or not isinstance(place, Path):
+    if found is not None or locations.storage is None or not isinstance(place, Path):
         return found
-    inside, asked = (place / "ledger.sqlite").absolute(), sqlite_file(settings.storage)
+    inside, asked = (place / "ledger.sqlite").absolute(), sqlite_file(locations.storage)
     if not inside.is_file() or (asked is not None and asked.exists() and asked.samefile(inside)):
         return None
     with Ledger.open(f"sqlite:///{inside}", create=False) as ledger:

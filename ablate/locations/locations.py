@@ -1,10 +1,9 @@
-"""Where a study lives and what it runs on: everything that is asked on the command line and not in the study file."""
+"""Where a study lives: its folder, its ledger, its checkpoints, its data and its tracking."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from ablate.errors import RequestError
 from ablate.files import Place, below, make_folder, refuse_links, require_writable
@@ -13,12 +12,11 @@ RUNS = Path("runs")
 OTHER_FOLDER = "Choose another folder with --runs-dir or ABLATE_RUNS."
 
 VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracking-uri": "MLFLOW_TRACKING_URI"}
-METRICS_HOST = "127.0.0.1"  # of this machine only: the metrics ask for no password
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Folders, addresses and resources of one command."""
+class Locations:
+    """Folders and addresses of one command; `relocate` accepts others than those that a study was begun with."""
 
     runs_dir: Path
     storage: str | None = None
@@ -26,19 +24,6 @@ class Settings:
     data_dir: Path | None = None
     tracker: str = "mlflow"
     tracking_uri: str | None = None
-    executor: Literal["ray", "local"] = "ray"
-    gpus: int | None = None
-    gpus_per_trial: float = 1.0
-    cpus_per_trial: float | None = None
-    address: str | None = None
-    autoscale: int | None = None
-    device: str = "auto"
-    trainer: str = "train"
-    grace_seconds: float = 25.0
-    metrics_port: int | None = None
-    metrics_host: str = METRICS_HOST
-    extend: bool = False
-    takeover: bool = False
     relocate: bool = False
 
     def runs_option(self) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ablate.driver import run as drive
-from ablate.locations import Settings
+from ablate.driver.options import RunOptions
 from ablate.search.planned import planned_trials
 from ablate.study import parse_study
 from ablate.tracking.none import NoTracker
@@ -99,7 +99,7 @@ def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_t
 
     tiny.write_text(TINY.replace("trials: 3", "trials: 1").replace("{replicates: 2}", confirm))
     monkeypatch.setattr(drive, "build_tracker", lambda *_, **__: Remembers())
-    drive.search(tiny, Settings(runs_dir=tiny.parent / "runs", executor="local"), Console(quiet=True))
+    drive.search(tiny, RunOptions(runs_dir=tiny.parent / "runs", executor="local"), Console(quiet=True))
     assert [config.stage for config in logged] == [stage]
 
 

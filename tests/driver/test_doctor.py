@@ -12,16 +12,16 @@ import pytest
 import ablate.files
 from ablate.driver import run as drive
 from ablate.driver.doctor import Finding, examine, look_until_sound
+from ablate.driver.options import RunOptions
 from ablate.errors import CheckpointDownError
 from ablate.ledger import Ledger
-from ablate.locations import Settings
 from support.postgres import PASSWORD, PostgresServer
 
 STUDY = "study: small\ndatasets: {digits: {patch: 4}}\nmodel: {width: 8, depth: 1, mlp: none}\nbudget: {trials: 1}\n"
 
 
 def findings(file: Path | None = None, **settings: object) -> dict[str, tuple[bool, str]]:
-    return {each.what: (each.good, each.seen) for each in examine(Settings(**settings), file)}  # type: ignore[arg-type]
+    return {each.what: (each.good, each.seen) for each in examine(RunOptions(**settings), file)}  # type: ignore[arg-type]
 
 
 def test_a_sound_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_report_that_a_store_does_not_take_is_said_without_the_store_s_credent
     monkeypatch.setattr(drive, "copy_into", fails)
     tracker = SimpleNamespace(log_models=lambda *_, **__: None, log_artifacts=lambda _: None)
     engine = SimpleNamespace(study=SimpleNamespace(name="small", confirm=None, labels=()))
-    settings = Settings(runs_dir=tmp_path, store=STORE)
+    settings = RunOptions(runs_dir=tmp_path, store=STORE)
     with pytest.raises(CheckpointDownError) as refused:
         drive._publish(tracker, SimpleNamespace(), engine, tmp_path, settings)  # type: ignore[arg-type]
     assert str(refused.value) == "--store s3://***@bucket/prefix: the report cannot be written there: no such bucket"

@@ -13,6 +13,7 @@ import pytest
 from ray.exceptions import RaySystemError
 from ray.tune.experiment import Trial
 
+from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
 from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, bridge, ray_tune
@@ -20,7 +21,6 @@ from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.bridge import Conductor
 from ablate.execution.cluster import JOIN_SECONDS
 from ablate.execution.interruption import Interruption
-from ablate.locations import Settings
 
 
 class Stage:
@@ -109,7 +109,7 @@ def test_a_study_or_a_cluster_that_was_lost_is_left_between_two_reports(
 
 @pytest.mark.parametrize("executor", ["local", "ray"])
 def test_the_grace_that_was_asked_for_reaches_the_executor(executor: str, tmp_path: Path) -> None:
-    settings = Settings(runs_dir=tmp_path, executor=executor, device="cpu", grace_seconds=3.5)
+    settings = RunOptions(runs_dir=tmp_path, executor=executor, device="cpu", grace_seconds=3.5)
     made: Any = make_executor(settings, tmp_path, tmp_path)
     assert made.grace_seconds == 3.5
 
@@ -127,7 +127,7 @@ def test_what_this_process_cannot_give_is_refused_before_a_trial_is_spent_on_it(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ResourceError, match=said):
-        check_resources(Settings(runs_dir=tmp_path, executor="local", **asked))
+        check_resources(RunOptions(runs_dir=tmp_path, executor="local", **asked))
 
 
 @pytest.mark.parametrize(("address", "seconds"), [("head:6379", JOIN_SECONDS), (None, 0.0)])
@@ -189,4 +189,4 @@ def test_a_request_that_a_cluster_does_not_take_back_is_said(
 )
 def test_only_a_cluster_elsewhere_grows(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=said):
-        check_resources(Settings(runs_dir=tmp_path, device="cpu", autoscale=2, **options))
+        check_resources(RunOptions(runs_dir=tmp_path, device="cpu", autoscale=2, **options))

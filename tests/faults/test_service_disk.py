@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from ablate.driver.doctor import examine
-from ablate.locations import Settings
+from ablate.driver.options import RunOptions
 from ablate.training import checkpoint
 from support.faults import small_disk
 from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
@@ -139,7 +139,7 @@ def test_the_doctor_sees_that_a_disk_is_full_though_it_takes_an_empty_file(tmp_p
     with small_disk.small_disk(tmp_path / "disk", megabytes=1) as disk:
         disk.fill()
         (disk.folder / "empty").touch()
-        settings = Settings(runs_dir=disk.folder)
+        settings = RunOptions(runs_dir=disk.folder)
         (found,) = [finding for finding in examine(settings, None) if finding.what == "runs"]
         assert not found.good
         assert "No space left" in found.seen

@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 
 from ablate.analysis.tables import trials_table
+from ablate.driver.options import RunOptions
 from ablate.driver.run import search
 from ablate.errors import RequestError
 from ablate.inspection.network import BlockMaps, attention_maps, continued, trained, translated, write_translations
 from ablate.inspection.studies import stored
-from ablate.locations import Settings
 from ablate.report import write_maps
 from ablate.tasks import data_folder
 from support.commands import run
@@ -47,20 +47,20 @@ compare: {baseline: QKV, metrics: [val_bleu]}
 """
 
 
-def driven(text: str, home: Path, data_dir: Path | None = None) -> Settings:
+def driven(text: str, home: Path, data_dir: Path | None = None) -> RunOptions:
     file = home / "study.yaml"
     file.write_text(text)
-    settings = Settings(runs_dir=home / "runs", executor="local", tracker="none", data_dir=data_dir)
+    settings = RunOptions(runs_dir=home / "runs", executor="local", tracker="none", data_dir=data_dir)
     search(file, settings, Console(quiet=True))
     return settings
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def words(tmp_path_factory: pytest.TempPathFactory) -> RunOptions:
     return driven(NUMBERS, tmp_path_factory.mktemp("words"))
 
 
-def test_the_likeliest_text_is_that_of_a_plain_loop(words: Settings) -> None:
+def test_the_likeliest_text_is_that_of_a_plain_loop(words: RunOptions) -> None:
     asked = trained("words", words, number=1, replicate=1)
     ids = asked.task.encode("two . three", None)
     for _ in range(40):  # longer than the context of 16
@@ -68,7 +68,7 @@ def test_the_likeliest_text_is_that_of_a_plain_loop(words: Settings) -> None:
     assert continued(asked, "two . three", length=40, temperature=0, seed=0) == asked.task.decode(ids, None)
 
 
-def test_draws_are_keyed_and_follow_the_scores(words: Settings) -> None:
+def test_draws_are_keyed_and_follow_the_scores(words: RunOptions) -> None:
     asked = trained("words", words, number=0)
     texts = [continued(asked, None, length=30, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
@@ -76,7 +76,7 @@ def test_draws_are_keyed_and_follow_the_scores(words: Settings) -> None:
     assert cold == continued(asked, "one", length=30, temperature=0, seed=0)
 
 
-def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: Settings, tmp_path: Path) -> None:
+def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: RunOptions, tmp_path: Path) -> None:
     expected = {0: False, 1: True, 2: False}  # QKV, KV, K+Pos
     for number, symmetric in expected.items():
         blocks = attention_maps(trained("words", words, number=number), 3)
@@ -106,14 +106,14 @@ def test_a_long_title_is_broken_into_lines_above_the_maps(tmp_path: Path) -> Non
     assert taller > height
 
 
-def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: Settings) -> None:
+def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: RunOptions) -> None:
     table = trials_table(stored("words", words).snapshot)
     assert table["val_accuracy"].n_unique() == 3
     assert trained("words", words).config.key.number == table["trial"][int(table["val_accuracy"].arg_max() or 0)]
     assert trained("words", words, number=2).config.variant == "K+Pos"
 
 
-def test_what_cannot_be_asked_is_refused_in_one_line(words: Settings) -> None:
+def test_what_cannot_be_asked_is_refused_in_one_line(words: RunOptions) -> None:
     with pytest.raises(RequestError, match=r"trial 9 of study 'words': there is no such trial"):
         trained("words", words, number=9)
     with pytest.raises(RequestError, match=r"no data set 'word'\. Did you mean 'words'"):
@@ -127,7 +127,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: Settings) -> None:
         continued(asked, "blue", length=1, temperature=1.0, seed=0)
 
 
-def test_the_commands_print_text_and_write_pictures(words: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_print_text_and_write_pictures(words: RunOptions, capfd: pytest.CaptureFixture[str]) -> None:
     place = ("--runs-dir", str(words.runs_dir))
     code, out, _ = run(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
     assert (code, len(trained("words", words).task.encode(out, None))) == (0, 13)

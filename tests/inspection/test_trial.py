@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ablate.driver.options import RunOptions
 from ablate.errors import RequestError
 from ablate.inspection.trial import story, story_lines
-from ablate.locations import Settings
 from support import fakes, witness
 from support.commands import run
 
@@ -32,7 +32,7 @@ def told(tmp_path: Path) -> Path:
 
 
 def test_each_trial_tells_its_own_story(told: Path) -> None:
-    settings = Settings(runs_dir=told)
+    settings = RunOptions(runs_dir=told)
     good, again, failed = (story("faked", settings, number=number) for number in range(3))
     assert (good["state"], good["epochs"], good["max_epochs"], good["events"]) == ("COMPLETE", 2, 2, [])
     losses = [(r["epoch"], r["replicate"], r["metrics"]["val_loss"]) for r in good["reports"]]
@@ -73,9 +73,9 @@ def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 def test_an_absent_or_ambiguous_trial_is_refused_with_what_there_is(told: Path) -> None:
     with pytest.raises(RequestError, match="trial 9 of study 'faked': there is no such trial"):
-        story("faked", Settings(runs_dir=told), number=9)
+        story("faked", RunOptions(runs_dir=told), number=9)
     with pytest.raises(RequestError, match=r"has no data set 'digit'\. Did you mean 'digits'"):
-        story("faked", Settings(runs_dir=told), number=0, dataset="digit")
+        story("faked", RunOptions(runs_dir=told), number=0, dataset="digit")
 
 
 def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_pat
         assert [(c.key.dataset, c.key.number) for c in configs] == [("one", 0), ("two", 0)]
         search.fail(configs[0].key, "ValueError: no")
         search.report(configs[1].key, fakes.report(configs[1], 1))
-    settings = Settings(runs_dir=tmp_path)
+    settings = RunOptions(runs_dir=tmp_path)
     one, two = (story("faked", settings, number=0, dataset=name) for name in ("one", "two"))
     assert (one["state"], len(one["events"]), one["reports"]) == ("FAIL", 1, [])
     assert (two["error"], two["events"], len(two["reports"])) == (None, [], 1)
@@ -95,7 +95,7 @@ def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_pat
 
 
 def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_own(told: Path) -> None:
-    found = story("faked", Settings(runs_dir=told), number=0)
+    found = story("faked", RunOptions(runs_dir=told), number=0)
 
     def row(epoch: int, replicate: int, **metrics: float | None) -> dict[str, object]:
         return {"epoch": epoch, "replicate": replicate, "decision": "CONTINUE", "metrics": metrics}

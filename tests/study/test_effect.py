@@ -1,4 +1,4 @@
-"""Settings without effect: found by training, said by the plan, and never a reason to train a network twice."""
+"""RunOptions without effect: found by training, said by the plan, and never a reason to train a network twice."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.tasks import Classification, Data

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ablate.locations import Settings
+from ablate.driver.options import RunOptions
 from ablate.trial import Report, TrialConfig
 
 STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
@@ -78,7 +78,7 @@ def main() -> None:
 
 def count(trainer: str = "support.faults.counting:train") -> None:
     """Make `trainer` the one that every command of this process uses."""
-    defaults = Settings.__init__.__kwdefaults__
+    defaults = RunOptions.__init__.__kwdefaults__
     assert "trainer" in defaults
     defaults["trainer"] = trainer
 

@@ -1,0 +1,29 @@
+"""What a command says about how a study runs, beside where it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ablate.locations import Locations
+
+METRICS_HOST = "127.0.0.1"  # this machine only: the metrics ask for no password
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Locations):
+    """Locations, resources and permissions of a command that runs a study; times are in seconds."""
+
+    executor: Literal["ray", "local"] = "ray"
+    gpus: int | None = None
+    gpus_per_trial: float = 1.0
+    cpus_per_trial: float | None = None
+    address: str | None = None
+    autoscale: int | None = None
+    device: str = "auto"
+    trainer: str = "train"
+    grace_seconds: float = 25.0
+    metrics_port: int | None = None
+    metrics_host: str = METRICS_HOST
+    extend: bool = False
+    takeover: bool = False
