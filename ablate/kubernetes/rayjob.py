@@ -8,21 +8,22 @@ from typing import Any
 
 import yaml
 
-from ablate.errors import RequestError
+from ablate.errors import Fault, RequestError
 from ablate.kubernetes import pods
-from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.rules import faults
+from ablate.kubernetes.request import ANNOTATION_BYTES, ClusterRequest, applied_bytes
 
 KEPT_SECONDS = 60  # the cluster keeps its GPUs so long after the end: time for the last logs to be fetched
 NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"))
 
 
 def rendered(request: ClusterRequest) -> str:
-    """Return the manifest as YAML for `kubectl apply -f -`; raise RequestError where it breaks a rule of `rules.py`."""
+    """Return the manifest as YAML for `kubectl apply -f -`; raise RequestError where that refuses its size."""
     objects = manifest(request)
-    broken = faults(objects)
-    if broken:
-        raise RequestError("\n".join(fault.render("manifest") for fault in broken))
+    for each in objects:
+        if (size := applied_bytes(each)) >= ANNOTATION_BYTES:
+            rule = f"`kubectl apply` takes an object of less than {ANNOTATION_BYTES:,} bytes."
+            place = f"{each['kind']}/{each['metadata']['name']}"
+            raise RequestError(Fault(path=place, value=size, rule=rule).render("manifest"))
     return yaml.dump_all(objects, Dumper=_Blocks, sort_keys=False, width=4096)
 
 

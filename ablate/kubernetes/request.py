@@ -19,7 +19,8 @@ from ablate.redaction import has_password
 NAME_LENGTH = 47  # KubeRay adds to a RayJob's name for its cluster and pods, and a label's value ends at 63
 LABEL_LENGTH = 63
 OBJECT_LENGTH = 253
-APPLIED_BYTES = 250_000  # `kubectl apply` keeps an object in one of its annotations, which hold 262,144 bytes in all
+ANNOTATION_BYTES = 262_144  # of all annotations of an object; `kubectl apply` keeps the object in one of them
+APPLIED_BYTES = 250_000  # of a study file, which leaves room for the rest of its ConfigMap
 LEAST_MEMORY = 4 * 2**30  # torch, Ray and the 2 GiB of shared memory that count into it
 MOST_RETRIES, MOST_START_MINUTES = 1_000, 1_440
 DOCTOR_MINUTES = 10  # the doctor of one head's pod looks again for so long

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ablate.kubernetes.pods import RUNS, SCRATCH, STOP, USER
-from ablate.kubernetes.podsecurity import SECRET_WORDS
 from support.deployed import built, containers
 from support.image_recipe import DOCKERFILE, REPOSITORY, Stage, build_script, debian_root, ignore_rules, ignored, parse
+from support.pod_security import SECRET_WORDS
 
 TEXT = DOCKERFILE.read_text()
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]

@@ -11,13 +11,13 @@ import pytest
 
 from ablate.errors import RequestError
 from ablate.kubernetes import manifest, rendered
-from ablate.kubernetes.podsecurity import pod_faults
 from ablate.kubernetes.preflight import needs
 from support.cluster_schemas import refusals
 from support.commands import TINY
 from support.deployed import End, built, connects
 from support.deployment_rules import ENDS
 from support.manifests import REQUESTS, head, job, request, worker
+from support.pod_security import pod_faults
 from support.rendered import render
 
 GROWING = {

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from ablate.errors import Fault, RequestError
-from ablate.kubernetes import faults, manifest, podsecurity, rendered, rules
+from ablate.kubernetes import manifest, rendered
+from support import cluster_rules, pod_security
+from support.cluster_rules import faults
 from support.cluster_schemas import CRDS, Plain, core_refusals, crd_refusals, refusals
 from support.manifests import container, head, job, request, worker
 
@@ -173,10 +175,22 @@ def test_a_manifest_with_one_fault_is_refused(layer: str, mutate: Mutation, said
     assert any(re.search(said, line) for line in refusals(objects)[layer]), refusals(objects)
 
 
-def test_rendering_fails_where_a_rule_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_the_template_breaks_is_said_of_what_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ablate.kubernetes.pods.GRACE_SECONDS", 60)
-    with pytest.raises(RequestError, match="terminationGracePeriodSeconds = 60: must be under 30"):
-        rendered(request())
+    found = [fault.render("manifest") for fault in faults(manifest(request()))]
+    assert len(found) == 3
+    assert all("terminationGracePeriodSeconds = 60: must be under 30" in line for line in found)
+
+
+def test_an_object_that_kubectl_does_not_take_is_not_rendered() -> None:
+    for count, good in ((2_400, True), (2_600, False)):
+        large = request(arguments=("--tracker=" + "a" * 90,) * count)
+        assert bool(faults(manifest(large))) is not good
+        if good:
+            assert rendered(large)
+            continue
+        with pytest.raises(RequestError, match=r"manifest: RayJob/digits = \d+: `kubectl apply` takes an obj"):
+            rendered(large)
 
 
 def test_the_rules_hold_for_a_cluster_without_a_job() -> None:
@@ -265,7 +279,7 @@ def test_no_rule_is_without_a_manifest_that_breaks_it(monkeypatch: pytest.Monkey
         reached.add((caller.f_code.co_filename, caller.f_lineno))
         return Fault(**fields)
 
-    for module in (rules, podsecurity):
+    for module in (cluster_rules, pod_security):
         monkeypatch.setattr(module, "Fault", noted)
     for layer, mutate, _ in MUTATIONS.values():
         mutate(objects := copy.deepcopy(manifest(request(gpus=2))))
@@ -276,7 +290,7 @@ def test_no_rule_is_without_a_manifest_that_breaks_it(monkeypatch: pytest.Monkey
         faults(objects)
     written = {
         (str(module.__file__), node.lineno)
-        for module in (rules, podsecurity)
+        for module in (cluster_rules, pod_security)
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fault"
     }

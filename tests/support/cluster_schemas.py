@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from jsonschema.validators import extend
 
-from ablate.kubernetes import faults
+from support.cluster_rules import faults
 from support.paths import REPOSITORY
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

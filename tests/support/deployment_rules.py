@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ablate.kubernetes import faults
 from ablate.kubernetes.pods import METRICS_PORT
+from support.cluster_rules import faults
 from support.cluster_schemas import core_refusals
 from support.deployed import (
     FOREIGN,

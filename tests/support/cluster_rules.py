@@ -1,7 +1,7 @@
-"""What a cluster would refuse, or accept and break on later: the operator's rules, the CRDs' CEL rules, PodSecurity.
+"""An oracle for rendered manifests: what a cluster refuses, or accepts and fails on later.
 
 Sources: KubeRay 1.7, ray-operator/controllers/ray/utils/validation.go and the `x-kubernetes-validations` of its CRDs;
-Kueue's rules for RayJobs; Kubernetes' Pod Security Standards (podsecurity.py); what a study needs to survive a retry.
+Kueue's rules for RayJobs; Kubernetes' Pod Security Standards (pod_security.py); what a study needs to survive a retry.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 import yaml
 
 from ablate.errors import Fault
-from ablate.kubernetes.podsecurity import pod_faults
-from ablate.kubernetes.request import DNS_LABEL, NAME_LENGTH, applied_bytes
+from ablate.kubernetes.request import ANNOTATION_BYTES, DNS_LABEL, NAME_LENGTH, applied_bytes
 from ablate.redaction import has_password
+from support.pod_security import pod_faults
 
 GRACE_LIMIT_SECONDS = 30
-ANNOTATION_BYTES = 262_144  # of all annotations of an object; `kubectl apply` keeps the object in one
 KEPT_LIMIT_SECONDS = 600
 TOKEN_SINCE = (2, 52, 0)  # the first Ray with token authentication
 MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
