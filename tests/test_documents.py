@@ -1,4 +1,4 @@
-"""What the documents say is so: links resolve, commands exist, the study file of the README loads."""
+"""What the documents say is so: links resolve, commands, targets, rooms and tests exist, the README's study loads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ablate.study import parse_study
 from support.paths import REPOSITORY
 
 DOCUMENTS = [
-    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "deploy/README.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(REPOSITORY / folder / "README.md" for folder in ("deploy", "examples")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
+WORD = "[a-z][a-z0-9]*"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
@@ -25,12 +27,21 @@ def test_every_relative_link_resolves(path: Path) -> None:
     assert not missing
 
 
-def test_the_readme_names_every_command_and_no_other() -> None:
-    text = (REPOSITORY / "README.md").read_text()
+def named_commands(path: Path) -> set[str]:
+    text = path.read_text()
+    return set(re.findall(rf"`ablate ({WORD})", text)) | set(
+        re.findall(rf"^(?: {{4,}}|\$ )ablate ({WORD})", text, re.M)
+    )
+
+
+def test_the_page_of_commands_names_every_command() -> None:
     commands = set(get_command(cli.app).commands)  # type: ignore[attr-defined]
-    word = "[a-z][a-z0-9]*"
-    named = set(re.findall(rf"`ablate ({word})", text)) | set(re.findall(rf"^ +(?:\$ )?ablate ({word})", text, re.M))
-    assert named == commands
+    assert named_commands(REPOSITORY / "docs" / "reference" / "cli.md") == commands
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_no_document_names_a_command_that_does_not_exist(path: Path) -> None:
+    assert named_commands(path) <= set(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
 
 def test_the_study_file_of_the_readme_is_good() -> None:
@@ -41,7 +52,22 @@ def test_the_study_file_of_the_readme_is_good() -> None:
     assert study.space_for("fashion_mnist").names()[-1] == "training.learning_rate"
 
 
-def test_make_targets_of_the_readme_exist() -> None:
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_make_targets_of_a_document_exist(path: Path) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    for target in re.findall(r"`?make ([a-z]+)", (REPOSITORY / "README.md").read_text()):
+    for target in re.findall(r"(?:`|^ +)make ([a-z]+)", path.read_text(), re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_the_tests_of_the_table_of_faults_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)`", (REPOSITORY / "docs" / "faults.md").read_text())
+    missing = [name for name in named if not list((REPOSITORY / "tests").rglob(name))]
+    assert len(named) > 10
+    assert not missing
+
+
+def test_the_architecture_names_every_room() -> None:
+    table = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("##")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = sorted(room for row in rows for room in re.findall(r"`(\w+)/`", row))
+    assert named == sorted(path.parent.name for path in (REPOSITORY / "ablate").glob("*/__init__.py"))

@@ -1,0 +1,90 @@
+"""What the examples and the documentation tell people to type runs, as written, on a CPU in seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from support.commands import TINY, run
+from support.paths import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+DOCS = REPOSITORY / "docs"
+LIMIT = 240  # seconds
+ROW = re.compile(r"^\| \[(\w+)\]\((\w+)/\S+\) \| .* \| `(.+)` \|$", re.M)
+ABLATE = [sys.executable, "-m", "ablate"]
+
+
+def in_folder(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_of_the_examples_names_every_folder_and_no_other() -> None:
+    named = [folder for folder, _, _ in ROW.findall((EXAMPLES / "README.md").read_text())]
+    assert sorted(named) == sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+
+
+@pytest.mark.timeout(LIMIT)
+@pytest.mark.parametrize("name", ["own_data", "own_model"])
+def test_an_example_finds_and_confirms_a_network(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES / name, tmp_path / name)
+    command = {row[0]: row[2] for row in ROW.findall((EXAMPLES / "README.md").read_text())}[name]
+    in_folder([*ABLATE, *shlex.split(command)[1:], "--tracker", "none"], folder)
+    [table] = (folder / "runs").glob("*/trials.parquet")
+    trials = pl.read_parquet(table)
+    assert set(trials.filter(stage="confirm")["state"]) == {"COMPLETE"}
+    assert max(trials["val_accuracy"]) > 0.5  # three classes, or ten
+
+
+@pytest.mark.timeout(LIMIT)
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES / "notebook", tmp_path / "notebook")
+    notebook = json.loads((folder / "front.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= 3
+    assert not any(cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    (folder / "cells.py").write_text("import matplotlib\nmatplotlib.use('Agg')\n" + "\n".join(cells))
+    in_folder([sys.executable, "cells.py"], folder)
+    assert (folder / "runs" / "notebook" / "front.png").stat().st_size > 1000
+
+
+@pytest.mark.timeout(LIMIT)
+def test_the_tutorial_s_commands_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same commands on a smaller study of the same name, in this process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "search_spaces").mkdir()
+    (tmp_path / "search_spaces" / "digits.yaml").write_text(TINY.replace("study: tiny", "study: digits"))
+    commands = re.findall(r"^\$ ablate (.+)$", (DOCS / "tutorial.md").read_text(), re.M)
+    assert [command.split()[0] for command in commands] == ["plan", "search", "status", "list", "trial", "report"]
+    for command in commands:
+        further = ["--executor", "local", "--tracker", "none"] if command.startswith("search") else []
+        code, _, err = run(capfd, *shlex.split(command), *further)
+        assert code == 0, err
+    assert (tmp_path / "runs" / "digits" / "report" / "index.html").is_file()
+
+
+@pytest.mark.timeout(LIMIT)
+def test_the_documented_scheduler_and_sampler_run(tmp_path: Path) -> None:
+    scheduler, sampler = re.findall(r"```python\n(.*?)```", (DOCS / "own_sampler_scheduler.md").read_text(), re.S)
+    (tmp_path / "median_rule.py").write_text(scheduler)
+    (tmp_path / "middle.py").write_text(sampler)
+    line = re.search(r"```yaml\n(.*?)```", (DOCS / "own_sampler_scheduler.md").read_text(), re.S)
+    assert line is not None
+    study = TINY.replace("scheduler: {name: none}\n", line[1] + "sampler: {name: 'middle:build'}\n")
+    (tmp_path / "tiny.yaml").write_text(study.replace("epochs: 2", "epochs: 5"))
+    in_folder([*ABLATE, "search", "tiny.yaml", "--executor", "local", "--tracker", "none"], tmp_path)
+    trials = pl.read_parquet(tmp_path / "runs" / "tiny" / "trials.parquet").filter(stage="search")
+    assert trials["model.mlp"][0] == "8"  # the middle of none, 8, 16
+    assert set(trials["state"]) <= {"COMPLETE", "PRUNED"}
