@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from support.ledgers import storage
@@ -14,6 +16,11 @@ __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --faults."""
     parser.addoption("--faults", action="store_true", help="run the fault tests in their long form (make faults)")
+
+
+def pytest_configure() -> None:
+    """Hear SIGINT, which a shell lets its background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

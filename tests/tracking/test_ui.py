@@ -54,10 +54,11 @@ class Ui:
         self.port = free_port()
         self.mark = uuid4().hex
         self.output = runs / f"ui-{self.port}.txt"
+        environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}  # MLflow's client sets it
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ablate", "ui", "--runs-dir", str(runs), "--port", str(self.port)],
-                env=os.environ | {MARK: self.mark, "COLUMNS": "80"},
+                env=environment | {MARK: self.mark, "COLUMNS": "80"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
