@@ -50,8 +50,8 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['ablate', '--help']\n"
-        "from ablate import cli\n"
-        "try: cli.main()\n"
+        "from ablate.cli.app import main\n"
+        "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'ray', 'optuna', 'mlflow', 'polars', 'sqlalchemy'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

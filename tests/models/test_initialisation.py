@@ -111,7 +111,7 @@ def build_own(config: ModelConfig, shape: InputShape) -> torch.nn.Module:
 
 
 def test_a_users_module_is_seeded_by_the_stream_and_nothing_else() -> None:
-    own = ModelConfig(builder="test_models_initialisation:build_own")
+    own = ModelConfig(builder=f"{__name__}:build_own")
     drawn = []
     for disturbance, seed in ((1, 0), (2, 0), (1, 1)):
         torch.manual_seed(disturbance)

@@ -238,7 +238,7 @@ def test_measure_allocates_nothing() -> None:
 
 def test_measure_leaves_the_random_state_alone() -> None:
     before = torch.random.get_rng_state()
-    measure(ModelConfig(builder="test_models_size:build_own"), MNIST)
+    measure(ModelConfig(builder=f"{__name__}:build_own"), MNIST)
     measure(ModelConfig(depth=3), MNIST)
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -264,7 +264,7 @@ def build_own(config: ModelConfig, shape: InputShape) -> nn.Module:
 
 
 def test_a_users_builder_is_measured_too() -> None:
-    size = measure(ModelConfig(builder="test_models_size:build_own", options={"hidden": 6}), MNIST)
+    size = measure(ModelConfig(builder=f"{__name__}:build_own", options={"hidden": 6}), MNIST)
     assert size.params == 50 * 6 + 36 + 7 * 10
     assert size.params_body == 36
     assert size.flops == 2 * (16 * 49 * 6 + 36 + 60)

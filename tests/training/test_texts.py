@@ -217,7 +217,7 @@ def test_a_diverged_replicate_writes_nan_and_leaves_the_other_alone(monkeypatch:
 
 
 def test_a_model_that_cannot_write_is_refused_before_anything_is_trained() -> None:
-    message = r"model.builder='test_training_texts:Blind' made Blind, which cannot write: task .*greedy\(source, start="
+    message = rf"model.builder='{__name__}:Blind' made Blind, which cannot write: task .*greedy\(source, start="
     with pytest.raises(RequestError, match=message):
         next(train(trial("build_pairs", model=BLIND)))
 
