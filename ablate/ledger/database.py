@@ -99,10 +99,7 @@ class Database:
     def checkpoint(self) -> None:
         """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL has done so."""
         if self.is_sqlite:
-            try:
-                self._pragma("wal_checkpoint(PASSIVE)")
-            except SQLAlchemyError as error:
-                raise self.explain(error) from error
+            self._retry(lambda: self._pragma("wal_checkpoint(PASSIVE)"), 0.0)
 
     def close(self) -> None:
         """Close every connection."""
@@ -122,12 +119,18 @@ class Database:
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
     def _transact(self, engine: Engine, body: Callable[[Connection], T], seconds: float) -> T:
-        deadline = time.monotonic() + seconds
-        delay = FIRST_DELAY_SECONDS
+        def transaction() -> T:
+            with engine.begin() as connection:
+                return body(connection)
+
+        return self._retry(transaction, seconds)
+
+    def _retry(self, attempt: Callable[[], T], seconds: float) -> T:
+        """Call `attempt` until no transient fault meets it; raise LedgerError for another one, or after `seconds`."""
+        deadline, delay = time.monotonic() + seconds, FIRST_DELAY_SECONDS
         while True:
             try:
-                with engine.begin() as connection:
-                    return body(connection)
+                return attempt()
             except SQLAlchemyError as error:
                 if not _transient(error) or time.monotonic() + delay > deadline:
                     raise self.explain(error) from error
@@ -153,19 +156,11 @@ class Database:
         if self.version > 1:
             self.ledger_id = self.read(schema.ledger_id)
         if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
-            self._use_wal()
+            self._retry(self._use_wal, self.retry_seconds)
 
     def _use_wal(self) -> None:
-        deadline = time.monotonic() + self.retry_seconds
-        while True:
-            try:
-                if self._pragma("journal_mode") != "wal":
-                    self._pragma("journal_mode=WAL")
-                return
-            except SQLAlchemyError as error:
-                if not _transient(error) or time.monotonic() > deadline:
-                    raise self.explain(error) from error
-                time.sleep(FIRST_DELAY_SECONDS)
+        if self._pragma("journal_mode") != "wal":
+            self._pragma("journal_mode=WAL")
 
     def _pragma(self, statement: str) -> object:
         with self.engine.connect() as connection:
