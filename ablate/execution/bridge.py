@@ -19,13 +19,13 @@ from ablate.execution.autoscaling import NodeRequest
 from ablate.execution.executor import Assignment, Outcome, commit
 from ablate.execution.interruption import Interruption
 from ablate.execution.lifeline import own_ray_lost
+from ablate.execution.ray_private import DEAD_BECAUSE, kill_workers
 from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
     from ablate.search import Search
 
-DEAD_BECAUSE = "The actor is dead because"
 COUNT_SECONDS = 5.0  # what is known of the cluster's nodes is not older
 REMIND_SECONDS = 60.0  # between two lines while no node can hold a trial
 
@@ -155,7 +155,7 @@ class Conductor:
     def release(self) -> None:
         """Kill the workers and give back what they held, and drop the request for nodes."""
         if self.controller is not None:
-            self.controller._tune_controller._actor_manager.cleanup()
+            kill_workers(self.controller)
         if self.request is not None and self.answers():
             self.request.drop()
 

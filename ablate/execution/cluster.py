@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
-from ray._private import ray_logging, services
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import RayError
 
 from ablate.errors import ResourceError
-from ablate.execution.own_ray import environment, first_line, init_options, own_ray
+from ablate.execution import ray_private
+from ablate.execution.own_ray import environment, first_line, own_ray
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
@@ -72,15 +70,14 @@ def connected(address: str | None, *, check: Callable[[], None] = lambda: None) 
     if address is not None:
         _check_address(address)
     ours = own_ray(check) if address is None else _joined(address)
-    with _raylet_unheard(), hushed("ray"), environment(**QUIET), ours:
+    with ray_private.raylet_silenced(), hushed("ray"), environment(**QUIET), ours:
         yield
 
 
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
     try:
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        ray.init(address=address, **init_options())
+        ray_private.join(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:
         text = first_line(error)
         raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
@@ -98,7 +95,7 @@ def _check_address(address: str) -> None:
             "or submit the command as a Ray job."
         )
     try:
-        place = services.canonicalize_bootstrap_address_or_die(address)  # "auto": RAY_ADDRESS, or what `ray start` left
+        place = ray_private.bootstrap_address(address)
     except ValueError as error:
         raise ResourceError(f"--address {address}: not of the form HOST:PORT, and not 'auto'.") from error
     except ConnectionError as error:
@@ -113,18 +110,6 @@ def _check_address(address: str) -> None:
         raise ResourceError(
             f"--address {address}: nothing answers at {place} ({reason}). Is the cluster up?"
         ) from error
-
-
-@contextmanager
-def _raylet_unheard() -> Iterator[None]:
-    """Drop what the raylet prints into the driver's output; a dead worker is said in one line of our own."""
-    printed = ray_logging.stdout_deduplicator
-    former = printed.skip_re
-    printed.skip_re = re.compile("")
-    try:
-        yield
-    finally:
-        printed.skip_re = former
 
 
 def gcs_address() -> str:

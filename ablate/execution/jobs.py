@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import RayError
 
 from ablate import __version__
 from ablate.errors import RequestError, ResourceError
 from ablate.execution.cluster import SAME_TOKEN
+from ablate.execution.ray_private import NO_AGENT, use_token
 from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3
 _PROBE = f'import ablate, sys; sys.exit({OTHER_VERSION} if ablate.__version__ != "{__version__}" else 0)'
 PROBE = f"python -P -c '{_PROBE}'"
 PROBE_SECONDS = 120.0
-AGENT_SECONDS, NO_AGENT = 60.0, "No available agent"
+AGENT_SECONDS = 60.0
 POLL_SECONDS = 1.0
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -109,7 +109,7 @@ def _client(address: str) -> Any:
         raise RequestError(f"--address {address}: give the dashboard's address, http://HOST:8265")
     from ray.job_submission import JobSubmissionClient
 
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    use_token()
     try:
         return JobSubmissionClient(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ray import tune
-from ray.air.execution._internal.actor_manager import RayActorManager
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
@@ -33,7 +31,15 @@ from ablate.execution.cluster import (
 from ablate.execution.executor import Assignment
 from ablate.execution.interruption import Interruption
 from ablate.execution.lifeline import lifeline
-from ablate.execution.own_ray import ended_part, environment, is_own, own_resources
+from ablate.execution.own_ray import environment
+from ablate.execution.ray_private import (
+    PENDING_TRIALS,
+    TUNE_SETTINGS,
+    ended_part,
+    every_death_known,
+    is_own,
+    own_resources,
+)
 from ablate.execution.worker import TrialActor
 from ablate.files import Place
 from ablate.scratch import scratch_folder
@@ -41,9 +47,6 @@ from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
     from ablate.search import Search
-
-NEVER_SECONDS = "1e9"
-WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +161,7 @@ def _tune(conductor: Conductor, held: Plan, *, pending: int) -> None:
             ),
         )
         try:
-            with _every_death_known():
+            with every_death_known():
                 tuner.fit()
         except Halt as halt:
             if halt.__cause__ is not None:
@@ -167,44 +170,13 @@ def _tune(conductor: Conductor, held: Plan, *, pending: int) -> None:
             conductor.release()
 
 
-@contextmanager
-def _every_death_known() -> Iterator[None]:
-    """Let Tune take each way in which a worker goes for what it is.
-
-    It knows RayActorError alone, and gives up the whole run for a worker that Ray killed to free memory.
-    """
-    manager: Any = RayActorManager
-    real = manager._actor_task_failed
-
-    def failed(self: Any, tracked_actor_task: Any, exception: Exception) -> None:
-        gone = isinstance(exception, WORKER_GONE)
-        real(self, tracked_actor_task, RayActorError(error_msg=str(exception)) if gone else exception)
-
-    manager._actor_task_failed = failed
-    try:
-        yield
-    finally:
-        manager._actor_task_failed = real
-
-
 def _name(trial: Trial) -> str:
     return str(trial.trial_id)
 
 
 @contextmanager
 def _quiet(pending: int) -> Iterator[None]:
-    """Set what Tune reads from the environment (ray/tune/execution) and silence what it logs about itself."""
-    settings: dict[str, Any] = {
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_DISABLE_SIGINT_HANDLER": "1",
-        "TUNE_GLOBAL_CHECKPOINT_S": NEVER_SECONDS,
-        "TUNE_MAX_PENDING_TRIALS_PG": str(pending),
-        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        "TUNE_RESULT_BUFFER_LENGTH": "1",
-        "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": NEVER_SECONDS,
-        "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    }
-    with hushed("ray.tune"), environment(**settings), warnings.catch_warnings():
+    """Set what Tune reads from the environment, and silence what it logs about itself."""
+    with hushed("ray.tune"), environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

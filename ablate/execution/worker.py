@@ -7,10 +7,10 @@ from collections.abc import Generator
 from typing import Any
 
 from ray.exceptions import RayError
-from ray.experimental import internal_kv
 from ray.tune import Trainable
 
 from ablate.execution.executor import Assignment, advance
+from ablate.execution.ray_private import has_flag, set_flag
 from ablate.trial import Report
 
 ASSIGNMENT = "assignment"
@@ -57,18 +57,18 @@ class TrialActor(Trainable):
 
 def request_pause(token: str) -> None:
     """Ask every worker of the run `token` to pause, through the cluster's own key-value store."""
-    internal_kv._internal_kv_put(_key(token), b"1")
+    set_flag(_flag(token))
 
 
 def _watch(token: str, pause: threading.Event) -> None:
     """Set `pause` once it is asked for: in a thread, because a cluster that does not answer must not stop training."""
     while not pause.wait(PAUSE_POLL_SECONDS):
         try:
-            if internal_kv._internal_kv_exists(_key(token)):
+            if has_flag(_flag(token)):
                 pause.set()
         except (RayError, RuntimeError, ValueError, OSError):
             continue  # asked again at the next turn; what cannot be reached is noticed by Ray itself
 
 
-def _key(token: str) -> bytes:
-    return f"ablate-pause-{token}".encode()
+def _flag(token: str) -> str:
+    return f"ablate-pause-{token}"

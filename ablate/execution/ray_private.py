@@ -1,0 +1,232 @@
+"""Every private API of Ray that ablate uses, and why the public one does not do.
+
+`tests/execution/test_ray_private.py` fails when Ray changes one of them, and when another file uses one.
+
+- `JobConfig(_client_job)`: `ray.init` puts the driver's current folder first on the workers' `sys.path` without it.
+- `ray.init(_node_ip_address, _temp_dir)` and `ray_constants.ENABLE_RAY_CLUSTER`: a Ray that only this machine reaches.
+  The first two are parameters of `ray.init`; Ray replaces 127.0.0.1 by an outer address unless the third is False.
+- `Config.initialize`, `AuthenticationTokenLoader.reset_cache`: Ray reads RAY_AUTH_MODE and its token once per process.
+- `maybe_enable_token_auth_if_token_available`: lets a process use ~/.ray/auth_token where RAY_AUTH_MODE is not set, as
+  Ray's own commands do.
+- `services.canonicalize_bootstrap_address_or_die`: what `auto` stands for, before `ray.init` waits two minutes for it.
+- `services.start_raylet`, `services.get_node`, `GcsClient.get_all_node_info`: Ray waits 30 s for its raylet, a
+  constant, and does not notice that it has ended.
+- `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
+  `ray.shutdown` waits forever for a frozen raylet. `PROCESS_TYPE_GCS_SERVER` and `PROCESS_TYPE_RAYLET` name them.
+- `ResourceAndLabelSpec`: the CPUs and GPUs that a Ray would declare here, counted without starting one.
+- `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
+- `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
+- `RayActorManager._actor_task_failed`: Tune knows one of the five errors that mean that a worker is gone.
+- `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
+- The variables of `TUNE_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no parameter.
+- The texts `NO_AGENT` and `DEAD_BECAUSE`: errors that have no type or attribute of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants, ray_logging, services
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
+from ray.experimental import internal_kv
+from ray.job_config import JobConfig
+
+from ablate.errors import ClusterLostError
+
+OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
+POLL_SECONDS = 0.1
+RAYLET_WAIT, GCS_WAIT = "RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s"
+METRICS = "RAY_enable_metrics_collection"  # its exporter listens on all interfaces, without a token
+NO_AGENT, DEAD_BECAUSE = "No available agent", "The actor is dead because"
+NEEDED = {ray_constants.PROCESS_TYPE_GCS_SERVER: "GCS", ray_constants.PROCESS_TYPE_RAYLET: "raylet"}
+WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
+NEVER_SECONDS = "1e9"
+TUNE_SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": NEVER_SECONDS,
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": NEVER_SECONDS,
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+PENDING_TRIALS = "TUNE_MAX_PENDING_TRIALS_PG"
+
+
+def join(address: str) -> None:
+    """Join the cluster at `address`, without a word from Ray."""
+    use_token()
+    _init(address=address)
+
+
+def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
+    """Start a Ray that listens on 127.0.0.1 only and keeps its session in `folder`.
+
+    Ray waits up to `seconds` for its raylet, as long as that runs and `check` does not raise.
+    """
+    with _patient(seconds, check), _on_loopback():
+        _init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder),
+        )
+
+
+def _init(**options: Any) -> None:
+    """Call `ray.init` so that no module of our current folder is imported in the workers.
+
+    What a study needs from that folder comes with each assignment.
+    """
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=JobConfig(_client_job=True), **options)
+
+
+def use_token() -> None:
+    """Ask with the token of this user, if there is one."""
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def read_authentication() -> None:
+    """Let Ray read the token and its mode from the environment again."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def bootstrap_address(address: str) -> str:
+    """Return HOST:PORT for an address, "auto" being RAY_ADDRESS or what `ray start` left here.
+
+    Raises ValueError for an address of another form, ConnectionError where "auto" finds nothing.
+    """
+    return services.canonicalize_bootstrap_address_or_die(address)
+
+
+def own_resources() -> Mapping[str, float]:
+    """Return what a Ray that is started here would declare, counted by Ray itself without starting one."""
+    spec = ResourceAndLabelSpec(object_store_memory=OBJECT_STORE_BYTES)
+    return dict(spec.resolve(is_head=True, node_ip_address="127.0.0.1").to_resource_dict())  # type: ignore[no-untyped-call]
+
+
+def _node() -> Any:
+    return ray._private.worker._global_node
+
+
+def is_own() -> bool:
+    """Return whether this process started the Ray that it is connected to."""
+    node = _node()
+    return node is not None and bool(node.all_processes)
+
+
+def kill() -> None:
+    """End the processes of our own Ray at once: `ray.shutdown` waits forever for the answer of a frozen raylet."""
+    if (node := _node()) is not None:
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def ended_part() -> str | None:
+    """Return the name of a process that our own Ray needs and that has ended, or None."""
+    if (node := _node()) is None:
+        return None
+    return next((NEEDED[name] for name, _ in node.dead_processes() if name in NEEDED), None)
+
+
+def set_flag(name: str) -> None:
+    """Set a flag of the cluster that all its processes can see."""
+    internal_kv._internal_kv_put(name.encode(), b"1")
+
+
+def has_flag(name: str) -> bool:
+    """Return whether a flag of the cluster is set."""
+    return bool(internal_kv._internal_kv_exists(name.encode()))
+
+
+def kill_workers(controller: Any) -> None:
+    """Kill the workers of a Tuner that was left, and give back what they held."""
+    controller._tune_controller._actor_manager.cleanup()
+
+
+@contextmanager
+def raylet_silenced() -> Iterator[None]:
+    """Drop what the raylet prints into the driver's output; a dead worker is said in one line of our own."""
+    printed = ray_logging.stdout_deduplicator
+    former = printed.skip_re
+    printed.skip_re = re.compile("")
+    try:
+        yield
+    finally:
+        printed.skip_re = former
+
+
+@contextmanager
+def every_death_known() -> Iterator[None]:
+    """Let Tune take each way in which a worker goes for what it is.
+
+    It knows RayActorError alone, and gives up the whole run for a worker that Ray killed to free memory.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+
+    manager: Any = RayActorManager
+    real = manager._actor_task_failed
+
+    def failed(self: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        gone = isinstance(exception, WORKER_GONE)
+        real(self, tracked_actor_task, RayActorError(error_msg=str(exception)) if gone else exception)
+
+    with _replaced(manager, _actor_task_failed=failed):
+        yield
+
+
+def _on_loopback() -> Any:
+    """Let Ray keep 127.0.0.1 as its node's address, which it replaces by an outer one otherwise."""
+    return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
+
+
+@contextmanager
+def _patient(seconds: int, check: Callable[[], None]) -> Iterator[None]:
+    """Let Ray wait up to `seconds` for its raylet, as long as that runs and `check` does not raise."""
+    ask, begin, deadline = services.get_node, services.start_raylet, time.monotonic() + seconds
+    begun: list[Any] = []
+
+    def start_raylet(*arguments: Any, **named: Any) -> Any:
+        check()
+        begun.append(begin(*arguments, **named))
+        return begun[-1]
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        client = GcsClient(address=gcs_address)
+        while not any(known.hex() == node_id for known in client.get_all_node_info()):
+            check()
+            for code in (raylet.process.poll() for raylet in begun):
+                if code is not None:
+                    raise ClusterLostError(f"its raylet has ended with exit code {code}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"its raylet has not registered within {seconds} s")
+            time.sleep(POLL_SECONDS)
+        return ask(gcs_address, node_id)  # type: ignore[no-untyped-call]
+
+    with _replaced(services, get_node=get_node, start_raylet=start_raylet):
+        yield
+
+
+@contextmanager
+def _replaced(place: Any, **values: Any) -> Iterator[None]:
+    """Set attributes of `place` inside the block and put the former values back."""
+    former = {name: getattr(place, name) for name in values}
+    for name, value in values.items():
+        setattr(place, name, value)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            setattr(place, name, value)
