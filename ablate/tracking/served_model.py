@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel
 
 from ablate.config import InputShape, ModelConfig
 from ablate.errors import RequestError
@@ -22,8 +21,7 @@ OUTPUTS = ("probabilities", "scores")
 BATCH = 512  # samples per forward pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+class Description(BaseModel, frozen=True):
     """What is needed beside the weights: tokens = inputs * scale + shift, one factor per feature (or one for all).
 
     Ids are not scaled. `start` and `end` are the ids between which an encoder-decoder writes. Inputs are images of the
@@ -31,6 +29,7 @@ class Description:
     says whether scores are logits of classes, so that their softmax is a probability.
     """
 
+    format: Literal[1] = 1
     model: ModelConfig
     shape: InputShape
     scale: tuple[float, ...]
@@ -51,38 +50,6 @@ class Description:
     def writes(self) -> bool:
         """Whether the network maps a text to a text."""
         return self.shape.source_tokens > 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dictionary; `from_json` is its inverse."""
-        return {
-            "format": 1,
-            "model": self.model.model_dump(mode="json"),
-            "shape": self.shape.model_dump(mode="json"),
-            "scale": list(self.scale),
-            "shift": list(self.shift),
-            "class_names": list(self.class_names),
-            "start": self.start,
-            "end": self.end,
-            "image": self.image,
-            "patch": self.patch,
-            "classes": self.classes,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Description:
-        """Rebuild a Description; raise pydantic's ValidationError or KeyError on a damaged one."""
-        return Description(
-            model=ModelConfig.model_validate(data["model"]),
-            shape=InputShape.model_validate(data["shape"]),
-            scale=tuple(data["scale"]),
-            shift=tuple(data["shift"]),
-            class_names=tuple(data["class_names"]),
-            start=data.get("start"),
-            end=data.get("end"),
-            image=tuple(data["image"]) if data.get("image") else None,
-            patch=tuple(data["patch"]) if data.get("patch") else None,
-            classes=data.get("classes", True),
-        )
 
 
 class ServedModel:
@@ -198,7 +165,7 @@ def write(folder: Path, module: nn.Module, description: Description) -> None:
 
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # save_file closes the file to everybody else, whatever the umask
-    (folder / DESCRIPTION).write_text(json.dumps(description.to_json(), indent=1))
+    (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
 
 
 def read(folder: Path) -> ServedModel:
@@ -208,7 +175,7 @@ def read(folder: Path) -> ServedModel:
 
     from ablate.models import build
 
-    description = Description.from_json(json.loads((folder / DESCRIPTION).read_text()))
+    description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
     tensors = load_file(folder / WEIGHTS)
     with torch.random.fork_rng(devices=[]):  # a builder's own initial weights must not move the caller's generator
         module = build(description.model, description.shape)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import pickletools
 import sys
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -80,7 +78,7 @@ def test_a_model_of_images_cuts_them_itself(channels: int, given: tuple[int, ...
     size = {"image": (8, 6, channels), "patch": (4, 3)}
     fixed = {"model": MODEL, "shape": shape, "scale": (0.5,), "shift": (-1.0,), "class_names": ()}
     model = ServedModel(build(MODEL, shape).eval(), Description(**fixed, **size))
-    assert Description.from_json(json.loads(json.dumps(model.description.to_json()))) == model.description
+    assert Description.model_validate_json(model.description.model_dump_json()) == model.description
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 6, channels)).astype(np.uint8)
     patches = cut(torch.from_numpy(images), (4, 3))
     scores = model.module(patches.float() * 0.5 - 1).detach().numpy()
@@ -92,7 +90,7 @@ def test_a_model_of_images_cuts_them_itself(channels: int, given: tuple[int, ...
 
 def test_scores_of_another_loss_than_cross_entropy_are_no_probabilities() -> None:
     model = served((1.0,), (0.0,))
-    model = ServedModel(model.module, replace(model.description, classes=False))
+    model = ServedModel(model.module, model.description.model_copy(update={"classes": False}))
     inputs = np.ones((2, 4, 3), np.uint8)
     np.testing.assert_array_equal(model.predict(inputs), model.predict(inputs, {"output": "scores"}))
     with pytest.raises(RequestError, match="output 'probabilities' is not known, it is one of scores"):
@@ -128,7 +126,7 @@ def test_a_loaded_model_of_text_to_text_writes(tmp_path: Path, monkeypatch: pyte
     ids = np.random.default_rng(0).integers(1, 7, (5, 8))
     save(tmp_path / "m", model.module, model.description, example=ids[:2])
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
-    assert Description.from_json(model.description.to_json()) == model.description
+    assert Description.model_validate_json(model.description.model_dump_json()) == model.description
     written = model.module.greedy(torch.from_numpy(ids), start=1, end=2, steps=6).numpy()  # type: ignore[operator]
     np.testing.assert_array_equal(loaded.predict(ids), written)
     monkeypatch.setattr("ablate.tracking.served_model.BATCH", 2)
