@@ -30,7 +30,7 @@ from ablate.files import Folder, Place, one_line, open_folder
 from ablate.redaction import redact_url
 from ablate.trial import Report, TrialConfig
 
-FORMATS = ("ablate-checkpoint-1", "ablate-checkpoint-2")  # the first knew neither attempts nor half epochs
+FORMAT = "ablate-checkpoint-2"
 KEPT = 2
 LISTINGS = 5  # how often a folder is listed again in which files vanish between being listed and read
 IDENTITY = ("stage", "model", "task", "train", "seeds", "study_seed", "protocol")  # the fields that change the numbers
@@ -45,7 +45,7 @@ logger = logging.getLogger("ablate.training")
 class Mark:
     """Where a trial stood when a checkpoint was written; of two files of a trial, the one of the greater mark counts.
 
-    `epoch` epochs were done, and `step` steps of the next one. Names without an attempt are of attempt 0.
+    `epoch` epochs were done, and `step` steps of the next one.
     """
 
     attempt: int
@@ -78,16 +78,16 @@ class Checkpoint:
 
 
 class _Content(BaseModel):
-    """What the metadata hold, as JSON; of the first format without the last four."""
+    """What the metadata hold, as JSON."""
 
     format: str
     report: Report | None
     trial: dict[str, Any]
     shape: InputShape
-    epoch: int = 0
-    step: int = 0
-    wall_seconds: float = 0.0
-    metrics: tuple[str, ...] = ()
+    epoch: int
+    step: int
+    wall_seconds: float
+    metrics: tuple[str, ...]
 
 
 class _DamagedError(CheckpointError):
@@ -103,7 +103,7 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
     mark = checkpoint.mark
     content = json.dumps(
         {
-            "format": FORMATS[-1],
+            "format": FORMAT,
             "report": None if checkpoint.report is None else _plain(checkpoint.report),
             "trial": checkpoint.trial,
             "shape": checkpoint.shape.model_dump(),
@@ -198,21 +198,20 @@ def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
         if _checksum(metadata["content"], tensors) != metadata["sha256"]:
             raise _DamagedError(f"damaged checkpoint {path}: its checksum does not match")
         fields = json.loads(metadata["content"])
-        if fields["format"] not in FORMATS:
-            raise CheckpointError(f"checkpoint {path} is of a later version: format {fields['format']!r}")
+        if fields["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} is of another version: format {fields['format']!r}, not {FORMAT!r}"
+            )
         content = _Content.model_validate(fields)
     except _FAULTS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise _DamagedError(f"damaged checkpoint {path}: {reason}") from error
-    report = content.report
-    if content.format == FORMATS[0] and report is not None:
-        content = content.model_copy(update={"epoch": report.epoch, "wall_seconds": report.wall_seconds})
     found = None if mark is None else _mark(mark)
     if found is None or (found.epoch, found.step) != (content.epoch, content.step):
         raise _DamagedError(f"damaged checkpoint {path}: it holds epoch {content.epoch}, step {content.step}")
     return Checkpoint(
         mark=found,
-        report=report,
+        report=content.report,
         wall_seconds=content.wall_seconds,
         tensors={name: value for name, value in tensors.items() if not name.startswith("midway.")},
         trial=content.trial,

@@ -208,27 +208,6 @@ def test_a_checkpoint_from_before_texts_is_gone_on_from(tmp_path: Path) -> None:
     assert [r.metrics for r in train(trial(), checkpoints=tmp_path)] == [r.metrics for r in whole[2:]]
 
 
-def test_checkpoints_from_before_attempts_are_of_attempt_zero(tmp_path: Path) -> None:
-    whole = list(train(trial()))
-    list(islice(train(trial(), checkpoints=tmp_path), 3))
-    for epoch in (2, 3):
-        path = tmp_path / Mark(attempt=1, epoch=epoch).name
-
-        def older(content: dict[str, Any]) -> None:
-            content |= {"format": "ablate-checkpoint-1"}
-            for name in ("epoch", "step", "wall_seconds", "metrics"):
-                del content[name]
-
-        rewritten(path, older)
-        path.rename(tmp_path / f"epoch-{epoch:06d}.safetensors")
-    resumed = train(trial(), checkpoints=tmp_path)
-    assert next(resumed).metrics == whole[2].metrics
-    kept = ["epoch-000003-attempt-001.safetensors", "epoch-000003.safetensors"]
-    assert DiskFolder(tmp_path).names() == kept
-    assert [r.metrics for r in resumed] == [whole[3].metrics]
-    assert DiskFolder(tmp_path).names() == [Mark(attempt=1, epoch=epoch).name for epoch in (3, 4)]
-
-
 def test_the_newest_is_that_of_the_last_attempt_then_epoch_then_step() -> None:
     marks = [
         Mark(attempt=attempt, epoch=epoch, step=step)
@@ -257,15 +236,19 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_text() == "mine" for name in names)
 
 
-def test_a_file_of_a_later_format_is_refused_and_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("ablate-checkpoint-9", Mark(attempt=1, epoch=1).name), ("ablate-checkpoint-1", "epoch-000001.safetensors")],
+)
+def test_a_file_of_another_format_is_refused_and_kept(form: str, name: str, tmp_path: Path) -> None:
     next(train(trial(), checkpoints=tmp_path))
-    path = tmp_path / "epoch-000001-attempt-001.safetensors"
+    path = (tmp_path / Mark(attempt=1, epoch=1).name).rename(tmp_path / name)
 
-    def later(content: dict[str, Any]) -> None:
-        content |= {"format": "ablate-checkpoint-9", "form": content.pop("shape")}
+    def other(content: dict[str, Any]) -> None:
+        content |= {"format": form, "form": content.pop("shape")}
 
-    rewritten(path, later)
-    with pytest.raises(CheckpointError, match=r"is of a later version: format 'ablate-checkpoint-9'"):
+    rewritten(path, other)
+    with pytest.raises(CheckpointError, match=rf"is of another version: format '{form}', not 'ablate-checkpoint-2'"):
         next(train(trial(), checkpoints=tmp_path))
     assert path.exists()
 
