@@ -90,7 +90,6 @@ def train(file: Path, folder: Path, scale: float) -> None:
         planted = "planted_tasks:build"
     try:
         from ablate.driver.options import RunOptions as Options
-
         from ablate.driver.run import search
     except ImportError:
         try:

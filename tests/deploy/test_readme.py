@@ -76,7 +76,7 @@ def test_every_test_that_is_named_is_there(path: str) -> None:
 
 
 def test_metrics_are_those_of_the_driver() -> None:
-    source = (REPOSITORY / "ablate" / "metrics.py").read_text()
+    source = (REPOSITORY / "ablate" / "driver" / "prometheus.py").read_text()
     known = set(re.findall(r'"(ablate_\w+)"', source))
     known |= {f"{name}_total" for name in known}
     (block,) = re.findall(r"```promql\n(.*?)```", TEXT, re.S)
