@@ -28,7 +28,7 @@ app = typer.Typer(
     name="ablate",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Find out which parts of a network can go, what that costs, and which cheap network to use.",
+    help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
 )
 app.add_typer(look_app)
 app.add_typer(cluster_app)
@@ -45,13 +45,17 @@ errors = Terminal(stderr=True)
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
 def plan(
     file: options.StudyFile,
-    output: Annotated[Literal["table", "csv", "json"], typer.Option("--format", help="How to print it.")] = "table",
+    output: Annotated[
+        Literal["table", "csv", "json"], typer.Option("--format", help="Format of the output.")
+    ] = "table",
     scale: options.Scale = None,
     only: options.Only = None,
     data_dir: options.DataDir = None,
-    measure_time: Annotated[bool, typer.Option("--time/--no-time", help="Time a few steps.")] = True,
+    measure_time: Annotated[
+        bool, typer.Option("--time/--no-time", help="Time a few training steps, to estimate how long the study takes.")
+    ] = True,
 ) -> None:
-    """Check a study file, count its trials, size every architecture and estimate the time; trains nothing."""
+    """Check a study file, count its trials, size every architecture and estimate the time. Nothing is trained."""
     from ablate.analysis.tables import csv_text
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
@@ -92,7 +96,7 @@ def search(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
 ) -> None:
-    """Run a study, or go on where it stands: search, stop early, confirm the front, write the report."""
+    """Run a study, or continue it: search, stop early, confirm the front, write the report."""
     _drive(
         file,
         RunOptions(
@@ -130,7 +134,7 @@ def compare(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
 ) -> None:
-    """Train every variant of a designed comparison in full, and lay the numbers beside the published ones."""
+    """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
     from ablate.study import load_study
 
     if not file.is_file():
@@ -172,7 +176,7 @@ def resume(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
 ) -> None:
-    """Go on with a study by its name, as its file says in the ledger; `ablate search FILE` does the same."""
+    """Continue a study by its name, with the study file that its ledger holds."""
     from ablate.inspection.studies import stored
 
     asked = RunOptions(
@@ -188,8 +192,10 @@ def resume(
 @app.callback(invoke_without_command=True)
 def _top(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log at level INFO: what is committed, retried and resumed.")
+    ] = False,
 ) -> None:
     if version:
         print(f"ablate {__version__}")

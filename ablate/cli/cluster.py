@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 cluster_app = typer.Typer()
 kubernetes_app = typer.Typer(
-    no_args_is_help=True, help="Render a study for KubeRay, and ask the cluster if it can run."
+    no_args_is_help=True, help="Print a study as a manifest for KubeRay, and check first what the cluster has."
 )
 cluster_app.add_typer(kubernetes_app, name="k8s")
 console = Terminal()
@@ -36,40 +36,52 @@ errors = Terminal(stderr=True)
 
 PROCESSES = " where the cluster's processes start (on Kubernetes: in the Secret)"
 Further = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Further options of `ablate search` or `compare`.")
+    list[str] | None,
+    typer.Argument(metavar="[-- OPTIONS]", help="Options that are passed on to `ablate search` or `compare`."),
 ]
-Image = Annotated[str, typer.Option(help="Image with ablate in it, REGISTRY/ablate:VERSION (deploy/Dockerfile).")]
-Name = Annotated[str | None, typer.Option(help="Name of the job, a DNS label. (default: the study's)")]
-GpusPerNode = Annotated[int, typer.Option(min=1, help="GPUs of one worker node.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Worker nodes of a study without GPUs.")]
+Image = Annotated[
+    str, typer.Option(help="Container image that holds ablate: REGISTRY/ablate:VERSION (from deploy/Dockerfile).")
+]
+Name = Annotated[str | None, typer.Option(help="Name of the job, a DNS label. (default: made from the study's name)")]
+GpusPerNode = Annotated[int, typer.Option(min=1, help="Number of GPUs per worker node.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Number of worker nodes of a study without GPUs. (default: 1)")]
 Workers = Annotated[
-    str | None, typer.Option(metavar="MIN:MAX", help="Worker nodes, which Ray's autoscaler adds and removes.")
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX", help="Lowest and highest number of worker nodes; Ray's autoscaler adds and removes them."
+    ),
 ]
-Cpus = Annotated[str, typer.Option(help="CPUs of one worker node.")]
-Memory = Annotated[str, typer.Option(help="Memory of one worker node.")]
-Namespace = Annotated[str, typer.Option(help="Namespace, as deploy/ makes it.")]
-Secret = Annotated[str, typer.Option(help="Secret with storage-url and the bucket's keys.")]
-DataClaim = Annotated[str, typer.Option(help="PersistentVolumeClaim of the data sets; '' for none.")]
+Cpus = Annotated[str, typer.Option(help="CPUs per worker node, as a Kubernetes quantity: 8 or 500m.")]
+Memory = Annotated[str, typer.Option(help="Memory per worker node, as a Kubernetes quantity: 32Gi.")]
+Namespace = Annotated[str, typer.Option(help="Namespace of the job; deploy/ creates `ablate`.")]
+Secret = Annotated[str, typer.Option(help="Secret that holds storage-url and the keys of the bucket.")]
+DataClaim = Annotated[str, typer.Option(help="PersistentVolumeClaim that holds the data sets; '' for none.")]
 RunsClaim = Annotated[
-    str | None, typer.Option(help="Claim that all nodes write, for checkpoints and report where there is no bucket.")
+    str | None,
+    typer.Option(
+        help="PersistentVolumeClaim for checkpoints and report, writable by all nodes; needed without a bucket."
+    ),
 ]
-Queue = Annotated[str | None, typer.Option(help="Kueue's LocalQueue to wait in.")]
+Queue = Annotated[str | None, typer.Option(help="LocalQueue of Kueue in which the job waits.")]
 PriorityClass = Annotated[
-    str | None, typer.Option(help="Kueue's WorkloadPriorityClass: a more urgent study pauses others of its queue.")
+    str | None,
+    typer.Option(help="WorkloadPriorityClass of Kueue: a study of higher priority pauses others of its queue."),
 ]
 NodeSelector = Annotated[
-    list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; may be given again.")
+    list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; give it again for more.")
 ]
 Toleration = Annotated[
-    list[str] | None, typer.Option(help="Taint KEY[=VALUE][:EFFECT] of nodes that workers may use; may be given again.")
+    list[str] | None, typer.Option(help="Taint KEY[=VALUE][:EFFECT] that workers tolerate; give it again for more.")
 ]
-Arch = Annotated[str | None, typer.Option(help="Architecture of all nodes, amd64 or arm64: the image's.")]
+Arch = Annotated[str | None, typer.Option(help="CPU architecture of all nodes and of the image: amd64 or arm64.")]
 Spot = Annotated[
-    str | None, typer.Option(help="Label of spot nodes, KEY=VALUE: workers prefer them, the head keeps off.")
+    str | None, typer.Option(help="Label KEY=VALUE of spot nodes: workers prefer them, the head avoids them.")
 ]
-Retries = Annotated[int, typer.Option(min=0, help="Clusters to try after the first; each goes on with the study.")]
-StartMinutes = Annotated[int, typer.Option(help="Minutes in which the nodes and images of one cluster must be up.")]
-AllGpus = Annotated[int, typer.Option(min=0, help="GPUs to use in all.")]
+Retries = Annotated[
+    int, typer.Option(min=0, help="Number of clusters to start after the first has failed; each continues the study.")
+]
+StartMinutes = Annotated[int, typer.Option(help="Minutes within which the nodes of one cluster must have started.")]
+AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")]
 
 
 def _duration(text: str) -> float:
@@ -85,14 +97,16 @@ def submit(
     file: options.StudyFile,
     further: Further = None,
     address: Annotated[
-        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Ray's dashboard.")
+        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="URL of the dashboard of the Ray cluster.")
     ] = "http://127.0.0.1:8265",
     gpus: AllGpus = 0,
     scale: options.Scale = None,
     only: options.Only = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for its end.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return at once instead of following the log until the job ends.")
+    ] = False,
 ) -> None:
-    """Run a study as a job of a running Ray cluster; it goes on there when this machine is switched off."""
+    """Run a study as a job of a running Ray cluster. It continues there when this machine is switched off."""
     from ablate.execution.jobs import ENDED, Job, follow
     from ablate.execution.jobs import submit as start
 
@@ -106,7 +120,7 @@ def submit(
         return
     ended = follow(address, job, lambda lines: print(lines, end="", flush=True))
     if ended != ENDED[0]:
-        raise StudyFailedError(f"job {job} {ended.lower()}. The same command goes on where the study stands.")
+        raise StudyFailedError(f"job {job} {ended.lower()}. The same command continues the study.")
 
 
 @kubernetes_app.command(
@@ -139,9 +153,14 @@ def render(
     start_minutes: StartMinutes = 15,
     scale: options.Scale = None,
     only: options.Only = None,
-    check: Annotated[bool, typer.Option("--check", help="Ask the cluster first (kubectl).")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Check first, by kubectl, that the cluster has what the study needs; print nothing if not."
+        ),
+    ] = False,
 ) -> None:
-    """Print the study as one manifest for `kubectl apply -f -`: its file, a RayJob that resumes, the head's budget."""
+    """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget."""
     text, study, command = _study(file, scale, only)
     request = ClusterRequest(
         name=proposal(study) if name is None else name, study_text=text, image=image, gpus=gpus,
@@ -169,7 +188,7 @@ def render(
 )
 def doctor(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A study whose data are to be looked for.")
+        Path | None, typer.Argument(metavar="[FILE]", help="Study file whose data sets are looked for.")
     ] = None,
     runs_dir: options.RunsDir = RUNS,
     data_dir: options.DataDir = None,
@@ -178,10 +197,13 @@ def doctor(
     tracker: options.TrackerName = "mlflow",
     tracking_uri: options.TrackingUri = None,
     wait: Annotated[
-        float | None, typer.Option(metavar="TIME", parser=_duration, help="Look again for so long (90s, 10m).")
+        float | None,
+        typer.Option(
+            metavar="TIME", parser=_duration, help="Repeat the checks until all pass, for at most this time (90s, 10m)."
+        ),
     ] = None,
 ) -> None:
-    """Look at what a study needs, here and now: software, ledger, store, tracking server, data, devices."""
+    """Check what a study needs on this machine: software, ledger, store, tracking server, data sets, devices."""
     from ablate.driver.doctor import examine, look_until_sound
 
     asked = Locations(

@@ -10,13 +10,13 @@ from rich.table import Table
 from ablate.cli.options import DataDir
 from ablate.cli.terminal import Terminal
 
-data_app = typer.Typer(no_args_is_help=True, help="List the data sets that are here, and fetch those that are not.")
+data_app = typer.Typer(no_args_is_help=True, help="List the data sets of this machine, and download others.")
 console = Terminal()
 
 
 @data_app.command("list", epilog="Example: ablate data list")
 def data_list(data_dir: DataDir = None) -> None:
-    """List the built-in data sets and where they lie."""
+    """List the built-in data sets, whether they are here, their size and their folder."""
     from ablate.tasks import available
 
     table = Table(box=None, pad_edge=False)
@@ -29,7 +29,10 @@ def data_list(data_dir: DataDir = None) -> None:
 
 
 @data_app.command("fetch", epilog="Example: ablate data fetch mnist")
-def data_fetch(name: Annotated[str, typer.Argument(help="Name of a data set.")], data_dir: DataDir = None) -> None:
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="Name of a data set, or import path of a task of your own.")],
+    data_dir: DataDir = None,
+) -> None:
     """Download a data set into the data folder."""
     from ablate.tasks import fetch
 

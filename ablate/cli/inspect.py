@@ -30,7 +30,7 @@ def status(
     storage: options.Storage = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say whether a study is finished, runs or was interrupted, what its budget still allows, and its front."""
+    """Print whether a study is finished, running or interrupted, the budget that is left, and its front."""
     from ablate.inspection.status import results_as_values, state_lines, status_of
     from ablate.inspection.studies import results_of, stored
 
@@ -52,7 +52,7 @@ def status(
 def list_studies(
     runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
 ) -> None:
-    """List all studies with their trials by state."""
+    """List all studies, with their trials by state."""
     from ablate.inspection.status import overview
 
     found = overview(Locations(runs_dir=runs_dir, storage=storage))
@@ -67,14 +67,14 @@ def list_studies(
 @look_app.command(epilog="Example: ablate trial digits 7")
 def trial(
     study: options.StudyName,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The trial's number.")],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Number of the trial.")],
     dataset: options.OfDataset = None,
     runs_dir: options.RunsDir = RUNS,
     storage: options.Storage = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Tell all about one trial: its network, its epochs, what befell it, the traceback if it failed."""
+    """Print one trial: its network, its epochs, each attempt that failed and why, and the traceback."""
     from ablate.inspection.trial import story, story_lines
 
     found = story(study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
@@ -87,7 +87,7 @@ def trial(
 
 @look_app.command(epilog="Example: ablate report digits")
 def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
-    """Write a study's tables and report again, from its ledger alone."""
+    """Write the tables and the report of a study again, from its ledger alone."""
     from ablate.inspection.studies import rebuild
 
     _, page = rebuild(study, Locations(runs_dir=runs_dir, storage=storage))
@@ -100,18 +100,24 @@ def sample(
     trial: options.TrialNumber = None,
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
-    prompt: Annotated[str | None, typer.Option(help="Text to go on from, or a sentence to translate.")] = None,
-    length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to draw.")] = 500,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1 surer, 0 always the likeliest.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Keys the draws.")] = 0,
-    split: Annotated[Literal["validation", "test"] | None, typer.Option(help="Translate this split instead.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder for what --split writes.")] = Path("translations"),
+    prompt: Annotated[str | None, typer.Option(help="Text to continue, or a sentence to translate.")] = None,
+    length: Annotated[int, typer.Option(min=1, max=100_000, help="Number of tokens to draw.")] = 500,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0.0, help="Scores are divided by it before drawing; 0 always takes the likeliest token."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    split: Annotated[
+        Literal["validation", "test"] | None,
+        typer.Option(help="Translate this split instead of a prompt, and print its BLEU."),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the files that --split writes.")] = Path("translations"),
     runs_dir: options.RunsDir = RUNS,
     data_dir: options.DataDir = None,
     storage: options.Storage = None,
     store: options.Store = None,
 ) -> None:
-    """Print what a trained network writes: text that goes on from a prompt, or a translation."""
+    """Print what a trained network writes: the continuation of a prompt, or a translation."""
     from ablate.inspection.network import continued, trained, translated, write_translations
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
@@ -137,14 +143,18 @@ def maps(
     trial: options.TrialNumber = None,
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
-    number: Annotated[int, typer.Option("--sample", min=0, help="Number of a training sample.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Folder of the pictures. (default: the study's)")] = None,
+    number: Annotated[
+        int, typer.Option("--sample", min=0, help="Number of the training sample that the network reads.")
+    ] = 0,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures. (default: maps/ in the study's folder)")
+    ] = None,
     runs_dir: options.RunsDir = RUNS,
     data_dir: options.DataDir = None,
     storage: options.Storage = None,
     store: options.Store = None,
 ) -> None:
-    """Write the attention maps of a trained network as pictures: similarity and weights of every block and head."""
+    """Draw the attention maps of a trained network: similarity and weights of each block and head."""
     from ablate.inspection.network import attention_maps, trained
     from ablate.report import write_maps
 
@@ -161,8 +171,8 @@ def maps(
 def ui(
     runs_dir: options.RunsDir = RUNS,
     tracking_uri: options.TrackingUri = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the page.")] = 5000,
-    browser: Annotated[bool, typer.Option(help="Open the page where there is a display.")] = True,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the page is served.")] = 5000,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a display.")] = True,
 ) -> None:
     """Serve MLflow's page on all studies, and print the address of each study's runs."""
     from ablate.tracking import StudyPage, default_uri, serve, ui_command

@@ -21,63 +21,116 @@ def known_studies(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(path.parent.name for path in runs.glob("*/ledger.sqlite") if path.parent.name.startswith(incomplete))
 
 
-StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A study file, such as search_spaces/digits.yaml.")]
+StudyFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Study file (YAML), such as search_spaces/digits.yaml.")
+]
 StudyName = Annotated[
     str,
-    typer.Argument(metavar="STUDY", help="Name of a study, as `ablate list` shows it.", autocompletion=known_studies),
+    typer.Argument(
+        metavar="STUDY", help="Name of the study; `ablate list` prints all names.", autocompletion=known_studies
+    ),
 ]
-RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder of all studies.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, else a cache)")]
+RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder that holds one folder per study.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, otherwise a cache folder)")
+]
 Storage = Annotated[
     str | None,
-    typer.Option(envvar="ABLATE_STORAGE", help="Ledger's URL: postgresql+psycopg://… (default: SQLite in the home)"),
+    typer.Option(
+        envvar="ABLATE_STORAGE",
+        help="URL of the ledger: sqlite:///FILE or postgresql+psycopg://… (default: SQLite in the study's folder)",
+    ),
 ]
 Store = Annotated[
     str | None,
-    typer.Option(envvar="ABLATE_STORE", help="Where checkpoints lie: s3://BUCKET/PREFIX. (default: the study's home)"),
+    typer.Option(
+        envvar="ABLATE_STORE", help="Where checkpoints are written: s3://BUCKET/PREFIX. (default: the study's folder)"
+    ),
 ]
 TrackingUri = Annotated[
-    str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow server. (default: RUNS/mlflow.db)")
+    str | None,
+    typer.Option(
+        envvar="MLFLOW_TRACKING_URI", help="MLflow server or database that shows the study. (default: RUNS/mlflow.db)"
+    ),
 ]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs to use. (default: all here; needed with --address)")]
-GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="Share of a GPU for one trial.")]
-CpusPerTrial = Annotated[float | None, typer.Option(min=0.01, help="CPUs for one trial.")]
-Address = Annotated[str | None, typer.Option(help="Ray cluster to join, HOST:6379. (default: start one)")]
+Gpus = Annotated[
+    int | None,
+    typer.Option(min=0, help="Number of GPUs to use. (default: all of this machine; required with --address)"),
+]
+GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="GPUs per trial: a share of one, or a whole number.")]
+CpusPerTrial = Annotated[
+    float | None, typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)")
+]
+Address = Annotated[
+    str | None, typer.Option(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)")
+]
 Autoscale = Annotated[
     int | None,
-    typer.Option(min=1, metavar="NODES", help="Start on the nodes that are there; Ray's autoscaler adds up to NODES."),
+    typer.Option(
+        min=1,
+        metavar="NODES",
+        help="Ask Ray's autoscaler for up to NODES nodes; the study starts on those that are there.",
+    ),
 ]
-ExecutorName = Annotated[Literal["ray", "local"], typer.Option(help="`local` trains in this process.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-TrackerName = Annotated[str, typer.Option(help="mlflow, none, or an import path.")]
+ExecutorName = Annotated[
+    Literal["ray", "local"],
+    typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, in this process."),
+]
+Device = Annotated[
+    str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
+]
+TrackerName = Annotated[
+    str, typer.Option(help="What shows the study: mlflow, none, or an import path (mypkg.module:build).")
+]
 Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="The same trials at any concurrency, at most 8 at a time.")
+    bool,
+    typer.Option(
+        "--deterministic", help="Make the same study at any concurrency; at most 8 trials per data set run at a time."
+    ),
 ]
 MetricsHost = Annotated[
-    str, typer.Option(help="Address that --metrics-port listens on; 0.0.0.0 for every network of this machine.")
+    str,
+    typer.Option(help="Address on which --metrics-port listens; 0.0.0.0 opens it to every network of this machine."),
 ]
-MetricsPort = Annotated[int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Port on which Prometheus metrics are served. (default: none)")
+]
 Extend = Annotated[
-    bool, typer.Option("--extend", help="Go on with a larger budget or more replicates, as the file now says.")
+    bool,
+    typer.Option("--extend", help="Continue with the larger budget, or the further replicates, that the file now has."),
 ]
-Grace = Annotated[float, typer.Option(min=0.0, help="Seconds that running trials have to pause after a signal.")]
+Grace = Annotated[
+    float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
+]
 Relocate = Annotated[
-    bool, typer.Option("--relocate", help="Accept another --store or --tracking-uri than the study was begun with.")
+    bool,
+    typer.Option(
+        "--relocate", help="Accept another --store or --tracking-uri than the study began with; nothing is copied."
+    ),
 ]
-Takeover = Annotated[bool, typer.Option("--takeover", help="Take a study from another driver.")]
+Takeover = Annotated[
+    bool,
+    typer.Option("--takeover", help="Take the study from the driver that holds it; that one can write nothing more."),
+]
 Scale = Annotated[
     float | None,
-    typer.Option(min=1e-6, max=1.0, help="Shrink epochs, data and grid to this share, as a trial run. (default: 1)"),
+    typer.Option(
+        min=1e-6,
+        max=1.0,
+        help="Shrink epochs, data and the number of configurations to this share, for a first look. (default: 1)",
+    ),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--dataset", help="Run this data set only; may be given again. (default: all)")
+    list[str] | None, typer.Option("--dataset", help="Run this data set only; give it again for more. (default: all)")
 ]
 TrialNumber = Annotated[
-    int | None, typer.Option("--trial", min=0, help="A trial's number. (default: the leading one's)")
+    int | None, typer.Option("--trial", min=0, help="Number of the trial. (default: the best by the first objective)")
 ]
-OfDataset = Annotated[str | None, typer.Option("--dataset", help="Data set of the trial. (default: the leading one's)")]
-Replicate = Annotated[int, typer.Option(min=0, help="Which of the trial's replicates.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OfDataset = Annotated[
+    str | None, typer.Option("--dataset", help="Data set of the trial. (default: that of the best trial)")
+]
+Replicate = Annotated[int, typer.Option(min=0, help="Replicate of the trial, counted from 0.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> None:

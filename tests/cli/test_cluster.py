@@ -65,7 +65,7 @@ def test_the_exit_code_says_how_the_job_ended(ends: str, code: int, ray: Ray, su
     found, out, err = submit()
     assert found == code
     assert out == "Submitted tiny-1\ntrial 0\n", "its log is shown, however it ended"
-    goes_on = f"ablate: job tiny-1 {ends.lower()}. The same command goes on where the study stands.\n"
+    goes_on = f"ablate: job tiny-1 {ends.lower()}. The same command continues the study.\n"
     assert err == (goes_on if code else "")
     assert ray.followed == [(ADDRESS, "tiny-1")]
 
