@@ -14,6 +14,7 @@ from generated import filled
 
 from ablate import __version__
 
+HERE = Path(__file__).resolve().parent
 project = "ablate"
 author = "the authors of ablate"
 version = release = __version__
@@ -38,7 +39,16 @@ def setup(app: Any) -> None:
 
 
 def _fill(app: Any, name: str, source: list[str]) -> None:
-    source[0] = filled(source[0])
+    """Insert the generated parts; a link that leaves docs/ becomes the path of its file in the repository."""
+    folder = Path(app.env.doc2path(name)).parent
+
+    def inside(found: re.Match[str]) -> str:
+        target = (folder / found[2]).resolve()
+        named = f"`{target.relative_to(HERE.parent)}`"
+        text = found[1] if found[1] == named else f"{found[1]} ({named})"
+        return found[0] if target.is_relative_to(HERE) else text
+
+    source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+)[^)]*\)", inside, filled(source[0]))
 
 
 def _escape(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
