@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ablate.config import ModelConfig, Protocol, TaskConfig, TrainConfig
 from ablate.files import Place, below
+from ablate.objectives import mean
 
 Stage = Literal["search", "confirm"]
 CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's
@@ -129,8 +130,8 @@ class Report:
     final: bool = False
 
     def mean(self, metric: str) -> float:
-        """Return the mean of `metric` over the replicates (NaN if one of them is)."""
-        return sum(m[metric] for m in self.metrics) / len(self.metrics)
+        """Return the mean of `metric` over the replicates (NaN where one has none)."""
+        return mean(metrics.get(metric) for metrics in self.metrics)
 
 
 def checkpoint_folder(root: Place, key: TrialKey) -> Place:

@@ -9,12 +9,12 @@ from ablate.analysis.confirmation import Confirmations, confirmations
 from ablate.analysis.fits import CurveFit, fit_curve
 from ablate.analysis.front import (
     candidates,
+    confirmed,
     cost_metric,
     front,
     front_stage,
     metric_at,
     metric_values,
-    nondominated,
     objective_values,
     quality_objective,
 )
@@ -29,6 +29,7 @@ __all__ = [
     "Interval",
     "candidates",
     "confirmations",
+    "confirmed",
     "cost_metric",
     "dominated_volume",
     "fit_curve",
@@ -38,7 +39,6 @@ __all__ = [
     "metric_at",
     "metric_values",
     "natural_bounds",
-    "nondominated",
     "objective_values",
     "pooled",
     "quality_objective",

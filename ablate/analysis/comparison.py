@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import natural_bounds, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
+from ablate.objectives import SIZE_COLUMNS
 from ablate.study import VARIANT, Study
 from ablate.study.sections import Compare
 
-SIZES = ("params", "params_body", "flops", "q")  # known as soon as a trial is measured, whatever becomes of it
-CONSTANTS = (*SIZES, "wall_seconds")  # of the trial as a whole: the same for all its seeds, no interval
+CONSTANTS = (*SIZE_COLUMNS, "wall_seconds")  # of the trial as a whole: the same for all its seeds, no interval
 CELL_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant"), pl.String()),
     "published": pl.Float64(),
@@ -284,7 +284,7 @@ def _paired(measured: Measured, places: Places, others: Places) -> dict[str, Any
 def _size(runs: Runs, name: str, places: Places) -> float | None:
     """Return the mean over data sets of the means over configurations of a column of the trials table."""
     column = runs.table[name]
-    if name not in SIZES:
+    if name not in SIZE_COLUMNS:  # these are known as soon as a trial is measured, whatever becomes of it
         column = runs.table.select(pl.when(pl.col("state") == "COMPLETE").then(pl.col(name)))[name]
     found = [column.gather(list(own.values())).mean() for own in places.values() if own]
     known = [float(value) for value in found if isinstance(value, int | float)]

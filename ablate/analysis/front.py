@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import moocore
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ablate.objectives import COST_METRICS, Column, may_stand, on_front, signed
 from ablate.trial import Stage, TrialState
 
 if TYPE_CHECKING:
     from ablate.study.sections import Constraint, Objective
-
-COST_METRICS = ("params", "params_body", "flops", "wall_seconds")
 
 
 def metric_at(metric: str, stage: str) -> str:
@@ -24,11 +22,16 @@ def metric_at(metric: str, stage: str) -> str:
 
 
 def front_stage(table: pl.DataFrame, dataset: str) -> Stage:
-    """Return `confirm` as soon as one confirmation trial of the data set is complete, else `search`."""
-    confirmed = table.filter(
-        (pl.col("dataset") == dataset) & (pl.col("stage") == "confirm") & (pl.col("state") == TrialState.COMPLETE)
-    )
-    return "confirm" if confirmed.height else "search"
+    """Return `confirm` as soon as one network of the data set is confirmed, else `search`."""
+    return "confirm" if confirmed(table).filter(pl.col("dataset") == dataset).height else "search"
+
+
+def confirmed(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the networks that are confirmed: one each where `table` is pooled (see `pooled`).
+
+    A network that failed with one of its seeds is none of them, whatever its other seeds reached.
+    """
+    return table.filter(pl.col("stage") == "confirm", pl.col("state") == TrialState.COMPLETE)
 
 
 def metric_values(table: pl.DataFrame, metric: str) -> NDArray[np.float64]:
@@ -53,28 +56,14 @@ def candidates(
     constraints: Sequence[Constraint] = (),
 ) -> pl.DataFrame:
     """Return the rows that may stand on a front: COMPLETE, of `stage`, objectives finite, constraints kept."""
-    rows = table.filter(
-        (pl.col("dataset") == dataset) & (pl.col("stage") == stage) & (pl.col("state") == TrialState.COMPLETE)
-    )
-    keep = np.isfinite(objective_values(rows, objectives, stage)).all(axis=1)
-    for constraint in constraints:
-        values = metric_values(rows, metric_at(constraint.metric, stage))
-        keep &= values <= constraint.bound if constraint.op == "<=" else values >= constraint.bound
+    rows = table.filter((pl.col("dataset") == dataset) & (pl.col("stage") == stage))
+    keep = may_stand(objectives, constraints, rows["state"].to_list(), _columns(rows, stage))
     return rows.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
-def nondominated(values: NDArray[np.float64], objectives: Sequence[Objective]) -> NDArray[np.bool_]:
-    """Return which rows of `values` [n, m] no other row dominates; equal rows stand or fall together.
-
-    A row dominates another when it is no worse on every objective and better on at least one.
-    """
-    if not len(values) or not values.shape[1]:
-        return np.zeros(len(values), dtype=bool)
-    maximise = [objective.direction == "maximize" for objective in objectives]
-    signed = np.where(maximise, -values, values)
-    if signed.shape[1] == 1:
-        return np.asarray(signed[:, 0] == signed[:, 0].min(), dtype=bool)
-    return np.asarray(moocore.is_nondominated(signed, keep_weakly=True), dtype=bool)
+def _columns(rows: pl.DataFrame, stage: str) -> Column:
+    """Return what gives a metric of `rows` as it was measured at `stage`."""
+    return lambda metric: metric_values(rows, metric_at(metric, stage)).tolist()
 
 
 def front(
@@ -88,8 +77,9 @@ def front(
     parts = []
     for dataset in table["dataset"].unique(maintain_order=True):
         stage = front_stage(table, dataset)
-        rows = candidates(table, objectives, dataset=dataset, stage=stage, constraints=constraints)
-        rows = rows.filter(pl.Series(nondominated(objective_values(rows, objectives, stage), objectives)))
+        rows = table.filter((pl.col("dataset") == dataset) & (pl.col("stage") == stage))
+        stands = on_front(objectives, constraints, rows["state"].to_list(), _columns(rows, stage))
+        rows = rows.filter(pl.Series(stands, dtype=pl.Boolean))
         parts.append(_cheapest_first(rows, objectives, stage))
     return pl.concat(parts) if parts else table.clear()
 
@@ -108,6 +98,6 @@ def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: 
     cost = metric_values(rows, cost_metric(objectives))
     quality = quality_objective(objectives)
     values = metric_values(rows, metric_at(quality.metric, stage))
-    best_first = -values if quality.direction == "maximize" else values
+    best_first = np.array([signed(quality, value) for value in values.tolist()])
     trial = metric_values(rows, "trial")
     return rows[np.lexsort((trial, best_first, cost)).tolist()] if rows.height else rows

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.analysis.front import candidates, front_stage, metric_at, metric_values, objective_values
+from ablate.objectives import loss, signed
 
 if TYPE_CHECKING:
     from ablate.study.sections import Constraint, Objective
@@ -105,13 +106,11 @@ def _derived_reference(complete: pl.DataFrame, objective: Objective) -> float:
     scaled = _minimised(values, objective)
     spread = float(scaled.max() - scaled.min())
     corner = float(scaled.max()) + MARGIN * (spread or max(abs(float(scaled.max())), 1.0))
-    corner = -corner if objective.direction == "maximize" else corner
+    corner = signed(objective, corner)
     return float(10**corner) if objective.log else corner
 
 
 def _minimised(values: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
-    if objective.log:
-        if (values <= 0).any():
-            raise ValueError(f"objective {objective.metric} has log: true, so its values must be above 0")
-        values = np.log10(values)
-    return -values if objective.direction == "maximize" else values
+    if objective.log and (values <= 0).any():
+        raise ValueError(f"objective {objective.metric} has log: true, so its values must be above 0")
+    return np.array([loss(objective, value) for value in values.tolist()])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis.tables import REPORT_COLUMNS
+from ablate.objectives import mean
 
 NETWORK = pl.coalesce("source", "trial")  # the trial that came first
 _KEY = ["dataset", "stage", "_network"]
@@ -25,12 +27,26 @@ def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, p
     """
     if not reports.height or not {"source", "stage"} <= set(trials.columns):
         return trials, reports
+    reports = with_lacking(reports)
     several = trials.with_columns(NETWORK.alias("_network")).filter(pl.len().over(_KEY) > 1).sort("trial")
     groups = [_members(part.rows(named=True), reports) for part in several.partition_by(_KEY, maintain_order=True)]
     groups = [group for group in groups if len(group) > 1]
     if not groups:
         return trials, reports
     return _merged(trials, groups, reports), _relabelled(reports, groups)
+
+
+def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
+    """Return `reports` with NaN where a replicate lacks a metric that another one has in the same report.
+
+    Null is left where the whole report has none: so a seed is not dropped as if it had not been trained.
+    """
+    report = ["dataset", "trial", "epoch"]
+    metrics = [name for name in reports.columns if name not in REPORT_COLUMNS]
+    lacking = {name: pl.col(name).is_null() & pl.col(name).is_not_null().any().over(report) for name in metrics}
+    return reports.with_columns(
+        pl.when(null).then(math.nan).otherwise(pl.col(name)).alias(name) for name, null in lacking.items()
+    )
 
 
 def _members(rows: Sequence[Row], reports: pl.DataFrame) -> list[Row]:
@@ -73,7 +89,7 @@ def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequ
     parts = [last[own["dataset"], own["trial"]] for own in group]
     for name in metrics:
         seeds = [value for part in parts for value in part[name].to_list()]
-        row[name] = None if None in seeds else sum(seeds) / len(seeds)
+        row[name] = None if seeds.count(None) == len(seeds) else mean(seeds)
     return row
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 from ablate.errors import ResultsDownError
 from ablate.files import DiskFolder
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
+from ablate.objectives import SIZE_METRICS, means
 from ablate.plain_text import spreadsheet_cell
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
@@ -105,23 +105,22 @@ def last_means(reports: Iterable[ReportRecord]) -> dict[str, float]:
     for report in reports:
         by_epoch.setdefault(report.epoch, []).append(report)
     last = by_epoch[max(by_epoch)] if by_epoch else []
-    names = dict.fromkeys(name for report in last for name in report.metrics)
-    return {name: sum(report.metrics.get(name, math.nan) for report in last) / len(last) for name in names}
+    return means([report.metrics for report in last])
 
 
 def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
     by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
     for report in reports:
         by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
-    means = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    last = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
     rows = [_trial_row(trial) for trial in trials]
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
     for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
         column = _own_name(name, columns, "parameter")
         columns[column] = _parameter(column, [trial.config.parameters.get(name) for trial in trials])
-    for name in dict.fromkeys(name for values in means for name in values):
+    for name in dict.fromkeys(name for values in last for name in values):
         column = _own_name(name, columns, "metric")
-        columns[column] = pl.Series(column, [values.get(name) for values in means], pl.Float64())
+        columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
     return pl.DataFrame(list(columns.values()))
 
 
@@ -142,7 +141,7 @@ def _reports(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataF
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:
     config = trial.config
-    own = ("attempt", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint", "mlflow_run_id")
+    own = ("attempt", "wall_seconds", *SIZE_METRICS, "error", "checkpoint", "mlflow_run_id")
     times = ("created_at", "started_at", "finished_at")
     return {
         "study": config.key.study,

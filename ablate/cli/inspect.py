@@ -17,6 +17,7 @@ from rich.text import Text
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
 from ablate.locations import RUNS, Locations
+from ablate.objectives import STATE_ORDER
 
 look_app = typer.Typer()
 console = Terminal()
@@ -199,14 +200,13 @@ def schema() -> None:
 
 def _states_table(found: list[Any]) -> Table:
     table = Table(box=None, pad_edge=False)
-    columns = ("COMPLETE", "PRUNED", "RUNNING", "WAITING", "FAIL")
     longest = max((len(study["study"]) for study in found), default=0)
     table.add_column("study", no_wrap=True, min_width=longest)
     for heading in ("state", "data set"):
         table.add_column(heading)
-    for name in columns:
+    for name in STATE_ORDER:
         table.add_column(name.lower(), justify="right")
     for study in found:
         for dataset, states in study["trials"].items():
-            table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in columns))
+            table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in STATE_ORDER))
     return table

@@ -19,7 +19,6 @@ from ablate.trial import TrialState
 FRONT_ROWS, RUNNING_ROWS = 5, 8
 BAR_CELLS, NAME_CELLS = 16, 18
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.WAITING, TrialState.FAIL)
 STAGES = {"search": "search", "confirm": "confirmation"}
 STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
 
@@ -75,7 +74,7 @@ class ProgressDisplay:
         found, parts = self._standings(), []
         for standing in found:
             stage = standing.current
-            text = " ".join(f"{stage.states.get(s, 0)} {s.lower()}" for s in STATES if stage.states.get(s, 0))
+            text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
             counted = f"{self._stages[stage.stage]} {text or 'starting'} of {stage.total}"
             parts.append(f"{standing.dataset}: {counted}; {self._leader(standing.dataset)}")
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
@@ -91,7 +90,7 @@ class ProgressDisplay:
         table = _table("data set", "stage", "", *("ended", "of", "failed"))
         for standing in found:
             for stage in standing.stages:
-                cells = (stage.done, stage.total, stage.states.get(TrialState.FAIL, 0))
+                cells = (stage.done, stage.total, stage.states[TrialState.FAIL])
                 name, drawn = self._stages[stage.stage], Text(bar(stage.done, stage.total))
                 table.add_row(standing.dataset, name, drawn, *map(str, cells))
         return table

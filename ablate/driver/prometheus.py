@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -12,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from ablate.driver.options import METRICS_HOST
 from ablate.errors import RequestError
-from ablate.trial import TrialState
+from ablate.objectives import STATE_ORDER, signed
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -29,8 +30,8 @@ class StudyCollector(Collector):
         study = self._search.study
         trials = GaugeMetricFamily("ablate_trials", "Trials by state.", labels=["study", "dataset", "state"])
         for dataset, counts in self._search.counts().items():
-            for state in TrialState:
-                trials.add_metric([study.name, dataset, state.value.lower()], counts.get(state, 0))
+            for state in STATE_ORDER:
+                trials.add_metric([study.name, dataset, state.lower()], counts.get(state, 0))
         yield trials
         reports = CounterMetricFamily(
             "ablate_reports", "Reports committed, by all drivers.", labels=["study", "dataset"]
@@ -46,7 +47,7 @@ class StudyCollector(Collector):
             for index, objective in enumerate(study.objectives):
                 values = [member.values[index] for member in members]
                 if values:
-                    value = max(values) if objective.direction == "maximize" else min(values)
+                    value = min(values, key=partial(signed, objective))
                     best.add_metric([study.name, dataset, objective.metric], value)
         yield from (size, best)
 

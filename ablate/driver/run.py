@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ablate.analysis.tables import write_study_file
+from ablate.analysis import confirmed, pooled
+from ablate.analysis.tables import reports_table, trials_table, write_study_file
 from ablate.config import InputShape
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
@@ -37,6 +38,7 @@ from ablate.inspection.studies import results_of, write_results
 from ablate.ledger import Hold, Ledger
 from ablate.locations import homes as places
 from ablate.models import measure
+from ablate.objectives import COST_METRICS
 from ablate.redaction import redact_url
 from ablate.search import Search, require_searchable
 from ablate.search.planned import planned_trials
@@ -47,7 +49,6 @@ from ablate.tracking import TRACKERS, Tracker, kept_up
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
-STATIC = ("params", "params_body", "flops", "wall_seconds")
 logger = logging.getLogger("ablate")
 
 
@@ -176,7 +177,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
 def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputShape) -> None:
     """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
     own = tuple(task.metrics(*made_up_scores(shape)))
-    known = [*STATIC, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
+    known = [*COST_METRICS, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
     known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
     compared = study.compare.metrics if study.compare is not None else ()
     tested = [name.replace("val_", "test_", 1) for name in known if name.startswith("val_")]
@@ -285,9 +286,10 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, optio
     if study.confirm is None:
         chosen = [member.config for name in study.labels for member in engine.front(name)]
     else:
-        trials = reversed(ledger.trials(study.name))  # of a network with further seeds, its first trial stays
-        confirmed = [t.config for t in trials if t.config.stage == "confirm" and t.state is TrialState.COMPLETE]
-        chosen = list({(config.key.dataset, config.source): config for config in confirmed}.values())
+        snapshot = ledger.snapshot(study.name)
+        trials, _ = pooled(trials_table(snapshot), reports_table(snapshot))
+        networks = set(confirmed(trials).select("dataset", "trial").rows())
+        chosen = [t.config for t in snapshot.trials if (t.key.dataset, t.key.number) in networks]
     tracker.log_models(chosen, data_dir=options.data_dir)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)

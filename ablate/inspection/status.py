@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
@@ -18,6 +17,7 @@ from ablate.inspection.studies import Stored, covered, known_names, stored
 from ablate.ledger import StudyRecord
 from ablate.locations import Locations
 from ablate.locations.homes import command_to_continue
+from ablate.objectives import count_states
 from ablate.report import front_table
 from ablate.report.confirmation import withheld_text
 from ablate.report.front.findings import best_row
@@ -35,7 +35,6 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
     """Return how a study stood when it was read, as plain values (docs/tables.md, status)."""
     record, trials = found.record, found.snapshot.trials
     study = covered(found.study, trials)
-    counts = Counter((trial.key.dataset, trial.state) for trial in trials)
     here = recorded_searches(found.study, found.snapshot)
     driver, finished = _driver(record), is_finished(here.values(), record.active_seconds)
     state = "running" if driver is not None else "finished" if finished else "interrupted"
@@ -50,7 +49,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "budget": _budget(found, here),
         "driver_epoch": record.epoch,
         "driver": driver,
-        "trials": {d: {s.value: counts[d, s] for s in TrialState} for d in study.labels},
+        "trials": {d: count_states(t.state for t in trials if t.key.dataset == d) for d in study.labels},
         "wall_seconds": sum(t.wall_seconds for t in trials),
         "active_seconds": record.active_seconds,
         "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from pathlib import Path
 import polars as pl
 from rich.console import RenderableType
 
+from ablate.analysis import metric_values
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.errors import RequestError, did_you_mean
 from ablate.files import refuse_links
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.locations import Locations
 from ablate.locations.homes import refuse_other_ledger
+from ablate.objectives import signed
 from ablate.report import result_lines, write_report
 from ablate.study import Study, parse_study
 from ablate.trial import TrialState
@@ -111,10 +114,14 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
     complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
     if not complete.height:
         raise RequestError(f"study {study.name!r} has no complete trial yet")
-    ranked = complete.sort(
-        objective.metric, "trial", descending=[objective.direction == "maximize", False], nulls_last=True
-    )
-    return ranked["dataset"][0], ranked["trial"][0]
+    ranked = [
+        (math.isnan(value), signed(objective, value), number, label)
+        for value, number, label in zip(
+            metric_values(complete, objective.metric), complete["trial"], complete["dataset"], strict=True
+        )
+    ]
+    _, _, leader, label = min(ranked)
+    return label, leader
 
 
 def covered(study: Study, trials: Iterable[TrialRecord]) -> Study:

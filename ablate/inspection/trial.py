@@ -15,6 +15,7 @@ from ablate.files import below
 from ablate.inspection.studies import stored, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
+from ablate.objectives import mean
 from ablate.redaction import redact_url
 from ablate.report.numbers import count, quantity
 from ablate.trial import checkpoint_folder
@@ -115,10 +116,8 @@ def _test(reports: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {quantity(name, _mean(last, name))}" for name in names)
 
 
-def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return a metric's mean over replicates, None where one has no finite value."""
-    values = [report["metrics"].get(name) for report in reports]
-    return None if None in values else sum(values) / len(values)
+def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float:
+    return mean(report["metrics"].get(name) for report in reports)
 
 
 def _rest(event: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.analysis import Confirmations, confirmations
+from ablate.analysis import Confirmations, confirmations, confirmed
 from ablate.analysis.pooling import NETWORK
 from ablate.report.numbers import printable
 from ablate.report.tables import network
@@ -75,8 +75,7 @@ def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
 
 
 def _confirmed(trials: pl.DataFrame, dataset: str) -> int:
-    own = pl.col("dataset") == dataset, pl.col("stage") == "confirm", pl.col("state") == "COMPLETE"
-    return trials.filter(*own).select(NETWORK).n_unique()
+    return confirmed(trials).filter(pl.col("dataset") == dataset).select(NETWORK).n_unique()
 
 
 def opened_text(study: Study, notes: Sequence[Any], dataset: str) -> str:

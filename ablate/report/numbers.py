@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate.analysis import Interval
+from ablate.objectives import SIZE_METRICS
 from ablate.plain_text import one_printable_line
 
 DASH = "–"
-COUNTS = ("params", "params_body", "flops")
 NO_WIDTH = 1e-9  # of an interval: seeds that agree to the last sample, as with few samples they may
 
 
@@ -47,7 +47,7 @@ def quantity(metric: str, value: float | None) -> str:
         return DASH
     if is_share(metric):
         return f"{100 * value:.2f}%"
-    return count(value) if metric in COUNTS else f"{value:.4g}"
+    return count(value) if metric in SIZE_METRICS else f"{value:.4g}"
 
 
 def equal_seeds(low: float | None, high: float | None) -> bool:
@@ -84,7 +84,7 @@ def signed(metric: str, value: float | None) -> str:
     """Return a difference with its sign: points for a share, thousands for a count, three digits for the rest."""
     if value is None or not math.isfinite(value):
         return DASH
-    value, form = (100 * value, ".2f") if is_share(metric) else (value, ",.0f" if metric in COUNTS else ".3g")
+    value, form = (100 * value, ".2f") if is_share(metric) else (value, ",.0f" if metric in SIZE_METRICS else ".3g")
     text = f"{abs(value):{form}}"
     return text if not text.strip("0.,") else f"{'−' if value < 0 else '+'}{text}"
 

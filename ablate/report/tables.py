@@ -21,10 +21,9 @@ from ablate.analysis import (
 from ablate.analysis.fits import FORMS
 from ablate.analysis.tables import csv_text
 from ablate.files import DiskFolder
+from ablate.objectives import SIZE_COLUMNS
 from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, settings_text
 from ablate.study import Study
-
-COSTS = ("params", "params_body", "flops", "q")
 
 
 def model_settings(study: Study) -> list[str]:
@@ -88,7 +87,7 @@ def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None
     name = quality_name(study)
     intervals = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
-    kept = ["dataset", "trial", "stage", "source", "variant", *settings, *COSTS]
+    kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
     quality = [
         pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import moocore
 import numpy as np
 from numpy.typing import NDArray
 
 from ablate.ledger import NewTrial
+from ablate.objectives import losses, on_front
 from ablate.randomness import stream
-from ablate.search.progress import Progress, loss_matrix, losses, violation
+from ablate.search.progress import Progress, loss_matrix
 from ablate.trial import TrialConfig, TrialState
 
 if TYPE_CHECKING:
@@ -29,26 +29,15 @@ class FrontMember:
 
 
 def front(study: Study, trials: Sequence[Progress]) -> tuple[FrontMember, ...]:
-    """Return the non-dominated COMPLETE trials, the best on the first objective first; equal ones stand together.
-
-    Trials with an objective that is not finite or a broken constraint do not stand on it.
-    """
-    rows = [
-        (trial, tuple(trial.metric(o.metric) for o in study.objectives)) for trial in trials if _may_stand(study, trial)
+    """Return the trials on the front (`on_front`), the best on the first objective first."""
+    states = [trial.state for trial in trials]
+    stands = on_front(study.objectives, study.constraints, states, lambda name: [t.metric(name) for t in trials])
+    members = [
+        FrontMember(config=trial.config, values=tuple(trial.metric(o.metric) for o in study.objectives))
+        for trial, on_it in zip(trials, stands, strict=True)
+        if on_it
     ]
-    rows = [(trial, values) for trial, values in rows if np.isfinite(values).all()]
-    if not rows:
-        return ()
-    points = loss_matrix((losses(study.objectives, values) for _, values in rows), len(study.objectives))
-    single = points.shape[1] == 1
-    best = points[:, 0] == points.min() if single else moocore.is_nondominated(points, keep_weakly=True)
-    chosen = sorted(np.flatnonzero(best), key=lambda i: (*points[i], rows[i][0].number))
-    return tuple(FrontMember(config=rows[i][0].config, values=rows[i][1]) for i in chosen)
-
-
-def _may_stand(study: Study, trial: Progress) -> bool:
-    kept = all(violation(c, trial.metric(c.metric)) <= 0 for c in study.constraints)
-    return trial.state is TrialState.COMPLETE and kept
+    return tuple(sorted(members, key=lambda m: (losses(study.objectives, m.values), m.config.key.number)))
 
 
 def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tuple[FrontMember, ...]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import NewTrial, NoteRecord, TrialRecord
+from ablate.objectives import losses
 from ablate.search.confirmation import confirmation_trials, evaluations, shuffled, untested
-from ablate.search.progress import Progress, Step, losses, metric_of
+from ablate.search.progress import Progress, Step, metric_of
 from ablate.search.recorded import RecordedSearch
 from ablate.search.rungs import Rungs, Sight
 from ablate.search.standing import StageStanding, Standing, stage_standing

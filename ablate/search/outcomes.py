@@ -10,9 +10,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
+from ablate.objectives import SIZE_METRICS, constraint_text, losses, violation
 from ablate.search.dimensions import Dimensions
 from ablate.search.history import frozen
-from ablate.search.progress import STATIC_METRICS, Progress, losses, violation
+from ablate.search.progress import Progress
 from ablate.search.samplers import IGNORE_PRUNED
 from ablate.trial import TrialState
 
@@ -76,9 +77,9 @@ class Outcomes:
 
     def _constraints(self, trial: Progress, known: bool) -> dict[str, float]:
         found = {
-            f"{c.metric} {c.op} {c.bound:g}": violation(c, trial.metric(c.metric))
+            constraint_text(c): violation(c, trial.metric(c.metric))
             for c in self.study.constraints
-            if c.metric not in STATIC_METRICS
+            if c.metric not in SIZE_METRICS
         }
         if not known:
             found[UNSEEN] = 1.0

@@ -6,19 +6,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ablate.config import Size
 from ablate.ledger import ReportRecord, TrialRecord
+from ablate.objectives import SIZE_METRICS, means
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
-
-if TYPE_CHECKING:
-    from ablate.study.sections import Constraint, Objective
-
-STATIC_METRICS = ("params", "params_body", "flops")
 
 
 @dataclass(kw_only=True)
@@ -93,7 +89,7 @@ class Step:
             key=key,
             order=0,
             epoch=report.epoch,
-            means=_means(report.metrics),
+            means=means(report.metrics),
             wall_seconds=report.wall_seconds,
             diverged=any(report.diverged),
             final=report.final,
@@ -111,7 +107,7 @@ def steps(records: Iterable[ReportRecord]) -> list[Step]:
                 key=key,
                 order=rows[0].rowid,
                 epoch=epoch,
-                means=_means([row.metrics for row in rows]),
+                means=means([row.metrics for row in rows]),
                 wall_seconds=rows[0].wall_seconds,
                 diverged=any(row.diverged for row in rows),
                 final=rows[0].final,
@@ -121,36 +117,11 @@ def steps(records: Iterable[ReportRecord]) -> list[Step]:
     return sorted(found, key=lambda step: step.order)
 
 
-def _means(metrics: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    rows = list(metrics)
-    names = [name for name in rows[0] if all(name in row for row in rows)]
-    return {name: sum(float(row[name]) for row in rows) / len(rows) for name in names}
-
-
 def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
     """Return the metric `name` of a study file, NaN where it is not known."""
-    if name in STATIC_METRICS:
+    if name in SIZE_METRICS:
         return float(getattr(size, name)) if size is not None else math.nan
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
-
-
-def losses(objectives: Iterable[Objective], values: Iterable[float]) -> tuple[float, ...]:
-    """Return objective values so that smaller is better, log10 where the study file says so; NaN stays."""
-    return tuple(_loss(objective, value) for objective, value in zip(objectives, values, strict=True))
-
-
-def _loss(objective: Objective, value: float) -> float:
-    if objective.log:
-        value = math.nan if math.isnan(value) else math.log10(value) if value > 0 else -math.inf
-    return -value if objective.direction == "maximize" else value
-
-
-def violation(constraint: Constraint, value: float) -> float:
-    """Return by how much `value` misses the bound, as a share of it: above 0 is broken, NaN counts as 1."""
-    if math.isnan(value):
-        return 1.0
-    gap = value - constraint.bound if constraint.op == "<=" else constraint.bound - value
-    return gap / (abs(constraint.bound) or 1.0)
 
 
 def loss_matrix(rows: Iterable[tuple[float, ...]], width: int) -> NDArray[np.float64]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
 from ablate.ledger import Hold, Ledger
+from ablate.objectives import count_states
 from ablate.search.confirmation import FrontMember
 from ablate.search.demand import most_at_once
 from ablate.search.lane import FAILED, RESUMED, RETRIED, Lane
@@ -172,10 +173,11 @@ class Search:
         with self._lock:
             return tuple(self._returns.found)
 
-    def counts(self) -> dict[str, dict[TrialState, int]]:
+    def counts(self) -> dict[str, dict[str, int]]:
         """Return for each data set how many of its trials are in each state that occurs."""
         with self._lock:
-            return {name: dict(Counter(t.state for t in lane.trials.values())) for name, lane in self._lanes.items()}
+            found = {name: count_states(t.state for t in lane.trials.values()) for name, lane in self._lanes.items()}
+            return {name: {state: n for state, n in counts.items() if n} for name, counts in found.items()}
 
     def reported(self) -> dict[str, int]:
         """Return for each data set how many reports have been committed."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ablate.objectives import count_states
 from ablate.search.progress import Progress
 from ablate.trial import TrialState
 
@@ -21,7 +21,7 @@ class StageStanding:
     """
 
     stage: Stage
-    states: Mapping[TrialState, int]
+    states: Mapping[str, int]
     running: tuple[Progress, ...]
     to_start: int
     seconds: float | None
@@ -34,7 +34,7 @@ class StageStanding:
     @property
     def done(self) -> int:
         """Trials that ended."""
-        return sum(count for state, count in self.states.items() if state.finished)
+        return sum(count for state, count in self.states.items() if TrialState(state).finished)
 
     def seconds_left(self, slots: int) -> float | None:
         """Return the seconds until the stage ends with `slots` trials at a time, None where they are not known."""
@@ -89,7 +89,7 @@ def stage_standing(
     known = ended or [seconds for trial in running if (seconds := full_seconds(trial))]
     return StageStanding(
         stage=stage,
-        states=Counter(trial.state for trial in own),
+        states=count_states(trial.state for trial in own),
         running=running,
         to_start=to_start,
         seconds=sum(known) / len(known) if known else otherwise,

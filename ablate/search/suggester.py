@@ -14,12 +14,13 @@ from pydantic import ValidationError
 
 from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
 from ablate.errors import RequestError
+from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
 from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, shuffled, walk
 from ablate.search.history import STUDY_NAME, History
 from ablate.search.outcomes import Outcomes
-from ablate.search.progress import STATIC_METRICS, Progress, metric_of
+from ablate.search.progress import Progress, metric_of
 from ablate.search.request import SamplerRequest
 from ablate.search.sequences import SequenceEndedError, SequenceSampler
 from ablate.study import VARIANT
@@ -206,11 +207,10 @@ class Suggester:
             return _Refusal(reason=None)
         size = self.measure(model, self.shape())
         for constraint in self.study.constraints:
-            if constraint.metric in STATIC_METRICS:
+            if constraint.metric in SIZE_METRICS:
                 value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
-                if constraint.violation(value) > 0:
-                    rule = f"{constraint.metric} {constraint.op} {constraint.bound:g}"
-                    return self._refuse(text, f"of the constraint {rule}")
+                if violation(constraint, value) > 0:
+                    return self._refuse(text, f"of the constraint {constraint_text(constraint)}")
         return parameters, model, task, train, size
 
     def _configuration(self, variant: Any, model: ModelConfig, train: TrainConfig) -> str:

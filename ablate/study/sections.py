@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from ablate.objectives import COST_METRICS
 from ablate.study.ranges import ModelSpace, TrainSpace
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
-_METRIC = re.compile(r"params|params_body|flops|wall_seconds|(?:val|train)_[a-z0-9_]+")
+_METRIC = re.compile(rf"{'|'.join(COST_METRICS)}|(?:val|train)_[a-z0-9_]+")
 _CONSTRAINT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -26,7 +27,7 @@ def _seconds(value: Any) -> Any:
 
 def _metric(value: str) -> str:
     if not _METRIC.fullmatch(value):
-        raise ValueError("a metric is params, params_body, flops, wall_seconds, or starts with val_ or train_")
+        raise ValueError(f"a metric is {', '.join(COST_METRICS)}, or starts with val_ or train_")
     return value
 
 
@@ -135,10 +136,6 @@ class Constraint(Section):
     metric: Metric
     op: Literal["<=", ">="]
     bound: float
-
-    def violation(self, value: float) -> float:
-        """Return by how much `value` breaks the bound, 0 where it keeps it."""
-        return max(0.0, value - self.bound if self.op == "<=" else self.bound - value)
 
 
 class Variant(Section):

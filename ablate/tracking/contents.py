@@ -12,6 +12,7 @@ from typing import Any
 
 from ablate.config import ModelConfig
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
+from ablate.objectives import SIZE_METRICS, means
 from ablate.study import Study
 from ablate.trial import TrialConfig, TrialState
 
@@ -164,7 +165,7 @@ def size_points(record: TrialRecord) -> list[Point]:
     size = record.size
     if size is None:
         return []
-    values: dict[str, float] = {"params": size.params, "params_body": size.params_body, "flops": size.flops}
+    values: dict[str, float] = {name: getattr(size, name) for name in SIZE_METRICS}
     if record.shape is not None:
         samples = record.shape.trained_samples(record.config.task, record.config.protocol)
         values["q"] = size.overdetermination(record.shape, samples)
@@ -208,10 +209,8 @@ def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]
 
 def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
     values: dict[str, float] = {}
-    for name in rows[0].metrics:
-        present = [row.metrics[name] for row in rows if name in row.metrics]
-        if len(present) == len(rows):
-            values[name] = sum(present) / len(rows)
+    for name, value in means([row.metrics for row in rows]).items():
+        values[name] = value
         if len(rows) > 1:
             values |= {f"{name}/replicate_{row.replicate}": row.metrics[name] for row in rows if name in row.metrics}
     return values

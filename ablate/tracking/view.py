@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ablate.objectives import is_maximized
 from ablate.study import Study
 from ablate.study.space import Parameter
 
@@ -26,7 +27,7 @@ def experiment_tags(study: Study) -> dict[str, str]:
     view = {
         "searchFilter": "tags.`ablate.kind` = 'trial'",
         "orderByKey": f"metrics.`{first.metric}`",
-        "orderByAsc": first.direction == "minimize",
+        "orderByAsc": not is_maximized(first),
         "selectedColumns": [
             *(f"metrics.`{name}`" for name in metrics),
             *(f"params.`{name}`" for name in searched),

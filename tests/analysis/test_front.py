@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ablate.analysis import dominated_volume, front, hypervolume, nondominated
+from ablate.analysis import dominated_volume, front, hypervolume
+from ablate.objectives import nondominated
 from ablate.study.sections import Constraint, Objective
 from support.planted_study import trial_row, trials_of
 

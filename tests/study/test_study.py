@@ -10,6 +10,7 @@ import yaml
 
 from ablate.config import ModelConfig
 from ablate.errors import StudyFileError
+from ablate.objectives import violation
 from ablate.study import Study, difference, json_schema, load_study, parse_study, study_text
 from support.paths import REPOSITORY
 
@@ -52,8 +53,9 @@ def test_a_good_file_becomes_complete_configurations() -> None:
     assert (task.task, task.patch) == ("digits", (4, 4))
     assert (train.learning_rate, train.schedule.name) == (1e-3, "cosine")
     assert study.budget.wall_clock == 5400
-    assert study.constraints[0].violation(2500) == 500
-    assert study.constraints[0].violation(1999) == 0
+    assert violation(study.constraints[0], 2500) == 500 / 2000
+    assert violation(study.constraints[0], 2000) == 0
+    assert violation(study.constraints[0], 1999) < 0
 
 
 def test_every_fault_is_listed_at_once_with_its_line() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from ablate.objectives import count_states, is_maximized
 from ablate.report.comparison.table import compared, missing_text, scale_text
 from ablate.report.confirmation import opened_text, protocol_text
-from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS, STATES
+from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
 from ablate.report.numbers import equal_seeds, is_share, printable, spoken
 from ablate.study import COMPLETE, Study
@@ -41,7 +41,7 @@ def tested_text(study: Study, trials: pl.DataFrame, notes: Sequence[Any], datase
     tests = own.filter(pl.col("stage") == "confirm")
     if not tests.height:
         return "not opened yet: every trained network is read on it once the last trial has ended"
-    states = Counter(tests["state"].to_list())
+    states = count_states(tests["state"])
     trained = own.filter(pl.col("stage") == "search", pl.col("state") == "COMPLETE").height
     text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(study, notes, dataset)}"
     return f"{text}; {states['FAIL']:,} could not be read, named below" if states["FAIL"] else text
@@ -61,8 +61,8 @@ def trials_text(study: Study, trials: pl.DataFrame) -> str:
 
 
 def _by_state(trials: pl.DataFrame) -> list[str]:
-    states = Counter(trials["state"].to_list())
-    return [f"{states[state]:,} {STATE_WORDS[state]}" for state in STATES if states[state]]
+    states = count_states(trials["state"])
+    return [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
 
 
 def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -94,7 +94,7 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
     share = is_share(sized[0]["metric"])
     margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
     validation = sized[0]["metric"].replace("test_", "val_", 1)  # a metric of the test split has its direction
-    higher = share or any(o.metric == validation and o.direction == "maximize" for o in study.objectives)
+    higher = share or any(o.metric == validation and is_maximized(o) for o in study.objectives)
     lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
     close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
     allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"

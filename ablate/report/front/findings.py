@@ -22,6 +22,7 @@ from ablate.analysis import (
     quality_objective,
 )
 from ablate.config import Protocol
+from ablate.objectives import count_states, signed
 from ablate.report.confirmation import withheld_text
 from ablate.report.numbers import compact, equal_seeds, is_share, quantity, ratio, spoken
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
@@ -30,7 +31,6 @@ from ablate.study import Study
 CLOSE_POINTS = 0.01  # share of accuracy that the summary calls close to the best
 CLOSE_RELATIVE = 0.05  # the same for metrics that are no shares
 Row = dict[str, Any]
-STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING")
 STATE_WORDS = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",
@@ -107,7 +107,7 @@ def findings(
     return Findings(
         dataset=dataset,
         protocol=study.protocol,
-        stage=front_stage(trials, dataset),
+        stage=front_stage(own, dataset),
         listed=listed,
         trials=own,
         reports=own_reports,
@@ -145,11 +145,14 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
     if not rows:
         return "There is no answer yet: no trial of this data set is complete.", ()
     objective, name, size = quality_objective(study.objectives), quality_name(study), size_metric(study)
-    better = 1 if objective.direction == "maximize" else -1
     best = _best(study, rows)
     margin = CLOSE_POINTS if is_share(name) else CLOSE_RELATIVE * abs(best[name])
-    close = min((r for r in rows if better * (best[name] - r[name]) <= margin + 1e-12), key=lambda r: r[size])
-    cheapest = min(rows, key=lambda row: (row[size], -better * row[name]))
+
+    def worse(row: Row) -> float:
+        return signed(objective, row[name])
+
+    close = min((r for r in rows if worse(r) - worse(best) <= margin + 1e-12), key=lambda r: r[size])
+    cheapest = min(rows, key=lambda row: (row[size], worse(row)))
     top = "Most accurate" if is_share(name) else f"Best {spoken(name)}"
     allowance = "1 point" if is_share(name) else f"{CLOSE_RELATIVE:.0%}"
     chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
@@ -168,8 +171,7 @@ def best_row(study: Study, front: pl.DataFrame) -> Row | None:
 def _best(study: Study, rows: Sequence[Row]) -> Row:
     """Return the best of `rows` in quality, the smaller one among equals."""
     name, size = quality_name(study), size_metric(study)
-    better = 1 if quality_objective(study.objectives).direction == "maximize" else -1
-    return max(rows, key=lambda row: (better * row[name], -row[size]))
+    return min(rows, key=lambda row: (signed(quality_objective(study.objectives), row[name]), row[size]))
 
 
 def _alone(rows: Sequence[Row], best: Row, size: str, top: str, allowance: str) -> str:
@@ -235,7 +237,7 @@ def state_counts(trials: pl.DataFrame) -> dict[str, dict[str, int]]:
     for stage in ("search", "confirm"):
         states = trials.filter(pl.col("stage") == stage)["state"].to_list() if trials.height else []
         if states:
-            counts[stage] = {state: states.count(state) for state in STATES if state in states}
+            counts[stage] = {state: count for state, count in count_states(states).items() if count}
     return counts
 
 

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 
 from ablate.analysis import quality_objective
+from ablate.objectives import mean
 from ablate.report.drawing import (
     SERIES,
     Figure,
@@ -76,7 +77,8 @@ def learning_curves(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """Return the points of the curves drawn, the ends of those stopped early, and how many curves were left out."""
     trials = {row["trial"]: row for row in found.trials.iter_rows(named=True)}
-    means = found.reports.group_by("trial", "epoch").agg(pl.col(metric).mean()).sort("trial", "epoch")
+    means = found.reports.group_by("trial", "epoch").agg(pl.col(metric)).sort("trial", "epoch")
+    means = means.with_columns(pl.Series(metric, map(mean, means[metric]), pl.Float64()))
     means = means.filter(pl.col(metric).is_finite())
     on_front = set(found.front["trial"].to_list()) | set(found.front["source"].drop_nulls().to_list())
     numbers = [n for n in means["trial"].unique(maintain_order=True) if n in trials]

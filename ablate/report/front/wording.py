@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from ablate.analysis import front, pooled
+from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
+from ablate.objectives import constraint_text
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
 from ablate.report.numbers import compact, is_share, spoken
@@ -63,7 +64,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
 
 def dominated_text(found: Findings) -> str:
     """Say which confirmed networks left the front on the test split, so that they are not hidden."""
-    complete = found.trials.filter((pl.col("stage") == "confirm") & (pl.col("state") == "COMPLETE"))
+    complete = confirmed(found.trials)
     off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
     if not found.tested or found.provisional or not off:
         return ""
@@ -141,7 +142,7 @@ def methods(study: Study) -> list[tuple[str, str]]:
         "objective and better on one; trials stopped early and failed trials never enter."
     )
     if study.constraints:
-        bounds = ", ".join(f"{c.metric} {c.op} {c.bound:g}" for c in study.constraints)
+        bounds = ", ".join(map(constraint_text, study.constraints))
         rule += f" Only trials with {bounds} may stand on it."
     best = (
         "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "

@@ -1,0 +1,152 @@
+"""The rules of objectives, each once: direction, log scale, constraints, the front, means over replicates, names."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
+COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
+SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
+COMPLETE = "COMPLETE"
+STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # wherever states are listed: first those that ended
+
+
+class ObjectiveLike(Protocol):
+    """What the rules read of an objective (ablate.study.sections.Objective)."""
+
+    @property
+    def metric(self) -> str:
+        """The metric's name."""
+
+    @property
+    def direction(self) -> str:
+        """`maximize` or `minimize`."""
+
+    @property
+    def log(self) -> bool:
+        """Whether the axis is measured in log10."""
+
+
+class ConstraintLike(Protocol):
+    """What the rules read of a constraint (ablate.study.sections.Constraint)."""
+
+    @property
+    def metric(self) -> str:
+        """The metric's name."""
+
+    @property
+    def op(self) -> str:
+        """`<=` or `>=`."""
+
+    @property
+    def bound(self) -> float:
+        """The bound, in the metric's own unit."""
+
+
+Column = Callable[[str], Sequence[float]]  # a metric's value of every trial, NaN where a trial has none
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """Return the mean over replicates; NaN where a replicate has no value, or there is no replicate.
+
+    The mean of the other replicates would hide that one of them diverged or did not report (docs/tables.md).
+    """
+    found = list(values)
+    return sum(math.nan if value is None else float(value) for value in found) / len(found) if found else math.nan
+
+
+def means(replicates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of every metric that a replicate reported, in order of first appearance (see `mean`)."""
+    names = dict.fromkeys(name for metrics in replicates for name in metrics)
+    return {name: mean(metrics.get(name) for metrics in replicates) for name in names}
+
+
+def is_maximized(objective: ObjectiveLike) -> bool:
+    """Return whether a larger value is the better one."""
+    return objective.direction == "maximize"
+
+
+def signed(objective: ObjectiveLike, value: float) -> float:
+    """Return `value` in the metric's own unit with the sign that makes the smaller one better."""
+    return -value if is_maximized(objective) else value
+
+
+def loss(objective: ObjectiveLike, value: float) -> float:
+    """Return `signed`, in log10 where the objective asks for it.
+
+    NaN stays NaN; the logarithm of what is not above 0 is minus infinity.
+    """
+    if objective.log:
+        value = math.nan if math.isnan(value) else math.log10(value) if value > 0 else -math.inf
+    return signed(objective, value)
+
+
+def losses(objectives: Iterable[ObjectiveLike], values: Iterable[float]) -> tuple[float, ...]:
+    """Return the loss of each objective's value."""
+    return tuple(loss(objective, value) for objective, value in zip(objectives, values, strict=True))
+
+
+def violation(constraint: ConstraintLike, value: float) -> float:
+    """Return by how much `value` misses the bound, as a share of it: above 0 is broken, NaN counts as 1."""
+    if math.isnan(value):
+        return 1.0
+    gap = value - constraint.bound if constraint.op == "<=" else constraint.bound - value
+    return gap / (abs(constraint.bound) or 1.0)
+
+
+def constraint_text(constraint: ConstraintLike) -> str:
+    """Return a constraint as a study file writes it: `params <= 200000`."""
+    return f"{constraint.metric} {constraint.op} {constraint.bound:g}"
+
+
+def may_stand(
+    objectives: Sequence[ObjectiveLike], constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column
+) -> list[bool]:
+    """Return which trials may stand on a front: COMPLETE, every objective finite, every constraint kept."""
+    kept = [state == COMPLETE for state in states]
+    for objective in objectives:
+        kept = [may and math.isfinite(v) for may, v in zip(kept, column(objective.metric), strict=True)]
+    for constraint in constraints:
+        found = column(constraint.metric)
+        kept = [may and violation(constraint, v) <= 0 for may, v in zip(kept, found, strict=True)]
+    return kept
+
+
+def on_front(
+    objectives: Sequence[ObjectiveLike], constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column
+) -> list[bool]:
+    """Return which trials stand on the front: those that may, and that no other one which may dominates.
+
+    What the search confirms, what page, terminal and status show, and what is published all come from here.
+    """
+    kept = may_stand(objectives, constraints, states, column)
+    rows = list(zip(*(column(objective.metric) for objective in objectives), strict=True))
+    best = iter(nondominated([row for row, may in zip(rows, kept, strict=True) if may], objectives))
+    return [may and next(best) for may in kept]
+
+
+def nondominated(rows: Sequence[Sequence[float]], objectives: Sequence[ObjectiveLike]) -> list[bool]:
+    """Return which of `rows` [n, m] of finite values no other one dominates; equal rows stand or fall together.
+
+    A row dominates another when it is no worse on every objective and better on at least one. Values are compared as
+    they are: on a log axis the order is the same, and two of them never become equal by rounding.
+    """
+    if not len(rows) or not objectives:
+        return [False] * len(rows)
+    points = [[signed(objective, value) for objective, value in zip(objectives, row, strict=True)] for row in rows]
+    if len(objectives) == 1:
+        best = min(points)
+        return [point == best for point in points]
+    import moocore  # with numpy a quarter of a second, which reading a study file can do without
+
+    library: Any = moocore
+    return [bool(kept) for kept in library.is_nondominated(points, keep_weakly=True)]
+
+
+def count_states(states: Iterable[str]) -> dict[str, int]:
+    """Return how many of `states` are in each state, in STATE_ORDER, 0 included."""
+    counts = Counter(map(str, states))
+    return {state: counts[state] for state in STATE_ORDER}

@@ -1,0 +1,132 @@
+"""The rules of objectives, against closed forms and brute force."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from ablate.config import Size
+from ablate.objectives import (
+    COST_METRICS,
+    SIZE_METRICS,
+    STATE_ORDER,
+    constraint_text,
+    count_states,
+    loss,
+    may_stand,
+    mean,
+    means,
+    nondominated,
+    on_front,
+    signed,
+    violation,
+)
+from ablate.study.sections import Constraint, Objective
+from ablate.trial import TrialState
+from support.paths import REPOSITORY
+
+ACCURACY = Objective(metric="val_accuracy", direction="maximize")
+LOSS = Objective(metric="val_loss", direction="minimize", log=True)
+PARAMS = Objective(metric="params", direction="minimize", log=True)
+
+
+def test_a_mean_over_replicates_is_nan_as_soon_as_one_has_no_finite_value() -> None:
+    assert mean([0.25, 0.5, 0.75]) == 0.5
+    for hidden in (math.nan, None):
+        assert math.isnan(mean([0.25, hidden, 0.75]))
+    assert math.isnan(mean([]))
+    assert mean([1.0, math.inf]) == math.inf
+    replicates = [{"a": 1.0, "b": 2.0}, {"c": 5.0, "a": 3.0}]
+    found = means(replicates)
+    assert (list(found), found["a"]) == (["a", "b", "c"], 2.0)
+    assert math.isnan(found["b"])
+    assert math.isnan(found["c"])
+    assert means([]) == {}
+
+
+def test_a_loss_is_smaller_where_the_value_is_better_and_keeps_what_no_logarithm_has() -> None:
+    assert (signed(ACCURACY, 0.75), signed(PARAMS, 0.75)) == (-0.75, 0.75)
+    assert (loss(ACCURACY, 0.75), loss(PARAMS, 1000.0)) == (-0.75, 3.0)
+    assert (loss(LOSS, 0.0), loss(LOSS, -1.0)) == (-math.inf, -math.inf)
+    assert math.isnan(loss(LOSS, math.nan))
+    assert loss(Objective(metric="val_score", direction="maximize", log=True), 100.0) == -2.0
+
+
+def test_a_violation_is_the_gap_as_a_share_of_the_bound_and_nan_breaks_it() -> None:
+    most = Constraint(metric="params", op="<=", bound=200.0)
+    least = Constraint(metric="val_accuracy", op=">=", bound=0.5)
+    zero = Constraint(metric="val_loss", op="<=", bound=0.0)
+    assert [violation(most, value) for value in (100.0, 200.0, 300.0)] == [-0.5, 0.0, 0.5]
+    assert [violation(least, value) for value in (0.75, 0.5, 0.25)] == [-0.5, 0.0, 0.5]
+    assert violation(zero, 3.0) == 3.0
+    assert [violation(each, math.nan) for each in (most, least, zero)] == [1.0] * 3
+    assert [constraint_text(each) for each in (most, least)] == ["params <= 200", "val_accuracy >= 0.5"]
+
+
+def test_the_front_is_that_of_brute_force_over_complete_finite_trials_that_keep_the_constraints() -> None:
+    rng = np.random.default_rng(5)
+    states = rng.choice([str(state) for state in TrialState], 200, p=[0.05, 0.05, 0.7, 0.1, 0.1]).tolist()
+    accuracy = rng.integers(0, 9, 200) / 8.0
+    params = rng.integers(1, 9, 200) * 1000.0
+    accuracy[rng.random(200) < 0.1] = math.nan
+    params[rng.random(200) < 0.1] = math.inf
+    columns = {"val_accuracy": accuracy.tolist(), "params": params.tolist()}
+    bound = Constraint(metric="params", op="<=", bound=6000.0)
+    places = range(200)
+    may = [states[i] == "COMPLETE" and math.isfinite(accuracy[i]) and params[i] <= 6000 for i in places]
+    beaten = [
+        any(
+            may[j] and accuracy[j] >= accuracy[i] and params[j] <= params[i]
+            and (accuracy[j], params[j]) != (accuracy[i], params[i])
+            for j in places
+        )
+        for i in places
+    ]  # fmt: skip
+    objectives = (ACCURACY, PARAMS)
+    assert may_stand(objectives, (bound,), states, columns.__getitem__) == may
+    found = on_front(objectives, (bound,), states, columns.__getitem__)
+    assert found == [m and not b for m, b in zip(may, beaten, strict=True)]
+    assert sum(found) > 1
+
+
+def test_values_on_a_log_axis_are_compared_as_they_are() -> None:
+    close = math.nextafter(0.001, 0.0)
+    assert math.log10(close) == math.log10(0.001)
+    assert nondominated([(0.001, 1.0), (close, 1.0), (0.001, 0.5)], (LOSS, PARAMS)) == [False, True, True]
+    assert nondominated([(0.0,), (-1.0,), (-1.0,)], (LOSS,)) == [False, True, True]
+    assert nondominated([], (LOSS,)) == []
+    assert nondominated([(), ()], ()) == [False, False]
+
+
+def test_the_size_metrics_are_the_fields_of_a_size_and_the_states_those_of_a_trial() -> None:
+    assert tuple(Size.model_fields) == SIZE_METRICS
+    assert sorted(STATE_ORDER) == sorted(state.value for state in TrialState)
+    ended = [TrialState(state).finished for state in STATE_ORDER]
+    assert ended == sorted(ended, reverse=True)
+    counts = count_states([TrialState.WAITING, "FAIL", TrialState.FAIL])
+    assert list(counts.items()) == [("COMPLETE", 0), ("PRUNED", 0), ("FAIL", 2), ("RUNNING", 0), ("WAITING", 1)]
+
+
+RULES = {
+    r"log10\(": {"objectives.py", "report/front/figures.py", "analysis/fits.py"},  # of an axis and of a range of sizes
+    r"moocore\.is_nondominated|library\.is_nondominated": {"objectives.py"},
+    r"== \"(maximize|minimize)\"": {"objectives.py"},
+    r"\.bound\b": {"objectives.py"},
+    r"\"params_body\"": {"objectives.py", "analysis/tables.py", "ledger/records.py", "ledger/schema.py",
+                         "ledger/writes.py", "report/numbers.py"},  # columns and a name in words
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_is_written_in_one_place(rule: str) -> None:
+    package = REPOSITORY / "ablate"
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(rule, path.read_text(encoding="utf-8"))
+    }
+    assert found <= RULES[rule]
+    assert COST_METRICS[:-1] == SIZE_METRICS
