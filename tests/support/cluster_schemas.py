@@ -73,7 +73,9 @@ def _crd(name: str) -> Any:
     _close(schema)
     checker = FormatChecker()
     checker.checks("int32")(lambda value: not isinstance(value, int) or -(2**31) <= value < 2**31)
-    kind = extend(Draft202012Validator, {"x-kubernetes-list-map-keys": _unique_keys})
+    kind = extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator, {"x-kubernetes-list-map-keys": _unique_keys}
+    )
     return kind(schema, format_checker=checker)
 
 

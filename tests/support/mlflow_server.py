@@ -49,7 +49,7 @@ class MlflowServer:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, *places],
-                env=os.environ | ENVIRONMENT | QUICK | self.environment,
+                env={**os.environ, **ENVIRONMENT, **QUICK, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -10,13 +10,17 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 class Reader(HTMLParser):
     """Checks that tags close in order; collects links, tables and visible text."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.open, self.links, self.texts, self.rows, self.ids = [], [], [], [], []
+        self.open: list[str] = []
+        self.links: list[str | None] = []
+        self.texts: list[str] = []
+        self.rows: list[list[str]] = []
+        self.ids: list[str | None] = []
         self.feed(text)
         assert self.open == []
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         names = dict(attrs)
         self.links += [names[name] for name in ("src", "href") if name in names]
         self.ids += [names["id"]] if "id" in names else []
@@ -27,10 +31,10 @@ class Reader(HTMLParser):
         if tag in ("td", "th") and self.rows:
             self.rows[-1].append("")
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if {"script", "style"} & set(self.open):
             return
         self.texts.append(data)
@@ -38,5 +42,6 @@ class Reader(HTMLParser):
             self.rows[-1][-1] += data
 
     @property
-    def text(self):
+    def text(self) -> str:
+        """The visible text, each gap one space."""
         return " ".join(" ".join(self.texts).split())

@@ -54,8 +54,8 @@ def make_study(text: str = FILE, **changes: Any) -> Study:
 def truth(variant: str, dataset: str, configuration: dict[str, Any], seed: int) -> float:
     """Return the planted accuracy: variant + data set + configuration + seed + noise, each keyed by its name."""
 
-    def draw(spread: float, *key: str | int) -> float:
-        return spread * float(stream(0, dataset, 0, *key).standard_normal())
+    def draw(spread: float, purpose: str, *path: str | int) -> float:
+        return spread * float(stream(0, dataset, 0, purpose, *path).standard_normal())
 
     settings = json.dumps(configuration, sort_keys=True)
     noise = draw(0.003, "noise", variant, settings, seed)

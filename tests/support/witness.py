@@ -64,8 +64,12 @@ def searching(
     sets = ", ".join(f"{name}: {{task: digits, patch: 4}}" for name in datasets)
     text = STUDY % {"datasets": sets, "epochs": epochs, "trials": trials, "stops": [list(stop) for stop in stops]}
     study = parse_study(text + (f"confirm: {{replicates: {confirm}}}\n" if confirm else "confirm: null\n"))
-    claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "test"}
-    with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger, ledger.hold(study.name, **claim) as hold:
+    with (
+        Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger,
+        ledger.hold(
+            study.name, file_text=text, fingerprint=study.fingerprint(), seed=study.seed, holder="test"
+        ) as hold,
+    ):
         search = WatchedSearch(study, hold, ledger, measure=lambda model, shape: SIZE, shape_of=lambda dataset: SHAPE)
         search.home = home
         yield search

@@ -79,6 +79,7 @@ def main() -> None:
 def count(trainer: str = "support.faults.counting:train") -> None:
     """Make `trainer` the one that every command of this process uses."""
     defaults = RunOptions.__init__.__kwdefaults__
+    assert defaults is not None
     assert "trainer" in defaults
     defaults["trainer"] = trainer
 

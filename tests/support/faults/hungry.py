@@ -31,7 +31,7 @@ def gorge(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
     """Yield what the counting trainer yields, and fill the machine's memory meanwhile until somebody ends that."""
     for report in counting.train(config, data_dir=data_dir, attempt=attempt, **rest):
         yield report
-        held = []
+        held: list[bytes] = []
         while hungry(config, report, attempt):
             held.append(b"x" * 2**27 if len(held) * 2**27 < 2 * ROOM else b"")  # written to: it is really there
             time.sleep(0.02)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import ray
 from ray._private import ray_constants
-from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]  # compiled
 
 NOBODY = 65534
 GCS_WAIT = "RAY_gcs_server_port_wait_time_s"  # Ray's own name

@@ -58,7 +58,7 @@ def failing(stage: str, message: str) -> None:
     """Let the first trial of a stage fail; `{width}` in the message is its network's."""
     from ablate.execution import resident
 
-    real, calls = resident.train_trial, 0
+    real, calls = resident.train_trial, 0  # type: ignore[attr-defined]
 
     def train(config: Any, **options: Any) -> Any:
         nonlocal calls
@@ -68,4 +68,4 @@ def failing(stage: str, message: str) -> None:
                 raise RuntimeError(message.format(width=config.model.width))
         return real(config, **options)
 
-    resident.train_trial = train
+    resident.train_trial = train  # type: ignore[attr-defined]

@@ -98,6 +98,7 @@ def check_mlflow(run: StudyRun, uri: str) -> None:
 
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(run.name)
+    assert experiment is not None
     found = client.search_runs([experiment.experiment_id], max_results=1000)
     assert "RUNNING" not in {each.info.status for each in found}
     parents = [each for each in found if each.data.tags["ablate.kind"] == "study"]

@@ -254,12 +254,14 @@ def forked(
     if cpus is not None:
         import ray
 
-        settings = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 80 * 2**20}
-        ray.init(address="local", num_cpus=cpus, **settings)
+        memory = 80 * 2**20
+        ray.init(
+            address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=memory
+        )
     from ablate.cli.app import main
     from ablate.report import frame
 
-    frame.bundle = lambda: ""  # takes seconds to make
+    frame.bundle = lambda: ""  # type: ignore[assignment]  # takes seconds to make
     main()
 
 
