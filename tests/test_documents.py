@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,16 @@ def test_the_architecture_names_every_room() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = sorted(room for row in rows for room in re.findall(r"`(\w+)/`", row))
     assert named == sorted(path.parent.name for path in (REPOSITORY / "ablate").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_what_a_document_imports_from_ablate_is_there(path: Path) -> None:
+    for module, names in re.findall(r"^from (ablate[.\w]*) import (.+)$", path.read_text(), re.M):
+        missing = [name for name in names.split(", ") if not hasattr(import_module(module), name)]
+        assert not missing, module
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_the_files_that_a_document_names_are_there(path: Path) -> None:
+    named = re.findall(r"`((?:ablate|tests|search_spaces|benchmarks|deploy|examples)/[\w./-]+)`", path.read_text())
+    assert not [name for name in named if not (REPOSITORY / name).exists()]
