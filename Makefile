@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs-installed
 RUN_ENV := OMP_NUM_THREADS=1
+PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadgroup
 PIP_QUIET := --quiet --disable-pip-version-check
 TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test lint types imports unit coverage faults docs schema bench lock sbom clean
+.PHONY: help install demo test quick slow all lint types imports unit coverage faults docs schema bench lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,7 +32,15 @@ install: $(STAMP) ## create .venv and install the packages of requirements.lock,
 demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and its report
 	$(RUN_ENV) $(BIN)/ablate search search_spaces/digits.yaml
 
-test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest
+test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest without its slow proofs
+
+quick: $(STAMP) ## pytest without servers, Ray and slow proofs: every room in a minute
+	$(PYTEST) -m "not services and not slow"
+
+slow: $(STAMP) ## pytest: the slow proofs that `make test` leaves out
+	$(PYTEST) -m slow
+
+all: test slow ## what .ci/run runs
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
@@ -43,14 +52,14 @@ types: $(STAMP) ## mypy --strict
 imports: $(STAMP) ## the architecture's layers
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## pytest
-	$(RUN_ENV) $(BIN)/pytest
+unit: $(STAMP) ## pytest without its slow proofs
+	$(PYTEST) -m "not slow"
 
 coverage: $(STAMP) ## pytest with the share of lines that it runs: a table, and htmlcov/index.html
 	$(RUN_ENV) $(BIN)/pytest --cov=ablate --cov-report=term:skip-covered --cov-report=html
 
 faults: $(STAMP) ## every fault in its long form, and what deploy/ ships (time: docs/faults.md; root for some)
-	$(RUN_ENV) $(BIN)/pytest tests/faults tests/kubernetes/test_pod.py tests/test_deploy_*.py --faults -rs
+	$(RUN_ENV) $(BIN)/pytest tests/faults tests/kubernetes/test_pod.py tests/deploy --faults -rs
 
 $(DOCS): $(STAMP) docs.lock
 	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes --only-binary :all: --requirement docs.lock

@@ -15,7 +15,7 @@ __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 
 TESTS = Path(__file__).parent
 SERVERS = {"postgres_server", "s3_server", "s3_store"}
-RAY = {"execution", "faults"}  # rooms whose tests start Ray: one process runs them, one after the other
+RAY = {"execution", "faults"}  # rooms whose tests start Ray
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         room = item.path.relative_to(TESTS).parts[0]
         if not config.getoption("--faults") and item.get_closest_marker("faults"):
             item.add_marker(skip)
-        if room in RAY or SERVERS & set(getattr(item, "fixturenames", ())) or "postgresql" in item.name:
+        if (
+            room == "faults"
+            or item.get_closest_marker("slow")
+            or SERVERS & set(getattr(item, "fixturenames", ()))
+            or "postgresql" in item.name
+        ):
             item.add_marker("services")
         item.add_marker(pytest.mark.xdist_group("ray" if room in RAY else str(item.path)))
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in RAY)

@@ -86,6 +86,7 @@ def jumping(tmp_path: Path) -> Iterator[Jumping]:
         process.communicate()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("jump", ["+7200", "-7200"], ids=["two hours forward", "two hours back"])
 def test_a_clock_that_jumps_spends_no_budget_and_gives_no_study_away(jump: str, jumping: Jumping) -> None:
     driver = jumping.search()

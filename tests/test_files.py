@@ -151,6 +151,7 @@ def test_a_bucket_that_is_not_there_is_said_once(s3_server: S3Server) -> None:
         predictor(trial(), place)
 
 
+@pytest.mark.services
 def test_a_server_that_is_gone_ends_no_trial_and_the_same_trial_goes_on_when_it_is_back(
     s3_server: S3Server, s3_store: str
 ) -> None:
@@ -178,6 +179,7 @@ for report in train(trial(), checkpoints=sys.argv[1], attempt=1):
 """
 
 
+@pytest.mark.services
 def test_a_trial_on_a_store_whose_process_is_killed_goes_on_bit_for_bit(s3_store: str, tmp_path: Path) -> None:
     whole = list(train(trial(), checkpoints=tmp_path))
     process = subprocess.Popen(
@@ -217,6 +219,7 @@ def test_a_damaged_object_gives_way_to_the_one_before(s3_store: str, caplog: pyt
     assert "falling back to epoch-000002-attempt-001.safetensors" in caplog.text
 
 
+@pytest.mark.services
 def test_what_runs_on_a_disk_does_without_pyarrow(tmp_path: Path) -> None:
     code = TRAIN.replace("sys.argv[1]", "__import__('pathlib').Path(sys.argv[1])") + "print('pyarrow' in sys.modules)"
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -59,6 +59,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.services
 def test_no_name_that_report_writes_leads_out_of_the_folder(
     study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

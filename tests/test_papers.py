@@ -54,6 +54,7 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.services
 def test_every_file_is_counted() -> None:
     assert {path.stem for path in PAPERS} == set(TRIALS)
     counts = {path.stem: sum(len(load_study(path).design(d)) for d in load_study(path).labels) for path in PAPERS}
@@ -74,6 +75,7 @@ def test_paper_bs_figures_are_those_published(table: str, name: str) -> None:
     assert {c: {v: f.value for v, f in cells.items()} for c, cells in found.items()} == expected
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
 def test_paper_as_figures_are_those_published_and_its_misprints_are_noted(dataset: str) -> None:
     study = paper({"mnist": "minimal_transformer_table2", "cifar10": "minimal_transformer_table3"}[dataset])
@@ -93,6 +95,7 @@ def test_paper_as_figures_are_those_published_and_its_misprints_are_noted(datase
         assert {m: shown[m].value for m in shares} == pytest.approx({m: float(row[c]) / 100 for m, c in shares.items()})
 
 
+@pytest.mark.services
 def test_paper_as_first_table_is_as_published_and_its_q_follows_from_our_sizes() -> None:
     study = paper("minimal_transformer_table1")
     assert study.compare is not None
@@ -121,6 +124,7 @@ def test_tiny_imagenets_network_has_the_size_of_a_vit_base() -> None:
     assert measure(model, shape).params == 85_798_656 - 197 * 768 - 2 * 768 + 768 * 200 + 200
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_every_file_runs_at_a_small_scale(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = load_study(path)
@@ -158,6 +162,7 @@ def test_made_up_scores_fit_every_output() -> None:
     assert (scores.shape, targets.shape) == ((1, 5, 7), (1, 5))
 
 
+@pytest.mark.services
 def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS._paths, "mnist", "support.planted_tasks:build")
     path = REPOSITORY / "search_spaces" / "papers" / "kv_attention_table3.yaml"

@@ -40,6 +40,7 @@ def build(config, shape):
 """
 
 
+@pytest.mark.services
 def test_what_a_trial_says_of_its_failure_commands_no_terminal_and_fills_no_ledger(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

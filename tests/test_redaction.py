@@ -73,6 +73,7 @@ def quoted(url: str) -> list[str]:
     return lines
 
 
+@pytest.mark.services
 @given(template=st.sampled_from(TEMPLATES), secret=SECRETS, encoded=st.booleans())
 @settings(max_examples=400, deadline=None)
 @example(template=TEMPLATES[0], secret="pass@word/four", encoded=False)

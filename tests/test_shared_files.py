@@ -25,6 +25,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(former)
 
 
+@pytest.mark.services
 def test_no_file_of_a_study_is_more_closed_or_more_open_than_the_umask_says(
     umask: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def test_one_wild_replicate_does_not_bend_the_curve():
     assert fit.exponent == pytest.approx(ALPHA, abs=0.02)
 
 
+@pytest.mark.services
 def test_interval_of_the_exponent_covers_and_is_as_narrow_as_published():
     rng = np.random.default_rng(2)
     fits = [fit_curve(*planted(rng), bootstraps=60) for _ in range(24)]
@@ -116,6 +117,7 @@ def test_bootstrap_spreads_as_the_estimate_does_over_new_data():
     np.testing.assert_allclose(np.mean(spreads, axis=0), np.std(estimates, axis=0, ddof=1), rtol=0.3)
 
 
+@pytest.mark.services
 def test_constant_and_straight_laws_are_told_from_a_curve():
     rng = np.random.default_rng(5)
     flat = fit_curve(*planted(rng, law=lambda n: np.full_like(n, 0.1)))

@@ -60,6 +60,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.services
 def test_status_and_report_import_neither_torch_nor_ray(tmp_path: Path) -> None:
     code = (
         "import sys\nimport ablate.inspection.studies, ablate.inspection.status\n"
@@ -70,6 +71,7 @@ def test_status_and_report_import_neither_torch_nor_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.services
 def test_plan_prints_the_21_counts_of_the_paper(capfd: pytest.CaptureFixture[str]) -> None:
     path = REPOSITORY / "search_spaces" / "minimal_transformer.yaml"
     code, out, _ = run(capfd, "plan", str(path), "--format", "csv")
@@ -137,6 +139,7 @@ def test_a_bad_request_is_one_clear_line(
     assert not (tmp_path / "tiny" / "trials.parquet").exists()
 
 
+@pytest.mark.services
 def test_a_study_in_process_from_file_to_report(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)

@@ -31,6 +31,7 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.services
 def test_a_file_mended_after_its_first_search_was_refused_is_no_other_study(
     tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_misspelt_metric_is_refused_before_any_trial(
     assert not (tiny.parent / "runs").exists()
 
 
+@pytest.mark.services
 def test_the_list_goes_on_past_a_home_that_cannot_be_read_and_resume_takes_the_options_of_search(
     tiny: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.C
     assert "this number has too many digits" in err
 
 
+@pytest.mark.services
 def test_a_network_of_ones_own_beside_the_study_file_is_searched(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_network_of_ones_own_beside_the_study_file_is_searched(
     assert {row["params"] for row in rows} <= weights
 
 
+@pytest.mark.services
 def test_a_study_in_a_shared_database_is_read_from_elsewhere(
     tiny: Path, storage: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +187,7 @@ def test_a_study_in_a_shared_database_is_read_from_elsewhere(
     assert (tiny.parent / "laptop" / "tiny" / "trials.parquet").is_file()
 
 
+@pytest.mark.services
 def test_a_message_in_a_log_file_is_one_line_however_long(tmp_path: Path) -> None:
     name = "a-study-with-a-rather-long-name-" * 3
     (tmp_path / name).mkdir()

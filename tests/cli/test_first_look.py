@@ -45,6 +45,7 @@ def test_ticks_are_few_and_whole(epochs: list[int], ticks: list[int]) -> None:
     assert whole_ticks(epochs) == ticks
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("form", ["csv", "table"])
 def test_the_plan_of_a_network_of_ones_own_has_no_depth_and_no_heads(form: str, tmp_path: Path) -> None:
     (tmp_path / "own_network.py").write_text(OWN_NETWORK)

@@ -42,6 +42,7 @@ def assert_complete(folder: Path) -> None:
     assert "</html>" in (folder / "runs/tiny/report/index.html").read_text()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("streams", "code", "lines"),
     [
@@ -63,6 +64,7 @@ def test_a_study_whose_console_cannot_be_written_completes_and_says_so_in_one_li
     assert all(line.startswith(start) for line, start in zip(said, lines, strict=True))
 
 
+@pytest.mark.services
 @needs_full
 @pytest.mark.parametrize("command", ["list", "schema", "--version", "--help", "status --help"])
 def test_a_plain_command_whose_output_is_lost_says_so_and_fails(command: str, tmp_path: Path) -> None:
@@ -71,6 +73,7 @@ def test_a_plain_command_whose_output_is_lost_says_so_and_fails(command: str, tm
     assert done.stderr.startswith(f"{LOST} (No space left on device). Run the same command again")
 
 
+@pytest.mark.services
 @needs_full
 def test_an_error_that_cannot_be_printed_keeps_its_exit_code(tmp_path: Path) -> None:
     assert shell("ablate status nothing 2> /dev/full", tmp_path).returncode == 2
@@ -78,6 +81,7 @@ def test_an_error_that_cannot_be_printed_keeps_its_exit_code(tmp_path: Path) -> 
     assert shell("ablate status nothing > /dev/full", tmp_path).returncode == 2
 
 
+@pytest.mark.services
 def test_a_command_without_standard_output_says_so(tmp_path: Path) -> None:
     done = shell("ablate list >&-", tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (75, 1), done.stderr

@@ -239,6 +239,7 @@ def test_the_namespace_enforces_what_our_rules_check() -> None:
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+@pytest.mark.services
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own, as it is imported
 def test_mlflow_is_started_with_options_and_variables_that_it_has() -> None:
     from mlflow.cli import server

@@ -38,6 +38,7 @@ def get(
         return error.code
 
 
+@pytest.mark.services
 @pytest.mark.timeout(400)
 def test_mlflow_starts_as_deployed_and_lets_nobody_in_without_its_password(
     tmp_path: Path, postgres_server: PostgresServer

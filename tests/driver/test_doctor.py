@@ -35,6 +35,7 @@ def test_a_sound_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> No
     assert [p for p in (tmp_path / "store").rglob("*") if p.is_file()] == []
 
 
+@pytest.mark.services
 def test_every_fault_is_found_at_once_and_none_shows_a_password(tmp_path: Path) -> None:
     secret = "pa55word"
     found = findings(

@@ -85,6 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iter
         yield shown
 
 
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 def test_networks_whose_checkpoints_lie_in_a_store_load_from_the_server(shown: Shown, tmp_path: Path) -> None:
     confirmed = shown.confirmed()
@@ -183,6 +184,7 @@ def test_networks_that_could_not_be_logged_are_counted_at_the_end(
     assert re.search(r"the models of (\d) of \1 networks are not logged: shop/digits/\d: no whole checkpoint of", said)
 
 
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 def test_tables_without_a_server_are_completed_by_the_same_command(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from ablate.errors import NoLedgerError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
@@ -40,6 +42,7 @@ def reports_committed(ledger_file: Path) -> int:
         return 0
 
 
+@pytest.mark.services
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     file, runs = tmp_path / "killed.yaml", tmp_path / "runs"
     file.write_text(STUDY)

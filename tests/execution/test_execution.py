@@ -19,6 +19,7 @@ from ablate.ledger import Ledger
 from support import fakes, witness
 
 GPUS = 8
+pytestmark = pytest.mark.services
 BOTH = pytest.mark.parametrize("kind", ["local", "ray"])
 
 
@@ -228,6 +229,7 @@ def test_a_trial_whose_process_is_killed_goes_on_from_its_checkpoint_and_one_tha
     assert all(line["message"] == "its process died: its worker process has died" for line in lines(tmp_path, "fail"))
 
 
+@pytest.mark.slow
 def test_half_a_gpu_per_trial_on_eight_gpus_runs_sixteen_at_a_time(tmp_path: Path) -> None:
     fakes.script(tmp_path, {-1: "meet 16"})
     with witness.searching(tmp_path, 18, epochs=1) as search:

@@ -102,6 +102,7 @@ def submit(file: Path, runs: Path, address: str) -> subprocess.CompletedProcess[
     return subprocess.run([*own, "--", *place], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.slow
 def test_a_study_is_handed_over_followed_and_handed_over_again_without_a_new_row(
     dashboard: str, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ except jobs.ResourceError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("probe", "said"),
     [
@@ -156,6 +158,7 @@ def test_a_cluster_without_this_ablate_gets_no_study(probe: str, said: str, dash
     assert _left(dashboard) == before
 
 
+@pytest.mark.slow
 def test_no_dashboard_and_a_wrong_token_are_one_clear_line(
     dashboard: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

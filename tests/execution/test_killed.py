@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from support import fakes, witness
 from support.paths import TESTS
 
@@ -53,6 +55,7 @@ def drive_until(home: Path, committed: int, number: signal.Signals) -> tuple[int
     return driver.returncode, output
 
 
+@pytest.mark.services
 def test_a_terminated_and_a_killed_driver_leave_no_process_and_the_next_one_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:

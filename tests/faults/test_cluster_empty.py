@@ -15,6 +15,7 @@ TRIALS, EPOCHS = 3, 12
 WAITS = "no live node of the Ray cluster holds a trial; waiting for a node to join"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_driver_without_a_node_says_so_and_completes_the_study_on_a_new_one(
     tmp_path: Path, long: bool, measured: Callable[[str], None]

@@ -17,6 +17,7 @@ AHEAD_SECONDS = 1.5  # the workers are thawed so much before their raylet, which
 EPOCHS = 12
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_the_thaw_counts(
     tmp_path: Path, long: bool, measured: Callable[[str], None]

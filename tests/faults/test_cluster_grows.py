@@ -57,6 +57,7 @@ def trains_on(node: Node, run: StudyRun) -> bool:
     return bool(set(node.workers()) & {line["pid"] for line in run.steps()})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_study_trains_on_a_node_that_joined_later_and_drops_its_request(tmp_path: Path) -> None:
     with cluster(RAY_enable_autoscaler_v2="1") as ray:

@@ -44,6 +44,7 @@ def build(name, **_):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_workers_are_free_when_publishing_begins(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)

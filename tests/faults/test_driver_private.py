@@ -65,6 +65,7 @@ def listening(pids: list[int]) -> set[str]:
     return addresses
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 def test_another_user_reads_no_token_and_cannot_reach_the_ray_of_a_driver(
     place: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +106,7 @@ def test_metrics_are_served_to_this_machine_only_unless_asked_for(
         command.end()
 
 
+@pytest.mark.slow
 def test_the_folders_of_a_killed_driver_are_removed_by_the_next_one(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

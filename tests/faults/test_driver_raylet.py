@@ -51,6 +51,7 @@ def check_alone(command: Command) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_driver_whose_raylet_is_killed_exits_in_one_line_and_the_same_command_completes_the_study(
     tmp_path: Path, long: bool, measured: Callable[[str], None]
@@ -78,6 +79,7 @@ def test_a_driver_whose_raylet_is_killed_exits_in_one_line_and_the_same_command_
              f"{seconds:.0f} s, {repeated} steps repeated")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_ray_that_does_not_start_in_time_is_one_line_and_exit_code_75(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +139,7 @@ def test_a_ray_that_takes_longer_than_thirty_seconds_to_start_is_waited_for(
     measured("own Ray whose raylet takes 40 s longer to start: the study completes")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_driver_whose_raylet_is_frozen_exits_in_one_line_and_the_same_command_completes_the_study(
     tmp_path: Path, long: bool, monkeypatch: pytest.MonkeyPatch, measured: Callable[[str], None]

@@ -76,6 +76,7 @@ def test_draws_are_keyed_and_follow_the_scores(words: RunOptions) -> None:
     assert cold == continued(asked, "one", length=30, temperature=0, seed=0)
 
 
+@pytest.mark.services
 def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: RunOptions, tmp_path: Path) -> None:
     expected = {0: False, 1: True, 2: False}  # QKV, KV, K+Pos
     for number, symmetric in expected.items():
@@ -95,6 +96,7 @@ def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: RunOpti
             assert np.allclose(weights, softmax / softmax.sum(-1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.services
 def test_a_long_title_is_broken_into_lines_above_the_maps(tmp_path: Path) -> None:
     block = BlockMaps(name="block-1", similarity=np.eye(4)[None], weights=np.full((1, 4, 4), 0.25))
     sizes = []
@@ -127,6 +129,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: RunOptions) -> None:
         continued(asked, "blue", length=1, temperature=1.0, seed=0)
 
 
+@pytest.mark.services
 def test_the_commands_print_text_and_write_pictures(words: RunOptions, capfd: pytest.CaptureFixture[str]) -> None:
     place = ("--runs-dir", str(words.runs_dir))
     code, out, _ = run(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
@@ -140,6 +143,7 @@ def test_the_commands_print_text_and_write_pictures(words: RunOptions, capfd: py
     assert (code, "Did you mean 'words'" in err) == (2, True)
 
 
+@pytest.mark.services
 def test_bleu_is_that_of_sacrebleus_own_command_and_of_the_report(tmp_path: Path) -> None:
     shared = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")
     if not (data_folder(shared) / "multi30k" / "train.de").is_file():

@@ -75,6 +75,7 @@ def test_what_is_asked_for_is_what_the_command_line_takes(tmp_path: Path, look: 
         assert (context.params["study"], context.params["runs_dir"]) == ("looked", driver.runs)
 
 
+@pytest.mark.services
 def test_a_study_in_confirmation_has_no_best_before_every_confirmation_has_ended(tmp_path: Path, look: Any) -> None:
     driver = Driver(tmp_path)
     driver.run(9)  # the search is over at 8; the first confirmation has ended
@@ -96,6 +97,7 @@ def test_a_study_in_confirmation_has_no_best_before_every_confirmation_has_ended
     assert (best["split"], best["replicates"]) == ("test", 2)
 
 
+@pytest.mark.services
 def test_a_finished_study_that_was_given_more_to_confirm_is_not_finished(tmp_path: Path, look: Any) -> None:
     driver = Driver(tmp_path)
     run_all(driver.search)
@@ -135,6 +137,7 @@ def test_a_comparison_has_its_cells(tmp_path: Path, look: Any) -> None:
     ]
 
 
+@pytest.mark.services
 def test_a_driver_whose_process_is_gone_drives_nothing(tmp_path: Path, look: Any) -> None:
     """The lease of a killed driver lasts for a minute; its process is known to be gone at once."""
     kill = f"""
@@ -164,6 +167,7 @@ def test_the_default_runs_folder_is_no_part_of_the_command(
     assert look(driver)[1]["resume"] == "ablate resume looked"
 
 
+@pytest.mark.services
 def test_a_ledger_elsewhere_is_part_of_the_command(tmp_path: Path, storage: str, look: Any) -> None:
     driver = Driver(tmp_path, storage=storage)
     driver.run(1)

@@ -51,6 +51,7 @@ def check(api: ApiServer, folder: Path, *arguments: str) -> tuple[int, str, str]
 ASKING = "ablate: asking the cluster of kubectl's context test-context, namespace ablate\n"
 
 
+@pytest.mark.services
 def test_a_cluster_that_lacks_nothing_is_named_and_gets_the_manifest(tmp_path: Path) -> None:
     api = good()
     code, out, err = check(api, tmp_path, "--gpus", "8", "--gpus-per-node", "8")
@@ -59,6 +60,7 @@ def test_a_cluster_that_lacks_nothing_is_named_and_gets_the_manifest(tmp_path: P
     assert {"may create", "nodes", "resourcequotas", "rayjobs/digits"} <= set(api.asked)
 
 
+@pytest.mark.services
 def test_whoever_may_not_create_a_study_is_told_before_anything_is_printed(tmp_path: Path) -> None:
     api = good()
     api.may_create = False
@@ -68,6 +70,7 @@ def test_whoever_may_not_create_a_study_is_told_before_anything_is_printed(tmp_p
     assert "rayjobs.ray.io: you may not create one" in err
 
 
+@pytest.mark.services
 def test_who_sees_nothing_of_the_namespace_is_told_that_nothing_is_known(tmp_path: Path) -> None:
     api = good()
     plurals = {plural for plural, _ in api.objects}
@@ -78,6 +81,7 @@ def test_who_sees_nothing_of_the_namespace_is_told_that_nothing_is_known(tmp_pat
     assert "nothing of namespace ablate could be looked at" in err
 
 
+@pytest.mark.services
 def test_a_storage_class_that_is_not_there_is_a_fault_and_a_node_that_is_not_there_a_note(tmp_path: Path) -> None:
     api = good()
     del api.objects["nodes", "one"]

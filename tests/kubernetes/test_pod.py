@@ -58,6 +58,7 @@ def here(folder: Path, group: dict[str, Any], container: dict[str, Any], storage
     )  # fmt: skip
 
 
+@pytest.mark.services
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("storage", "path", "code", "said"),

@@ -148,6 +148,7 @@ FIELDS = {
 PLAIN: dict[str, Any] = {"name": "a", "study_text": SEARCH, "image": "r/ablate:1", "gpus": 0}
 
 
+@pytest.mark.services
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_request_is_refused_line_by_line_or_renders_what_every_reader_passes(data: st.DataObject) -> None:

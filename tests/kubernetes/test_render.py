@@ -260,6 +260,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("command", ["search", "compare"])
 def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: str, tmp_path: Path) -> None:
     """The hook as written, among processes of its own: it looks for drivers by name, and others may run here."""

@@ -35,6 +35,7 @@ while True:
 """
 
 
+@pytest.mark.services
 def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) -> None:
     acknowledged: dict[int, int] = {}
     added = -1
@@ -66,6 +67,7 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
     assert len(acknowledged) > few // 2
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
 def test_a_postgresql_restart_in_mid_study_loses_and_doubles_nothing(
     mode: str, postgres_server: PostgresServer

@@ -185,6 +185,7 @@ def test_the_heartbeat_renews_the_lease_by_itself(ledger: Ledger, clock: Clock) 
         pytest.fail("the lease was not renewed")
 
 
+@pytest.mark.services
 def test_of_processes_racing_for_a_study_exactly_one_wins_and_its_death_frees_it(storage: str) -> None:
     with Ledger.open(storage) as ledger:
         processes = racers(storage, 3)

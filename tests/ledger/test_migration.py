@@ -138,6 +138,7 @@ def test_a_migration_that_breaks_off_leaves_version_1(version_1: str, monkeypatc
         assert len(ledger.trials(STUDY)) == 2
 
 
+@pytest.mark.services
 def test_commands_that_look_read_it_and_change_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "runs" / STUDY
     home.mkdir(parents=True)
@@ -153,6 +154,7 @@ def test_commands_that_look_read_it_and_change_nothing(tmp_path: Path, capfd: py
     assert shape(f"sqlite:///{home}/ledger.sqlite") == before
 
 
+@pytest.mark.services
 def test_the_command_migrates_it_and_finishes_the_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "runs" / STUDY
     home.mkdir(parents=True)

@@ -56,6 +56,7 @@ def study(tmp_path: Path, capfd: Capture) -> Study:
     return Study(tmp_path, capfd)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("there", [True, False], ids=["folder", "no folder"])
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "of an older ablate"])
 def test_a_mistyped_storage_is_refused_and_makes_nothing(study: Study, there: bool, marked: bool) -> None:
@@ -82,6 +83,7 @@ def test_a_mistyped_storage_is_refused_and_makes_nothing(study: Study, there: bo
     assert other.parent.exists() == there
 
 
+@pytest.mark.services
 def test_a_home_is_not_shared_with_another_ledger_that_exists(study: Study, tmp_path_factory: Any) -> None:
     other = Study(tmp_path_factory.mktemp("other"), study.capfd)
     other.begin()
@@ -102,6 +104,7 @@ def test_a_home_is_not_shared_with_another_ledger_that_exists(study: Study, tmp_
     assert study.contents() == before
 
 
+@pytest.mark.services
 def test_a_new_ledger_outside_the_home_needs_its_folder(study: Study) -> None:
     folder = study.folder / "ledgers"
     url = f"sqlite:///{folder}/all.sqlite"
@@ -117,6 +120,7 @@ def test_a_new_ledger_outside_the_home_needs_its_folder(study: Study) -> None:
     assert not (study.home / "ledger.sqlite").exists()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("change", ["copied home", "moved ledger", "restored ledger", "home deleted", "two homes"])
 def test_what_is_still_the_same_ledger_continues(change: str, study: Study, storage: str) -> None:
     inside = change in ("copied home", "moved ledger", "restored ledger")
@@ -165,6 +169,7 @@ def test_checkpoints_of_a_study_that_the_ledger_does_not_know_are_not_taken(stud
     assert (code, "holds checkpoints of a study 'tiny'" in err) == (2, True), err
 
 
+@pytest.mark.services
 def test_a_store_belongs_to_one_ledger_too(study: Study, tmp_path_factory: Any) -> None:
     store = str(study.folder / "store")
     study.begin("--store", store)
@@ -173,6 +178,7 @@ def test_a_store_belongs_to_one_ledger_too(study: Study, tmp_path_factory: Any) 
     assert (code, f"{store}/tiny belongs to the ledger" in err) == (2, True), err
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("command", [(), ("resume", "tiny")], ids=["search", "resume"])
 def test_the_store_is_known_and_another_is_refused_unless_asked_for(study: Study, command: tuple[str, ...]) -> None:
     store, other = str(study.folder / "store"), str(study.folder / "other")
@@ -203,6 +209,7 @@ def test_the_store_is_known_and_another_is_refused_unless_asked_for(study: Study
         assert record.store == other
 
 
+@pytest.mark.services
 def test_tracking_is_known_and_another_is_refused_unless_asked_for(study: Study) -> None:
     one, other = (f"sqlite:///{study.folder}/{name}.db" for name in ("one", "other"))
     tracked = ("--tracker", "mlflow")
@@ -253,6 +260,7 @@ def test_an_interruption_names_the_command_that_continues(
     assert words[2:] == wanted
 
 
+@pytest.mark.services
 def test_the_name_of_a_study_in_place_of_its_file_is_told_how_to_continue(study: Study) -> None:
     study.begin()
     code, _, err = study.search(command=("search", "tiny"))
@@ -274,6 +282,7 @@ def interrupt_after_a_report(study: Study, storage: str, monkeypatch: pytest.Mon
     assert code == 130, err
 
 
+@pytest.mark.services
 def test_trials_in_training_do_not_begin_again_in_a_home_without_their_checkpoints(
     study: Study, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +302,7 @@ def test_trials_in_training_do_not_begin_again_in_a_home_without_their_checkpoin
         assert trial.state.finished
 
 
+@pytest.mark.services
 def test_trials_in_training_begin_again_in_another_home_where_that_is_asked_for(
     study: Study, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +312,7 @@ def test_trials_in_training_begin_again_in_another_home_where_that_is_asked_for(
     assert code == 0, err
 
 
+@pytest.mark.services
 def test_a_ledger_that_was_made_anew_at_the_same_place_is_named_as_that(study: Study) -> None:
     url = f"sqlite:///{study.folder}/all.sqlite"
     study.begin("--storage", url)

@@ -241,6 +241,7 @@ def test_maps_come_from_encoder_decoder_and_across() -> None:
         torch.testing.assert_close(m.sum(-1), torch.ones(m.shape[:-1], dtype=torch.float64), **EXACT)
 
 
+@pytest.mark.services
 def test_initial_weights_are_those_of_the_module_and_decoding_learns_from_them() -> None:
     """150 steps of writing a source backwards: far below the log 8 of the start."""
     shape = text_shape(tokens=5, source_tokens=4, source_features=8, pad=0)

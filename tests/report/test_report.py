@@ -125,6 +125,7 @@ def _values(spec):
     return [v for layer in spec["layer"] for v in layer.get("data", spec.get("data", {})).get("values", [])]
 
 
+@pytest.mark.services
 def test_report_is_the_same_when_rebuilt(written, tmp_path):
     study, trials, reports, path = written
     again = write_report(study, trials, reports, tmp_path)
@@ -217,6 +218,7 @@ def test_one_and_three_objectives(count, tmp_path):
     assert found["loss"].to_list() == pytest.approx([1 / (n + 1) for n in found["trial"]])
 
 
+@pytest.mark.services
 @pytest.mark.usefixtures("quick")
 def test_ten_thousand_trials_stay_usable(tmp_path):
     study = make_study()

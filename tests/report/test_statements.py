@@ -42,6 +42,7 @@ def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: 
     return " ".join(out.split()), Reader((folder / "runs" / "said" / "report" / "index.html").read_text()).text
 
 
+@pytest.mark.services
 def test_the_page_says_how_often_and_when_the_test_split_was_opened(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

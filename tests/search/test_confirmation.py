@@ -66,6 +66,7 @@ def test_the_confirmed_front_is_that_of_the_finished_trials(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.services
 def test_the_order_of_confirmation_is_keyed_and_does_not_favour_the_best(tmp_path: Path) -> None:
     """Ten equal draws over studies that differ in their seed alone: the best one stands at more places than the first.
 

@@ -154,6 +154,7 @@ def fleets(study: Study, folder: Path) -> list[Fleet]:
     return [Fleet(study, folder / f"{slots}-{dying}", slots=slots, seed=slots, dying=dying) for slots, dying in worlds]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("name", [*FAST, "gp"])
 def test_the_ledger_is_the_same_at_any_concurrency(tmp_path: Path, name: str, objectives: Any) -> None:
@@ -168,6 +169,7 @@ def test_the_ledger_is_the_same_at_any_concurrency(tmp_path: Path, name: str, ob
     assert [kind for _, kind, _ in found[0]["notes"]].count("frozen") == 1
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("name", ["tpe", "random"])
 def test_without_it_who_finishes_first_is_heard_first(tmp_path: Path, name: str) -> None:
     study = study_for(name, deterministic=None)
@@ -175,6 +177,7 @@ def test_without_it_who_finishes_first_is_heard_first(tmp_path: Path, name: str)
     assert any(other != found[0] for other in found), "the test above could not fail"
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("scope", ["per_dataset", "total"])
 def test_data_sets_share_a_budget_in_the_same_turns(tmp_path: Path, scope: str) -> None:
     """With rows that one data set has none left of, so that the other takes over what it leaves."""
@@ -190,6 +193,7 @@ def test_data_sets_share_a_budget_in_the_same_turns(tmp_path: Path, scope: str) 
     assert max(fleet.most_flying["digits"] for fleet in runs) == 2
 
 
+@pytest.mark.services
 def test_a_turn_that_must_wait_holds_up_the_next(tmp_path: Path) -> None:
     """Else a shared budget would go to the data set whose trials happen to end early."""
     budget = {"trials": 15, "scope": "total"}

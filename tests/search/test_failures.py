@@ -96,6 +96,7 @@ def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
         assert search.finished
 
 
+@pytest.mark.services
 def test_a_paused_trial_goes_on_and_is_never_given_up(tmp_path: Path) -> None:
     study = study_of(budget={"trials": 1})
     for _ in range(15):

@@ -125,6 +125,7 @@ def missed_names(runs: Path, folder: Path) -> set[str]:
     return {name for name in missed.read_text().split() if name.isidentifier()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_command_runs_code_of_the_current_folder(runs: Path, tmp_path: Path) -> None:
     missed = missed_names(runs, tmp_path)
@@ -150,6 +151,7 @@ def test_no_command_runs_code_of_the_current_folder(runs: Path, tmp_path: Path) 
     assert not trace.exists(), trace.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "ray"])
 def test_a_module_of_ones_own_finds_its_neighbours_and_hides_nothing(executor: str, tmp_path: Path) -> None:
     (tmp_path / "own_network.py").write_text(OWN)
@@ -163,6 +165,7 @@ def test_a_module_of_ones_own_finds_its_neighbours_and_hides_nothing(executor: s
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_looking_at_a_study_does_not_run_the_module_that_it_names(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

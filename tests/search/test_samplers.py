@@ -131,6 +131,7 @@ def diverging(config: TrialConfig, epoch: int) -> float:
     return math.nan if config.train.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("name", EVERY)
 def test_a_restart_before_every_step_changes_nothing(

@@ -132,6 +132,7 @@ IDLE = TINY.replace("mlp: {choices: [none, 8, 16]}", "mlp: {choices: [none, 8, 1
 IDLE = IDLE.replace("learning_rate: {float: [1e-3, 1e-2], log: true}", "momentum: {choices: [0.0, 0.5, 0.9]}")
 
 
+@pytest.mark.services
 def test_a_search_never_trains_the_same_network_twice_and_the_plan_says_why(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

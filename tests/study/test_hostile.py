@@ -147,6 +147,7 @@ tags = st.sampled_from(
 )
 
 
+@pytest.mark.services
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=st.dictionaries(st.sampled_from(KEYS), values, max_size=5), named=st.booleans())
 def test_any_mapping_is_a_study_or_a_study_file_error(content: dict[str, object], named: bool) -> None:

@@ -43,6 +43,7 @@ def loaded(photos: Path) -> tuple[np.ndarray, int]:
     return np.asarray(data.train_inputs), decode.call_count
 
 
+@pytest.mark.services
 def test_a_second_process_decodes_nothing(photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "many.yaml"
     path.write_text(STUDY)
@@ -56,6 +57,7 @@ def test_a_second_process_decodes_nothing(photos: Path, tmp_path: Path, capfd: p
     assert decode.call_count == 0
 
 
+@pytest.mark.services
 def test_the_array_is_known_by_size_and_time_and_made_again_where_it_is_damaged(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

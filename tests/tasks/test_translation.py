@@ -88,6 +88,7 @@ class TestTokens:
         if tokens is not None:
             assert detokenise(found) == text
 
+    @pytest.mark.services
     @pytest.mark.parametrize("language", ["de", "en"])
     def test_what_bleu_sees_is_hardly_changed(self, real: Path, language: str) -> None:
         bleus_tokens = Tokenizer13a()
@@ -231,6 +232,7 @@ class TestData:
         with pytest.raises(RequestError, match="multi30k_de_en: there is no word in ' '"):
             task.encode(" ", small)
 
+    @pytest.mark.services
     @pytest.mark.parametrize("name", NAMES)
     def test_the_shape_without_files_is_that_of_the_real_ones(self, real: Path, name: str) -> None:
         task = _task(name)

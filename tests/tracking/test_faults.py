@@ -23,6 +23,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("kind", ["killed", "answer lost"])
 def test_an_end_at_every_write_leaves_neither_gaps_nor_doubles(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

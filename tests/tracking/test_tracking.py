@@ -27,6 +27,7 @@ from support.tracked import NAN, WRITES, World, mlflow, runs, world
 __all__ = ["runs", "world"]
 
 
+@pytest.mark.services
 def test_runs_equal_the_ledger(world: World) -> None:
     """A second reading of the ledger, in the test's own words, gives what MLflow's client returns."""
     world.plant()

@@ -96,6 +96,7 @@ def ui(runs: Path) -> Iterator[Ui]:
     started.process.wait()
 
 
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
 def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: Ui) -> None:
@@ -110,6 +111,7 @@ def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: 
     ui.until(lambda: ui.processes() == [])
 
 
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_page_of_each_study_is_printed(ui: Ui) -> None:
     ui.until(lambda: "\nshop: " in ui.said())
@@ -121,6 +123,7 @@ def test_the_page_of_each_study_is_printed(ui: Ui) -> None:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_page_of_a_study_shows_its_trials_with_their_results_and_settings(ui: Ui, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_hostile_bytes_are_a_damaged_checkpoint(tmp_path: Path, name: str, caplo
     assert "falling back to epoch-000001-attempt-001.safetensors" in caplog.text
 
 
+@pytest.mark.services
 def test_every_changed_bit_and_every_cut_is_noticed(tmp_path: Path) -> None:
     report = next(train(trial(), checkpoints=tmp_path))
     path = tmp_path / str(report.checkpoint)

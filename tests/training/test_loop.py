@@ -29,6 +29,7 @@ from support.small_training import (
 )
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("model", [trial().model, USER_MODEL], ids=["transformer", "user module with dropout"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_trial_stopped_after_any_epoch_goes_on_bit_for_bit(
@@ -200,6 +201,7 @@ def test_global_state_is_left_alone() -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.services
 def test_digits_are_learned() -> None:
     config = trial(
         model=ModelConfig(width=32, depth=2, mlp=64),

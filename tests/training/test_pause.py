@@ -116,6 +116,7 @@ CASES: dict[str, tuple[TrialConfig, Callable[[], Data] | None]] = {
 }
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("case", CASES)
 def test_a_trial_paused_at_any_step_ends_as_if_it_had_not_been(case: str, tmp_path: Path) -> None:
     config, data = CASES[case]
@@ -130,6 +131,7 @@ def test_a_trial_paused_at_any_step_ends_as_if_it_had_not_been(case: str, tmp_pa
             assert weights(tmp_path / str(at), config) == weights(tmp_path / "whole", config)
 
 
+@pytest.mark.services
 def test_a_trial_is_paused_again_and_again(tmp_path: Path) -> None:
     whole = list(train(IMAGES, checkpoints=tmp_path / "whole"))
     for n, pauses in enumerate([(1, 1, 1), (2, 0, 0, 1), (0, 0, 3, 4), (STEPS, 0, 1), (1,) * 20]):
@@ -146,6 +148,7 @@ def test_a_trial_is_paused_on_an_object_store(s3_store: str, tmp_path: Path) -> 
     assert weights(s3_store, IMAGES) == weights(tmp_path, IMAGES)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_trial_on_image_files_is_paused(tmp_path: Path, workers: int) -> None:
     data = image_files(tmp_path, workers=workers)
@@ -177,6 +180,7 @@ def unchanged(data: Data) -> ImageStream:
     return replace(data.train_inputs, augment=False)
 
 
+@pytest.mark.services
 def test_a_replicate_that_diverges_does_so_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = RowGroup.step
 
@@ -256,6 +260,7 @@ def test_whether_to_pause_is_asked_at_once_and_then_by_the_clock(monkeypatch: py
     assert asked == [1000.0 + 30 * n for n in range(6)]  # 16 steps of 10 s
 
 
+@pytest.mark.services
 def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Ticking(monkeypatch)
     monkeypatch.setattr(course, "CHECKPOINT_SECONDS", 30.0)

@@ -194,6 +194,7 @@ def test_what_replicates_write_is_judged_in_validation_and_at_the_end_of_a_confi
     assert [(m["test_exact"], m["test_size"]) for m in last.metrics] == [(1.0, 10.0), (0.0, 10.0)]
 
 
+@pytest.mark.services
 def test_a_small_translator_learns_to_write() -> None:
     settings = TrainConfig(epochs=12, batch_size=16, learning_rate=2e-2)
     model = ModelConfig(width=32, depth=1, mlp=32)
