@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
@@ -70,7 +71,7 @@ class Search:
         self._lock = threading.RLock()
         self._out: set[TrialKey] = set()
         self._stopped = False
-        self._begun = False
+        self._begun = self._behind = False
         self._returns = Returns()
         self._restore()
 
@@ -317,8 +318,16 @@ class Search:
         datasets = self.study.labels
         return {name: Lane.of(self.study, name, measure=self._measure, shape_of=self._shape_of) for name in datasets}
 
-    def _in_step(self) -> _InStep:
-        return _InStep(self)
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Rebuild the search before its next use when one has broken off, so that memory never runs ahead."""
+        if self._behind:
+            self._restore()
+        try:
+            yield
+        except BaseException:
+            self._behind = True
+            raise
 
     def _restore(self) -> None:
         """Rebuild everything from the ledger, but for what executors hold at this moment."""
@@ -338,18 +347,3 @@ class Search:
         own = (note for note in found.notes if note.driver_epoch == self._hold.epoch)
         self._begun = any(note.kind == DRIVER_STARTED for note in own)
         self._behind = False
-
-
-class _InStep:
-    """Rebuilds the search before its next use when one has broken off, so that memory never runs ahead."""
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-
-    def __enter__(self) -> None:
-        if self._search._behind:
-            self._search._restore()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._search._behind = True
