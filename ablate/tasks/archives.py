@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -69,11 +68,7 @@ def unpack(archive: Path, folder: Path, *, top: str) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    if not target.exists():
+    if target.exists():
+        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=shutil.move)
+    else:
         source.rename(target)
-        return
-    for place, _, names in os.walk(source):
-        goal = target / Path(place).relative_to(source)
-        goal.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            shutil.move(Path(place) / name, goal / name)

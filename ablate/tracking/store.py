@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,9 +197,9 @@ def _create_sqlite(file: Path) -> None:
     import mlflow
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{file.name}-", dir=file.parent))
-    try:
-        made = folder / file.name
+    prefix = f".{file.name}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=file.parent, ignore_cleanup_errors=True) as folder:
+        made = Path(folder) / file.name
         make_file(made)
         mlflow.MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
         with closing(sqlite3.connect(made)) as connection:
@@ -212,8 +211,6 @@ def _create_sqlite(file: Path) -> None:
             return  # another process was faster
         except OSError:  # a file system without hard links
             os.replace(made, file)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _must_answer(uri: str) -> None:

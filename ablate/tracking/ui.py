@@ -12,7 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -144,10 +144,8 @@ def _ended(server: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _send(group: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return
 
 
 def _end_with(parent: int) -> Callable[[], None]:
