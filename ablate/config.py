@@ -48,8 +48,11 @@ Pair = Annotated[
 ]
 
 
+FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = FROZEN
 
 
 class ModelConfig(_Frozen):
@@ -139,28 +142,16 @@ def impossible(config: ModelConfig) -> list[str]:
 
 
 class TaskConfig(_Frozen):
-    """One data set and how it is cut into tokens and splits."""
+    """What the entry of every data set may say; each task adds its own settings (`ablate.tasks.settings`)."""
 
     task: str
     """A registered task or an import path `mypkg.tasks:build`."""
-    patch: Pair = (4, 4)
-    """Height and width of a patch in pixels; one number means a square."""
-    image_size: Pair | None = None
-    """Resize to this height and width: needed by `image_folder`, where sizes differ; for the streamed images and
-    `set_anomaly`, another size than their usual one."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the training part held out for validation under `protocol: held_out`."""
     train_limit: Positive | None = None
     """Use only the first so many training samples after the keyed shuffle of the split."""
-    length: Positive | None = None
-    """Tokens per sample of a sequence task: the length of a list, the context of a text."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Use only this share of the samples, of every split alike; `--scale` sets it."""
-    path: str | None = None
-    """A file or folder of the task, relative to the data directory or absolute: the folder of `image_folder`, the
-    weights of `set_anomaly`."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task: `workers` and `augment` of streamed images; free for a task of your own."""
 
 
 class Schedule(_Frozen):

@@ -13,6 +13,7 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
+from ablate.config import TaskConfig
 from ablate.errors import RegistryError, did_you_mean
 
 
@@ -105,6 +106,24 @@ TASKS = Registry(
         "multi30k_en_de": "ablate.tasks.text.translation:build_en_de",
     },
 )
+OWN_TASK = "a task of your own"
+_SETTINGS = Registry(
+    "settings of task",
+    {
+        **dict.fromkeys(
+            ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), "ablate.tasks.settings:ImageConfig"
+        ),
+        **dict.fromkeys(("tiny_imagenet", "imagenet"), "ablate.tasks.settings:StreamConfig"),
+        "image_folder": "ablate.tasks.settings:ImageFolderConfig",
+        "set_anomaly": "ablate.tasks.settings:SetAnomalyConfig",
+        **dict.fromkeys(
+            ("reverse", "sort", "sub", "swap", "copy", "numbers", "tiny_shakespeare"),
+            "ablate.tasks.settings:SequenceConfig",
+        ),
+        OWN_TASK: "ablate.tasks.settings:OwnTaskConfig",
+        **dict.fromkeys(("multi30k_de_en", "multi30k_en_de"), "ablate.config:TaskConfig"),
+    },
+)
 SAMPLERS = Registry(
     "sampler",
     {
@@ -116,3 +135,15 @@ SCHEDULERS = Registry(
     "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}
 )
 TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"})
+
+
+def task_settings(task: object) -> type[TaskConfig]:
+    """Return the model of the settings that `task` has; it is found without torch and without a user's own code."""
+    name = task if task in _SETTINGS.names() else OWN_TASK
+    found: type[TaskConfig] = _SETTINGS.load(str(name))  # type: ignore[assignment]
+    return found
+
+
+def read_task(entry: Mapping[str, Any]) -> TaskConfig:
+    """Return the entry of a data set, validated by its task's own model; raise pydantic's ValidationError."""
+    return task_settings(entry.get("task")).model_validate(entry)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ablate.config import ModelConfig, Protocol, TaskConfig, TrainConfig
 from ablate.files import Place, below
 from ablate.objectives import mean
+from ablate.registry import read_task, task_settings
 
 Stage = Literal["search", "confirm"]
 CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's
@@ -103,12 +104,23 @@ class TrialConfig:
         return TrialConfig(
             key=TrialKey(**data["key"]),
             model=ModelConfig.model_validate(data["model"]),
-            task=TaskConfig.model_validate(data["task"]),
+            task=read_stored_task(data["task"]),
             train=TrainConfig.model_validate(data["train"]),
             seeds=tuple(data["seeds"]),
             evaluates=data.get("evaluates"),  # ledgers of before have none
             **rest,
         )
+
+
+def read_stored_task(entry: Mapping[str, Any]) -> TaskConfig:
+    """Return a data set's entry as a ledger or checkpoint holds it; raise pydantic's ValidationError on a damaged one.
+
+    Before version 0.2 every task was recorded with the settings of all tasks; those it does not have are left out.
+    """
+    foreign = {"patch", "image_size", "length", "path", "options"} - task_settings(
+        entry.get("task")
+    ).model_fields.keys()
+    return read_task({name: value for name, value in entry.items() if name not in foreign})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,15 +26,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, Schedule, TaskConfig, TrainConfig
+from ablate.config import InputShape, ModelConfig, Schedule, TrainConfig
 from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
+from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey
 
 BATCH, RATE, DECAY, DEPTH, WIDTH = 64, 1e-3, 0.01, 6, 60
-TASK = TaskConfig(task="mnist", patch=(7, 7))
+TASK = read_task({"task": "mnist", "patch": (7, 7)})
 VARIANTS = {
     "unchanged": ModelConfig(width=WIDTH, depth=DEPTH, mlp=256),
     "symmetric": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="shared", bias="none", pool="cls"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from ablate.config import TaskConfig
 from ablate.files import Place
+from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 from ablate.training import train as train_trial
 from ablate.trial import Report, TrialConfig
@@ -33,5 +34,4 @@ def train(
 
 @lru_cache(maxsize=DATA_SETS)
 def _load(task: str, data_dir: Path | None) -> Data:
-    config = TaskConfig.model_validate_json(task)
-    return load_task(config).load(data_dir)
+    return load_task(read_task(json.loads(task))).load(data_dir)

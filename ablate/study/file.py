@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ablate.config import ModelConfig, Schedule, TaskConfig, TrainConfig
+from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
+from ablate.registry import OWN_TASK, task_settings
 from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS, Choices, FloatRange, IntRange
 from ablate.study.sections import (
@@ -132,7 +133,7 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
     try:
         study = Study.model_validate(data)
     except ValidationError as error:
-        raise StudyFileError(file, _unique(_shape_faults(error, lines))) from None
+        raise StudyFileError(file, _unique(_shape_faults(error, lines, data))) from None
     faults = [] if known_good else faults_of(study)
     if faults:
         places = _places(lines)
@@ -227,7 +228,7 @@ def _node_faults(node: yaml.Node, path: _Path) -> Iterator[Fault]:
         yield Fault(path=place, value=node.value, rule=rule, line=line)
 
 
-def _shape_faults(error: ValidationError, lines: Mapping[_Path, int]) -> list[Fault]:
+def _shape_faults(error: ValidationError, lines: Mapping[_Path, int], data: Any) -> list[Fault]:
     """Return the faults that pydantic found, by line: one for each range; hints for those that are shown."""
     items = error.errors(include_url=False)
     above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
@@ -243,22 +244,27 @@ def _shape_faults(error: ValidationError, lines: Mapping[_Path, int]) -> list[Fa
         found.append((_place(_dotted(path), places), path, group))
     found.sort(key=lambda each: (each[0] or 0, _dotted(each[1])))
     return [
-        _shape_fault(group, path, line, guess=number < FAULTS_SHOWN) for number, (line, path, group) in enumerate(found)
+        _shape_fault(group, path, line, data if number < FAULTS_SHOWN else None)
+        for number, (line, path, group) in enumerate(found)
     ]
 
 
-def _shape_fault(group: Sequence[Any], path: _Path, line: int | None, *, guess: bool) -> Fault:
+def _shape_fault(group: Sequence[Any], path: _Path, line: int | None, data: Any) -> Fault:
+    """Return the fault of one place; `data` is the file's content, or None where no hint is wanted."""
     item = group[0]
     rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
     value: object = item["input"]
     if item["type"] == "extra_forbidden":
-        rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1])) if guess else ""
-        value = None
+        rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1], data)) if data else ""
+        if data and path[0] == "datasets" and len(path) == 3 and path[-1] in task_settings(OWN_TASK).model_fields:
+            rule = f"task {_task_of(path[1], data)} does not have this setting."
+        else:
+            value = None
     elif item["type"] == "missing":
         rule, value = "this key is required", None
     elif item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
-        rule, hint = "this value is not known.", did_you_mean(str(value), expected) if guess else ""
+        rule, hint = "this value is not known.", did_you_mean(str(value), expected) if data else ""
     elif isinstance(value, dict | list):
         value = None
     if len(group) > 1:
@@ -273,7 +279,16 @@ def _range_above(loc: _Path) -> _Path | None:
     return loc[: inside[0]] if inside else None
 
 
-def _known_keys(path: _Path) -> list[str]:
+def _task_of(label: object, data: Any) -> Any:
+    """Return the name of the task of the data set `label`."""
+    sets = data["datasets"] if isinstance(data["datasets"], dict) else {}
+    named = [entry.get("task", label) for key, entry in sets.items() if str(key) == label and isinstance(entry, dict)]
+    return named[0] if named else label
+
+
+def _known_keys(path: _Path, data: Any) -> list[str]:
+    if path[:1] == ("datasets",) and len(path) > 1:
+        return _fields_at(task_settings(_task_of(path[1], data)), path[2:])
     section: type[BaseModel] = Study
     inside = [part for part in path if isinstance(part, str)]
     sections: dict[str, type[BaseModel]] = {
@@ -291,7 +306,6 @@ def _known_keys(path: _Path) -> list[str]:
         "parts": Part,
         "published": Figure,
         "compare": Compare,
-        "datasets": TaskConfig,
     }
     for part in inside:
         section = sections.get(part, section)
@@ -299,6 +313,13 @@ def _known_keys(path: _Path) -> list[str]:
     if inside and inside[-1] not in sections and inside[0] in ("model", "training"):
         return sorted({*ranges, "log", "step", "when"})
     return list(section.model_fields)
+
+
+def _fields_at(model: Any, path: _Path) -> list[str]:
+    """Return the fields of `model`, or of the model at `path` inside it."""
+    for part in path:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
 
 
 def _places(lines: Mapping[_Path, int]) -> dict[str, int]:

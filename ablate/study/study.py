@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.registry import read_task
 from ablate.study.ranges import ModelSpace, TrainSpace, is_range, nested, parameter, settings
 from ablate.study.sections import (
     Budget,
@@ -40,6 +41,10 @@ OF_A_DESIGN: dict[str, Any] = {  # a comparison trains all of its design, in ful
 }
 
 
+def _entry(value: Any) -> Any:
+    return read_task(value) if isinstance(value, dict) else value
+
+
 class Study(Section):
     """What was asked: a frozen study file. `study_faults.faults_of` lists what types alone cannot see."""
 
@@ -50,7 +55,7 @@ class Study(Section):
     protocol: Literal["held_out", "paper"] = "held_out"
     """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
-        dict[Name, TaskConfig],
+        dict[Name, SerializeAsAny[Annotated[TaskConfig, BeforeValidator(_entry)]]],
         BeforeValidator(labelled, json_schema_input_type=dict[str, dict[str, Any] | None] | list[str]),
         Field(min_length=1),
     ]

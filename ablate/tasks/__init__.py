@@ -1,11 +1,19 @@
-"""Tasks: data sets with their losses and metrics, found by name (docs/tasks.md)."""
+"""Tasks: data sets with their losses and metrics, found by name (docs/tasks.md).
+
+The names here are imported when they are used, so that `ablate.tasks.settings` can be read without torch.
+"""
 
 from __future__ import annotations
 
-from ablate.registry import TASKS
-from ablate.tasks.base import Classification, Data, Fetchable, Task
-from ablate.tasks.catalog import DataSet, available, fetch, load_task
-from ablate.tasks.folders import data_folder
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ablate.registry import TASKS
+    from ablate.tasks.base import Classification, Data, Fetchable, Task
+    from ablate.tasks.catalog import DataSet, available, fetch, load_task
+    from ablate.tasks.folders import data_folder
+    from ablate.tasks.settings import OwnTaskConfig
 
 __all__ = [
     "TASKS",
@@ -13,9 +21,25 @@ __all__ = [
     "Data",
     "DataSet",
     "Fetchable",
+    "OwnTaskConfig",
     "Task",
     "available",
     "data_folder",
     "fetch",
     "load_task",
 ]
+_MODULES = {
+    "ablate.registry": ("TASKS",),
+    "ablate.tasks.base": ("Classification", "Data", "Fetchable", "Task"),
+    "ablate.tasks.catalog": ("DataSet", "available", "fetch", "load_task"),
+    "ablate.tasks.folders": ("data_folder",),
+    "ablate.tasks.settings": ("OwnTaskConfig",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            globals()[name] = getattr(import_module(module), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

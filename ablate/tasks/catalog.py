@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ablate.config import TaskConfig
 from ablate.errors import DataError, RegistryError, RequestError
-from ablate.registry import TASKS
+from ablate.registry import TASKS, read_task
 from ablate.tasks.base import Fetchable, Task
 from ablate.tasks.folders import bytes_below, data_folder
 
@@ -42,7 +42,7 @@ def available(data_dir: Path | None = None) -> list[DataSet]:
     """Return every built-in data set that has a place of its own, whether it is there or not."""
     found = []
     for name in TASKS.names():
-        task = load_task(TaskConfig(task=name))
+        task = load_task(read_task({"task": name}))
         if not isinstance(task, Fetchable):
             continue
         location = task.location(data_dir)
@@ -61,7 +61,7 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     Raises RegistryError for an unknown name, RequestError for a task that has nothing to download, DataError where
     the download fails or the folder cannot be written.
     """
-    task = load_task(TaskConfig(task=name))
+    task = load_task(read_task({"task": name}))
     if not isinstance(task, Fetchable):
         raise RequestError(f"task {name} has nothing to download: its data are made, or your own")
     folder = data_folder(data_dir)

@@ -66,6 +66,7 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
     shape = task.shape(folder)
     if shape.source_tokens and not callable(getattr(module, "greedy", None)):
         raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
+    patch = getattr(config.task, "patch", None) if data.image else None  # tasks of images have one
     description = Description(
         model=config.model,
         shape=shape,
@@ -75,13 +76,13 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
         start=data.start,
         end=data.end,
         image=data.image,
-        patch=config.task.patch if data.image else None,
+        patch=patch,
         classes=isinstance(task, Classification | TokenPrediction) or bool(data.class_names),
     )
     model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
     with scratch_folder("model") as scratch:
         path = scratch / MODEL
-        save(path, module, description, example=_example(data, config.task.patch), identity=(model_id, place, run_id))
+        save(path, module, description, example=_example(data, patch), identity=(model_id, place, run_id))
         store.finish_model(model_id, run_id, path)
     return model_id
 
@@ -168,7 +169,7 @@ def _signature(description: Description, example: Any) -> Any:
     )
 
 
-def _example(data: Data, patch: tuple[int, int]) -> Any:
+def _example(data: Data, patch: Any) -> Any:
     """Return the first test inputs as a caller gives them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
 
     Images are [n, H, W, C], grey ones [n, H, W].

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import InputShape, TaskConfig
-from ablate.tasks import Classification, Data
+from ablate.config import InputShape
+from ablate.tasks import Classification, Data, OwnTaskConfig
 
 TOKENS, FEATURES = 8, 4  # a wave has 32 samples, cut into 8 tokens
 TRAIN, TEST = 600, 200
@@ -47,5 +47,5 @@ def draw(count: int, *, key: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(pixels), torch.from_numpy(targets)
 
 
-def build(config: TaskConfig) -> Waves:
+def build(config: OwnTaskConfig) -> Waves:
     return Waves()

@@ -15,6 +15,7 @@ from ablate.driver.timing import Paced, seconds_per_trial
 from ablate.models import measure
 from ablate.study import parse_study
 from ablate.tasks import load_task
+from support.entries import entry
 
 SMALL = ModelConfig(width=4, depth=1, mlp=0)
 SHAPE = InputShape(tokens=4, features=3, outputs=2, train_samples=1000)
@@ -27,7 +28,7 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
 
 @pytest.mark.parametrize("name", ["mnist", "reverse", "numbers", "multi30k_de_en", "set_anomaly", "tiny_imagenet"])
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
-    task = TaskConfig(task=name)
+    task = entry(task=name)
     shape = load_task(task).shape(tmp_path)
     row = Paced(model=SMALL, train=TrainConfig(batch_size=2), size=measure(SMALL, shape))
     assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
@@ -69,7 +70,7 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
         for epochs, millions in ((3, 5), (1, 1), (2, 2))
     ]
     expected = samples * (3 * 15 + 1 * 11 + 2 * 12) / 3
-    assert seconds(rows, TaskConfig(task="digits", **task), protocol=protocol) == pytest.approx(expected)
+    assert seconds(rows, entry(task="digits", **task), protocol=protocol) == pytest.approx(expected)
 
 
 def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pyt
     monkeypatch.setattr(pace, "_measured", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
     row = pace.Paced(model=ModelConfig(), train=TrainConfig(), size=Size(params=1, params_body=1, flops=1))
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
-        task = TaskConfig(task=name, length=length)
+        task = entry(task=name, length=length)
         shape = load_task(task).shape(None)
         pace.seconds_per_trial([row], task=task, shape=shape, data_dir=None, replicates=1, protocol="paper")
     assert timed == [16, 64]

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import ClusterLostError, ResourceError
 from ablate.execution import cluster, lifeline
 from ablate.execution.bridge import Conductor, Halt
@@ -24,6 +24,7 @@ from ablate.execution.own_ray import environment
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey, checkpoint_folder
 from support import counted
+from support.entries import entry
 
 LAPTOP = [{"CPU": 2.0}]
 ONE_BOX = [{"CPU": 64.0, "GPU": 8.0}]
@@ -285,7 +286,7 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
 
 
 def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:
-    task = TaskConfig(task="support.counted:build", patch=(4, 4), train_limit=64)
+    task = entry(task="support.counted:build", patch=(4, 4), train_limit=64)
     model, schedule = ModelConfig(width=8, depth=1, mlp=0), TrainConfig(epochs=1, batch_size=32)
     config = TrialConfig(
         key=TrialKey(study="s", dataset="digits", number=0),

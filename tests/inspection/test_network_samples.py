@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablate.config import InputShape, Protocol, TaskConfig
+from ablate.config import InputShape, Protocol
 from ablate.tasks import Data, load_task
 from ablate.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.tasks.text.tokens import sliding_windows
 from support.commands import run
+from support.entries import entry
 from support.sample_parts import parts, with_task
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, texts, translation, trial, windows
 
@@ -34,7 +35,7 @@ protocol: {protocol}
 
 def cases() -> dict[str, tuple[InputShape, Data]]:
     """Return the shape and the data of each kind of training part."""
-    digits = load_task(TaskConfig(task="digits", patch=4))
+    digits = load_task(entry(task="digits", patch=4))
     text = windows(200, 8)
     return {
         "images": (digits.shape(None), digits.load(None)),
@@ -56,14 +57,14 @@ def test_the_shape_counts_what_the_split_takes(name: str, task: dict[str, float]
 
 @pytest.mark.parametrize("name", ["tiny_shakespeare", "numbers"])
 def test_a_text_counts_its_windows(name: str) -> None:
-    shape = load_task(TaskConfig(task=name, length=16)).shape(None)
+    shape = load_task(entry(task=name, length=16)).shape(None)
     text = torch.zeros(shape.train_samples + 16, dtype=torch.uint8)
     assert shape.window == 16
     assert len(sliding_windows(text, 16)[0]) == shape.train_samples
 
 
 def test_sets_count_the_images_of_their_training_part() -> None:
-    task = SetAnomaly(TaskConfig(task="set_anomaly", validation=0.13))
+    task = SetAnomaly(entry(task="set_anomaly", validation=0.13))
     assert task.shape(None).train_samples == CIFAR100.images.train_samples - 100 * 65
     assert task.shape(None).ships_validation
 

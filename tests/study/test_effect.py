@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.config import ModelConfig, TrainConfig
 from ablate.ledger import Ledger
 from ablate.study import load_study
 from ablate.study.effect import RULES, effective, idle
@@ -19,9 +19,10 @@ from ablate.tasks import load_task
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey
 from support.commands import TINY, run
+from support.entries import entry
 from support.paths import REPOSITORY
 
-TASK = TaskConfig(task="digits", patch=4, train_limit=64)
+TASK = entry(task="digits", patch=4, train_limit=64)
 # One other value of each setting that only some configurations use, and of some that all use.
 OTHERS: dict[str, Any] = {
     "model.mlp": 12,
@@ -182,7 +183,7 @@ def test_short_lists_are_said_to_be_known_from_training(
     _, out, _ = run(capfd, "plan", str(path), "--no-time", "--format", "json")
     line = f"sort: about {share} of the test lists of length {length} are training lists too; take length 6 or more"
     assert json.loads(out)["cautions"] == [line]
-    data = load_task(TaskConfig(task="sort", length=length)).load(None)
+    data = load_task(entry(task="sort", length=length)).load(None)
     known = {tuple(row) for row in data.train_inputs.tolist()}  # type: ignore[union-attr]
     tested = [tuple(row) in known for row in data.test_inputs.tolist()]  # type: ignore[union-attr]
     assert sum(tested) / len(tested) == pytest.approx(float(share[:-1]) / 100, abs=0.015)

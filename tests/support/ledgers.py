@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 
-from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
+from ablate.config import InputShape, ModelConfig, Size, TrainConfig
 from ablate.ledger import Hold, Ledger, NewTrial
 from ablate.trial import Report, TrialConfig, TrialKey
+from support.entries import entry
 
 STUDY = "s"
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1437)
@@ -49,7 +50,7 @@ def new_trial(number: int, dataset: str = "digits", *, replicates: int = 2, **ch
         "key": key(number, dataset),
         "stage": "search",
         "model": ModelConfig(width=60, heads=2),
-        "task": TaskConfig(task="digits", patch=(2, 2)),
+        "task": entry(task="digits", patch=(2, 2)),
         "train": TrainConfig(epochs=9),
         "seeds": tuple(range(100, 100 + replicates)),
         "study_seed": 7,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ablate.config import TaskConfig
+from ablate.registry import read_task
 from ablate.tasks import Data
 from ablate.training.parts import Parts, split
 from ablate.trial import TrialConfig
@@ -20,4 +20,4 @@ def parts(data: Data, config: TrialConfig) -> Parts:
 
 def with_task(config: TrialConfig, **changes: object) -> TrialConfig:
     task = config.task.model_dump() | changes
-    return replace(config, task=TaskConfig.model_validate(task))
+    return replace(config, task=read_task(task))

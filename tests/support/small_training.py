@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.tasks import Classification, Data
 from ablate.trial import Report, TrialConfig, TrialKey
+from support.entries import entry
 
 SAMPLES, TEST_SAMPLES = 150, 40
 SHAPE = InputShape(tokens=4, features=3, outputs=3, train_samples=SAMPLES)
@@ -55,7 +56,7 @@ def trial(**changes: Any) -> TrialConfig:
         "key": TrialKey(study="s", dataset="stripes", number=0),
         "stage": "search",
         "model": ModelConfig(width=8, depth=1, mlp=8),
-        "task": TaskConfig(task=f"{__name__}:build_stripes"),
+        "task": entry(task=f"{__name__}:build_stripes"),
         "train": TrainConfig(epochs=4, batch_size=16, learning_rate=1e-2, clip_norm=1.0, label_smoothing=0.1),
         "seeds": (3, 4),
         "study_seed": 7,

@@ -14,6 +14,7 @@ from torch import Tensor
 from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.tasks import Data
 from ablate.trial import TrialConfig, TrialKey
+from support.entries import entry
 
 PAD, START, END, FIRST, VOCABULARY = 0, 1, 2, 3, 9
 LONGEST = 7  # ids of a text, its end included
@@ -140,7 +141,7 @@ def trial(build: str, /, **changes: Any) -> TrialConfig:
         "key": TrialKey(study="s", dataset="texts", number=0),
         "stage": "search",
         "model": ModelConfig(width=8, depth=1, mlp=8),
-        "task": TaskConfig(task=f"{__name__}:{build}"),
+        "task": entry(task=f"{__name__}:{build}"),
         "train": TrainConfig(epochs=2, batch_size=16, learning_rate=1e-2),
         "seeds": (3, 4),
         "study_seed": 7,

@@ -10,12 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
+from ablate.config import ModelConfig, TrainConfig
 from ablate.ledger import Hold, Ledger, NewTrial
 from ablate.study import Study
 from ablate.tracking.address import default_uri
 from ablate.tracking.mlflow_tracker import MlflowTracker
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from support.entries import entry
 from support.ledgers import SHAPE, SIZE, Clock
 
 mlflow = pytest.importorskip("mlflow")
@@ -80,7 +81,7 @@ class World:
             "key": self.key(number, dataset),
             "stage": "search",
             "model": ModelConfig(width=60 + 2 * number, heads=2, bias=("query", "output")),
-            "task": TaskConfig(task="digits", patch=(2, 2)),
+            "task": entry(task="digits", patch=(2, 2)),
             "train": TrainConfig(epochs=9, learning_rate=1e-3 / (number + 1)),
             "seeds": tuple(range(replicates)),
             "study_seed": 3,

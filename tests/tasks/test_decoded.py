@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ablate.config import TaskConfig
 from ablate.tasks import load_task
 from ablate.tasks.images import decoded as decoded_module
 from ablate.tasks.images import image_folder
 from ablate.tasks.images.decoded import CACHED_FROM, decode_all
 from support.commands import run
+from support.entries import entry
 
 STUDY = "study: many\ndatasets: {photos: {task: image_folder, path: photos, patch: 2}}\nmodel: {width: 8, depth: 1}\n"
 
@@ -37,7 +37,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def loaded(photos: Path) -> tuple[np.ndarray, int]:
     """Return the training images, and how many files were decoded for them."""
-    task = load_task(TaskConfig(task="image_folder", path=str(photos), patch=2))
+    task = load_task(entry(task="image_folder", path=str(photos), patch=2))
     with mock.patch.object(image_folder, "_decode", side_effect=image_folder._decode) as decode:
         data = task.load(None)
     return np.asarray(data.train_inputs), decode.call_count

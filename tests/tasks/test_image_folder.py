@@ -9,15 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
+from ablate.registry import read_task
 from ablate.tasks import load_task
 from ablate.tasks.images.image_folder import ImageFolder
 from ablate.tasks.images.patches import join
+from support.entries import entry
 
 
 def _task(**fields: object) -> ImageFolder:
-    task = load_task(TaskConfig.model_validate({"task": "image_folder", "path": "pets", "patch": 4, **fields}))
+    task = load_task(read_task({"task": "image_folder", "path": "pets", "patch": 4, **fields}))
     assert isinstance(task, ImageFolder)
     return task
 
@@ -232,4 +234,4 @@ class TestBadFolders:
 
     def test_a_path_is_needed(self) -> None:
         with pytest.raises(RequestError, match="image_folder needs 'path'"):
-            load_task(TaskConfig(task="image_folder")).shape(None)
+            load_task(entry(task="image_folder")).shape(None)

@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError, RegistryError, RequestError
 from ablate.tasks import available, fetch, load_task
 from ablate.tasks.images import mnist
 from ablate.tasks.images.patches import join
+from support.entries import entry
 from support.paths import REPOSITORY
 
 REAL = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -45,7 +46,7 @@ class TestRealFiles:
     def test_data_equal_torchvisions_and_the_published_constants(self, name: str, labels: list[int]) -> None:
         import torchvision.datasets
 
-        task = load_task(TaskConfig(task=name, patch=7))
+        task = load_task(entry(task=name, patch=7))
         data = task.load(_real(name))
         assert data.train_targets[:5].tolist() == labels
         assert data.train_inputs.dtype == torch.uint8
@@ -89,7 +90,7 @@ def _swap(path: Path, place: int, new: bytes) -> None:
 
 class TestDamagedIdx:
     def test_the_small_one_is_whole(self, small: Path) -> None:
-        data = load_task(TaskConfig(task="mnist")).load(small)
+        data = load_task(entry(task="mnist")).load(small)
         assert data.train_targets.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
 
     @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ class TestDamagedIdx:
     def test_wrong_bytes(self, small: Path, file: str, place: int, new: bytes, rule: str) -> None:
         _swap(small / "MNIST" / "raw" / file, place, new)
         with pytest.raises(DataError, match=f"mnist in .* is damaged .*{rule}.*ablate data fetch mnist --data-dir"):
-            load_task(TaskConfig(task="mnist")).check(small)
+            load_task(entry(task="mnist")).check(small)
 
     @pytest.mark.parametrize("length", [0, 3, 17, 9423, 9425])
     def test_cut_off_and_overlong_files(self, small: Path, length: int) -> None:
@@ -112,14 +113,14 @@ class TestDamagedIdx:
         with pytest.raises(
             DataError, match=r"images-idx3-ubyte: (not an idx|its header|17 bytes|9,42[35] bytes, not 9,424)"
         ):
-            load_task(TaskConfig(task="mnist")).load(small)
+            load_task(entry(task="mnist")).load(small)
 
     def test_every_fault_is_named_in_one_line(self, small: Path) -> None:
         raw = small / "MNIST" / "raw"
         (raw / FILES[0]).write_bytes(b"")
         (raw / FILES[3]).unlink()
         with pytest.raises(DataError, match=f"looked for MNIST/raw/{FILES[3]}.*damaged.*{FILES[0]}") as caught:
-            load_task(TaskConfig(task="mnist")).check(small)
+            load_task(entry(task="mnist")).check(small)
         assert "\n" not in str(caught.value)
 
     def test_a_file_that_may_not_be_read(self, small: Path) -> None:
@@ -128,7 +129,7 @@ class TestDamagedIdx:
         if os.access(path, os.R_OK):
             pytest.skip("this user may read every file")
         with pytest.raises(DataError, match=r"mnist in .* cannot be read: .*Permission denied"):
-            load_task(TaskConfig(task="mnist")).check(small)
+            load_task(entry(task="mnist")).check(small)
 
 
 class TestAbsent:
@@ -137,20 +138,20 @@ class TestAbsent:
         folder = tmp_path / "no where"
         command = f"ablate data fetch {name} --data-dir '{folder}'"
         with pytest.raises(DataError, match=f"is not in {folder}, which does not exist .*: {command}") as caught:
-            load_task(TaskConfig(task=name)).check(folder)
+            load_task(entry(task=name)).check(folder)
         assert "\n" not in str(caught.value)
 
     def test_a_file_in_place_of_the_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(DataError, match=f"is not in {tmp_path}/file, which is not a folder"):
-            load_task(TaskConfig(task="mnist")).check(tmp_path / "file")
+            load_task(entry(task="mnist")).check(tmp_path / "file")
 
     def test_a_folder_from_the_environment_is_not_repeated(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("ABLATE_DATA", str(tmp_path))
         with pytest.raises(DataError, match=rf"mnist is not in {tmp_path} \(looked.*data fetch mnist \(or"):
-            load_task(TaskConfig(task="mnist")).load(None)
+            load_task(entry(task="mnist")).load(None)
 
     def test_the_list_says_what_is_there(self, small: Path) -> None:
         (small / "cifar-100-python").mkdir()
@@ -219,7 +220,7 @@ class TestCifar:
         self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         written = _write_cifar(tmp_path, name, monkeypatch)
-        data = load_task(TaskConfig(task=name, patch=(8, 16))).load(tmp_path)
+        data = load_task(entry(task=name, patch=(8, 16))).load(tmp_path)
         *train, test = written.values()
         for inputs, targets, batches in [
             (data.train_inputs, data.train_targets, train),
@@ -239,11 +240,11 @@ class TestCifar:
         folder = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[name]
         (tmp_path / folder / next(iter(written))).write_bytes(pickle.dumps(_Planted(tmp_path / "code ran")))
         with pytest.raises(DataError, match=f"{name} in .* is damaged .*MD5 sum is not the published one"):
-            load_task(TaskConfig(task=name)).load(tmp_path)
+            load_task(entry(task=name)).load(tmp_path)
         assert not (tmp_path / "code ran").exists()
 
     def test_the_shape_needs_no_files(self, name: str) -> None:
-        shape = load_task(TaskConfig(task=name, patch=8)).shape(Path("/nowhere"))
+        shape = load_task(entry(task=name, patch=8)).shape(Path("/nowhere"))
         outputs = 10 if name == "cifar10" else 100
         assert shape == InputShape(tokens=16, features=192, outputs=outputs, train_samples=50_000)
 
@@ -314,7 +315,7 @@ class TestFetch:
         monkeypatch.setattr(torchvision.datasets.CIFAR100, "url", address + archive.name)
         monkeypatch.setattr(torchvision.datasets.CIFAR100, "tgz_md5", _md5(archive))
         assert fetch("cifar100", tmp_path / "data") == tmp_path / "data" / "cifar-100-python"
-        assert len(load_task(TaskConfig(task="cifar100")).load(tmp_path / "data").train_inputs) == 4
+        assert len(load_task(entry(task="cifar100")).load(tmp_path / "data").train_inputs) == 4
 
     def test_no_network_is_said_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import torchvision.datasets

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import InputShape, ModelConfig, TrainConfig
 from ablate.errors import RequestError
 from ablate.files import DiskFolder
 from ablate.models import build
@@ -26,6 +26,7 @@ from ablate.tracking.publish import builder_code, save
 from ablate.tracking.served_model import Description, ServedModel
 from ablate.training import predictor, train
 from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
+from support.entries import entry
 from support.tracked import World, mlflow, runs, world
 
 __all__ = ["runs", "world"]
@@ -258,7 +259,7 @@ def no_answer(folder: DiskFolder, name: str) -> bytes:
 def trained(world: World) -> TrialConfig:
     """Train a tiny network for an epoch as trial 0, put its report into the ledger; trial 1 has no checkpoint."""
     changes: dict[str, Any] = {
-        "task": TaskConfig(task="digits", patch=(4, 4)),
+        "task": entry(task="digits", patch=(4, 4)),
         "model": MODEL,
         "train": TrainConfig(epochs=1),
     }

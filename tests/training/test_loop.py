@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import InputShape, ModelConfig, TrainConfig
 from ablate.tasks import Data
 from ablate.training import loop, predictor, train
 from ablate.training.order import epoch_order
 from ablate.training.parts import split
 from ablate.trial import TrialConfig
+from support.entries import entry
 from support.small_training import (
     SAMPLES,
     TEST_SAMPLES,
@@ -157,7 +158,7 @@ def test_orders_are_permutations_keyed_by_seed_and_epoch() -> None:
 
 
 def test_fewer_samples_than_a_batch_make_one_small_batch() -> None:
-    small = TaskConfig(task="support.small_training:build_stripes", train_limit=20)
+    small = entry(task="support.small_training:build_stripes", train_limit=20)
     reports = list(train(trial(task=small, train=TrainConfig(epochs=3, batch_size=64, learning_rate=1e-2))))
     assert reports[-1].metrics[0]["train_loss"] < reports[0].metrics[0]["train_loss"]
 
@@ -205,7 +206,7 @@ def test_global_state_is_left_alone() -> None:
 def test_digits_are_learned() -> None:
     config = trial(
         model=ModelConfig(width=32, depth=2, mlp=64),
-        task=TaskConfig(task="digits", patch=(2, 4)),
+        task=entry(task="digits", patch=(2, 4)),
         train=TrainConfig(epochs=10, batch_size=32, learning_rate=3e-3),
         seeds=(0,),
     )

@@ -21,6 +21,7 @@ from ablate.tasks.images.image_stream import Files, ImageStream
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.training import RowGroup, checkpoint, course, train
 from ablate.trial import TrialConfig
+from support.entries import entry
 from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, asked_at_every_step, paused_at, said, trained, weights
 from support.small_training import SHAPE, USER_MODEL, Stripes, one_thread, stripes
 from support.small_training import trial as image_trial
@@ -95,7 +96,7 @@ def windows() -> Data:
 
 
 def own(config: TrialConfig, build: str) -> TrialConfig:
-    return replace(config, task=TaskConfig(task=f"{__name__}:{build}"))
+    return replace(config, task=entry(task=f"{__name__}:{build}"))
 
 
 CASES: dict[str, tuple[TrialConfig, Callable[[], Data] | None]] = {

@@ -20,6 +20,7 @@ from ablate.tasks import Data
 from ablate.training import RowGroup, loop, multipliers, predictor, train
 from ablate.trial import TrialConfig
 from support import text_cases
+from support.entries import entry
 from support.text_cases import (
     END,
     LONGEST,
@@ -224,7 +225,7 @@ def test_a_model_that_cannot_write_is_refused_before_anything_is_trained() -> No
 
 
 def test_a_task_that_judges_writing_needs_ids_to_begin_and_end_with() -> None:
-    task = TaskConfig(task=f"{__name__}:build_endless")
+    task = entry(task=f"{__name__}:build_endless")
     with pytest.raises(
         RequestError, match=r"build_endless' has corpus_metrics, but its data have start=1 and end=None"
     ):
@@ -258,7 +259,7 @@ class Outsider(nn.Module):
 
 
 def test_a_module_of_ones_own_reads_pairs_through_vmap() -> None:
-    task = TaskConfig(task=f"{__name__}:build_unjudged")
+    task = entry(task=f"{__name__}:build_unjudged")
     model = ModelConfig(builder=f"{__name__}:Outsider")
     reports = list(train(trial("build_pairs", task=task, model=model, train=TrainConfig(epochs=4, learning_rate=0.1))))
     assert reports[-1].metrics[0]["val_loss"] < reports[0].metrics[0]["val_loss"]

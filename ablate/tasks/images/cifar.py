@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from ablate.config import TaskConfig
 from ablate.tasks.folders import data_folder
 from ablate.tasks.images.patches import ImageSet, Split
 from ablate.tasks.images.vision import Published, VisionTask
+from ablate.tasks.settings import ImageConfig
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100_WORDS = (
@@ -73,11 +73,11 @@ class CifarTask(VisionTask):
         return torch.from_numpy(split.data), torch.tensor(split.targets, dtype=torch.int64)
 
 
-def build_cifar10(config: TaskConfig) -> CifarTask:
+def build_cifar10(config: ImageConfig) -> CifarTask:
     """Return the task `cifar10`."""
     return CifarTask(config, CIFAR10)
 
 
-def build_cifar100(config: TaskConfig) -> CifarTask:
+def build_cifar100(config: ImageConfig) -> CifarTask:
     """Return the task `cifar100`."""
     return CifarTask(config, CIFAR100)

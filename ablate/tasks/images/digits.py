@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import one_line
-from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data, refuse_unused
+from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
+from ablate.tasks.settings import ImageConfig
 
 IMAGES = ImageSet(
     name="digits",
@@ -31,8 +32,7 @@ class Digits(Classification):
     scikit-learn ships no test split; ours is fixed: a stratified fifth of the images, keyed by a constant.
     """
 
-    def __init__(self, config: TaskConfig) -> None:
-        refuse_unused(config)
+    def __init__(self, config: ImageConfig) -> None:
         self.config = config
 
     def shape(self, data_dir: Path | None) -> InputShape:
@@ -86,6 +86,6 @@ def read_digits() -> Split:
     return images, torch.from_numpy(digits.target).long()
 
 
-def build(config: TaskConfig) -> Digits:
+def build(config: ImageConfig) -> Digits:
     """Return the task `digits`."""
     return Digits(config)

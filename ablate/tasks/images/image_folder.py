@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import data_folder, one_line
 from ablate.tasks.images.decoded import decoded
-from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data, refuse_unused
+from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
+from ablate.tasks.settings import ImageFolderConfig
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "val", "test")
@@ -58,8 +59,7 @@ class ImageFolder(Classification):
     kept); without it all must have one size.
     """
 
-    def __init__(self, config: TaskConfig) -> None:
-        refuse_unused(config, image_folder=True)
+    def __init__(self, config: ImageFolderConfig) -> None:
         self.config = config
 
     def shape(self, data_dir: Path | None) -> InputShape:
@@ -262,6 +262,6 @@ def reason(error: Exception) -> str:
     return "not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
 
 
-def build(config: TaskConfig) -> ImageFolder:
+def build(config: ImageFolderConfig) -> ImageFolder:
     """Return the task `image_folder`."""
     return ImageFolder(config)

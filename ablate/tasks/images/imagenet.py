@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import TaskConfig
 from ablate.errors import DataError
 from ablate.tasks.archives import FAILURES, fetch_zip
 from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
 from ablate.tasks.images.image_stream import Files
 from ablate.tasks.images.photographs import FileSplit, Nominal, StreamedTask, listed
+from ablate.tasks.settings import StreamConfig
 
 TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
@@ -180,11 +180,11 @@ def _annotations(root: Path) -> list[tuple[str, str]]:
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
 
 
-def build_tiny_imagenet(config: TaskConfig) -> TinyImageNet:
+def build_tiny_imagenet(config: StreamConfig) -> TinyImageNet:
     """Return the task `tiny_imagenet`."""
     return TinyImageNet(config, TINY)
 
 
-def build_imagenet(config: TaskConfig) -> ImageNet:
+def build_imagenet(config: StreamConfig) -> ImageNet:
     """Return the task `imagenet`."""
     return ImageNet(config, IMAGENET)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import TaskConfig
 from ablate.tasks.folders import data_folder
 from ablate.tasks.images.patches import ImageSet, Split
 from ablate.tasks.images.vision import Published, VisionTask
+from ablate.tasks.settings import ImageConfig
 
 # Magic numbers of idx files: unsigned bytes in three dimensions and in one.
 IMAGE_MAGIC, LABEL_MAGIC = 0x803, 0x801
@@ -112,11 +112,11 @@ def label_fault(path: Path, outputs: int) -> str:
     return "" if labels.max() < outputs else f"holds label {labels.max()}, the last class is {outputs - 1}"
 
 
-def build_mnist(config: TaskConfig) -> IdxTask:
+def build_mnist(config: ImageConfig) -> IdxTask:
     """Return the task `mnist`."""
     return IdxTask(config, MNIST)
 
 
-def build_fashion_mnist(config: TaskConfig) -> IdxTask:
+def build_fashion_mnist(config: ImageConfig) -> IdxTask:
     """Return the task `fashion_mnist`."""
     return IdxTask(config, FASHION_MNIST)

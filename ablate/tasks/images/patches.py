@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import RequestError
 from ablate.tasks.base import Data
 
@@ -95,15 +95,6 @@ def patch_data(
         class_names=class_names,
         image=(height, width, channels),
     )
-
-
-def refuse_unused(config: TaskConfig, *, image_folder: bool = False) -> None:
-    """Raise RequestError where `config` sets a field that the built-in task would ignore."""
-    unused = [name for name in ("image_size", "path") if not image_folder and getattr(config, name) is not None]
-    if unused:
-        raise RequestError(f"task {config.task}: {' and '.join(unused)} are for image_folder; leave them out")
-    if config.options:
-        raise RequestError(f"task {config.task}: options are for a task of your own; leave them out")
 
 
 def affine(

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder, one_line
 from ablate.tasks.images.image_folder import SUFFIXES
 from ablate.tasks.images.image_stream import Files, ImageStream, default_workers
 from ablate.tasks.images.patches import ImageSet, affine, input_shape
-from ablate.tasks.options import count, refuse_others, switch
+from ablate.tasks.settings import StreamConfig
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's [0, 1] pixels, as usually printed
 
@@ -44,13 +44,12 @@ class Nominal:
 class StreamedTask(Classification, ABC):
     """Photographs in one folder per class; a subclass per layout finds the files."""
 
-    def __init__(self, config: TaskConfig, nominal: Nominal) -> None:
-        refuse_others(config, fields=("image_size",), options=("workers", "augment"))
+    def __init__(self, config: StreamConfig, nominal: Nominal) -> None:
         self.config = config
         self.nominal = nominal
         self.size = config.image_size or nominal.size
-        self.augment = switch(config, "augment", default=True)
-        self.workers = count(config, "workers", default=default_workers())
+        self.augment = config.options.augment
+        self.workers = default_workers() if config.options.workers is None else config.options.workers
 
     @abstractmethod
     def class_ids(self, root: Path) -> tuple[str, ...]:

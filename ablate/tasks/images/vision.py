@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
-from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data, refuse_unused
+from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
+from ablate.tasks.settings import ImageConfig
 
 SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
 
@@ -35,8 +36,7 @@ class Published:
 class VisionTask(Classification, ABC):
     """One published image set in torchvision's on-disk layout; a subclass per format checks and reads its files."""
 
-    def __init__(self, config: TaskConfig, published: Published) -> None:
-        refuse_unused(config)
+    def __init__(self, config: ImageConfig, published: Published) -> None:
         self.config = config
         self.published = published
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import alone, data_folder, fetch_command, one_line
 from ablate.tasks.images.cifar import CIFAR100, CifarTask
 from ablate.tasks.images.patches import Split
-from ablate.tasks.options import refuse_others
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.tasks.sets.features import WIDTH, Features, compute, keep, kept, read_weights, sha256
+from ablate.tasks.settings import ImageConfig, SetAnomalyConfig
 
 NAME = "set_anomaly"
 SIZE = (224, 224)  # what ResNet-34 was trained on
@@ -34,11 +34,10 @@ class SetAnomaly(Classification):
     share `validation` of the train images is the validation part, so that no image is in sets of two parts.
     """
 
-    def __init__(self, config: TaskConfig) -> None:
-        refuse_others(config, fields=("image_size", "path"))
+    def __init__(self, config: SetAnomalyConfig) -> None:
         self.config = config
         self.size = config.image_size or SIZE
-        self.cifar = CifarTask(TaskConfig(task="cifar100"), CIFAR100)
+        self.cifar = CifarTask(ImageConfig(task="cifar100"), CIFAR100)
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return ten tokens of 512 features, one score each."""
@@ -178,6 +177,6 @@ def _part(features: Features, index: Tensor, *, name: str) -> AnomalySets:
     return AnomalySets(features=features.values[index], members=found, name=name)
 
 
-def build(config: TaskConfig) -> SetAnomaly:
+def build(config: SetAnomalyConfig) -> SetAnomaly:
     """Return the task `set_anomaly`."""
     return SetAnomaly(config)

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
 from ablate.files import DiskFolder
 from ablate.tasks.base import Data
 from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
-from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, refuse_unused, text_data
+from ablate.tasks.settings import SequenceConfig
+from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data
 
 NAME = "tiny_shakespeare"
 ADDRESS = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -36,8 +37,7 @@ class Characters(TokenPrediction):
 
     pad = WINDOW_PAD
 
-    def __init__(self, config: TaskConfig) -> None:
-        refuse_unused(config)
+    def __init__(self, config: SequenceConfig) -> None:
         self.length = config.length or LENGTH
         check_length(config, self.length, shortest_part=CHARACTERS - TRAIN_CHARACTERS)
 
@@ -126,6 +126,6 @@ def _download(path: Path) -> None:
     DiskFolder(path.parent).write(path.name, content)
 
 
-def build(config: TaskConfig) -> Characters:
+def build(config: SequenceConfig) -> Characters:
     """Return the task `tiny_shakespeare`."""
     return Characters(config)

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import RequestError
 from ablate.randomness import stream
 from ablate.tasks.base import Data
-from ablate.tasks.text.tokens import TokenPrediction, refuse_unused
+from ablate.tasks.settings import SequenceConfig
+from ablate.tasks.text.tokens import TokenPrediction
 
 DIGITS = 10
 LENGTH = 16  # the shortest of the paper's 16, 64 and 128
@@ -24,8 +25,7 @@ SAMPLES = {"train": 50_000, "test": 10_000}  # ours: the paper gives no sizes
 class ListTask(TokenPrediction):
     """Lists of random digits 0 to 9 and what becomes of them, one target per token."""
 
-    def __init__(self, config: TaskConfig, rule: Callable[[Tensor], Tensor]) -> None:
-        refuse_unused(config)
+    def __init__(self, config: SequenceConfig, rule: Callable[[Tensor], Tensor]) -> None:
         self.length = config.length or LENGTH
         self.train_lists = min(SAMPLES["train"] * config.share, config.train_limit or SAMPLES["train"])
         self.rule = rule
@@ -92,22 +92,22 @@ def swap(lists: Tensor) -> Tensor:
     return lists.roll(lists.shape[1] // 2, dims=1)
 
 
-def build_reverse(config: TaskConfig) -> ListTask:
+def build_reverse(config: SequenceConfig) -> ListTask:
     """Return the task `reverse`."""
     return ListTask(config, reverse)
 
 
-def build_sort(config: TaskConfig) -> ListTask:
+def build_sort(config: SequenceConfig) -> ListTask:
     """Return the task `sort`."""
     return ListTask(config, sort)
 
 
-def build_sub(config: TaskConfig) -> ListTask:
+def build_sub(config: SequenceConfig) -> ListTask:
     """Return the task `sub`."""
     return ListTask(config, sub)
 
 
-def build_swap(config: TaskConfig) -> ListTask:
+def build_swap(config: SequenceConfig) -> ListTask:
     """Return the task `swap`; raise RequestError where the length is odd."""
     task = ListTask(config, swap)
     if task.length % 2:
@@ -115,6 +115,6 @@ def build_swap(config: TaskConfig) -> ListTask:
     return task
 
 
-def build_copy(config: TaskConfig) -> ListTask:
+def build_copy(config: SequenceConfig) -> ListTask:
     """Return the task `copy`."""
     return ListTask(config, torch.clone)

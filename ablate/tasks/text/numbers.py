@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import InputShape
 from ablate.errors import RequestError, did_you_mean
 from ablate.tasks.base import Data
-from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, refuse_unused, text_data
+from ablate.tasks.settings import SequenceConfig
+from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data
 
 LENGTH = 16  # the shortest of the paper's 16, 32 and 64
 BETWEEN = "."
@@ -33,8 +34,7 @@ class Numbers(TokenPrediction):
 
     pad = WINDOW_PAD
 
-    def __init__(self, config: TaskConfig) -> None:
-        refuse_unused(config)
+    def __init__(self, config: SequenceConfig) -> None:
         self.length = config.length or LENGTH
         check_length(config, self.length, shortest_part=len(texts()[1]))
 
@@ -93,6 +93,6 @@ def _ids(tokens: Sequence[str]) -> Tensor:
     return torch.tensor([IDS[token] for token in tokens], dtype=torch.uint8)
 
 
-def build(config: TaskConfig) -> Numbers:
+def build(config: SequenceConfig) -> Numbers:
     """Return the task `numbers`."""
     return Numbers(config)

@@ -98,15 +98,3 @@ def check_length(config: TaskConfig, length: int, *, shortest_part: int) -> None
             f"task {config.task}: length={length:,} does not fit into the test part of {shortest_part:,} tokens;"
             f" take at most {shortest_part - 1:,}"
         )
-
-
-def refuse_unused(config: TaskConfig, *, length: bool = True) -> None:
-    """Raise RequestError where `config` sets a field that a task of tokens would ignore; `length`: if it has one."""
-    foreign = {"image_size": "image_folder", "path": "image_folder", "patch": "images"}
-    for name, owner in foreign.items():
-        if getattr(config, name) != TaskConfig.model_fields[name].default:
-            raise RequestError(f"task {config.task}: {name} is for {owner}; leave it out")
-    if config.length is not None and not length:
-        raise RequestError(f"task {config.task}: length is for lists and texts without sentences; leave it out")
-    if config.options:
-        raise RequestError(f"task {config.task}: options are for a task of your own; leave them out")

@@ -17,7 +17,7 @@ from ablate.tasks.folders import data_folder, unusable
 from ablate.tasks.text.bleu import bleu
 from ablate.tasks.text.corpus import Corpus, TextSize, file_fault, read_corpus
 from ablate.tasks.text.smoothing import smoothed_divergence
-from ablate.tasks.text.tokens import TokenPrediction, refuse_unused
+from ablate.tasks.text.tokens import TokenPrediction
 from ablate.tasks.text.vocabulary import END, PAD, START, tokenise
 
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
@@ -41,7 +41,6 @@ class Translation(TokenPrediction):
     pad = PAD
 
     def __init__(self, config: TaskConfig, source: str, target: str) -> None:
-        refuse_unused(config, length=False)
         self.config = config
         self.source = source
         self.target = target
