@@ -20,7 +20,7 @@ from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, pr
 from ablate.kubernetes.arguments import TAKEN
 from ablate.kubernetes.kubectl import kubectl_context
 from ablate.locations import RUNS, Locations
-from ablate.study import parse_study, study_text
+from ablate.study import read_study
 from ablate.study.sections import Duration
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ def _end_at_sigterm() -> None:
 
 def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:
     """Return the text of a study, its name, and the command that runs it; raise RequestError where it is faulty."""
-    text = study_text(file, scale=scale, only=only)
-    study = parse_study(text, str(file))
+    study, text = read_study(file, scale=scale, only=only)
     return text, study.name, "compare" if study.compare is not None else "search"
 
 

@@ -42,7 +42,7 @@ from ablate.objectives import COST_METRICS
 from ablate.redaction import redact_url
 from ablate.search import Search, require_searchable
 from ablate.search.planned import planned_trials
-from ablate.study import Study, parse_study, study_text
+from ablate.study import Study, parse_study, read_study
 from ablate.tasks import Task, load_task
 from ablate.tasks.base import Classification, Decoded
 from ablate.tracking import TRACKERS, Tracker, kept_up
@@ -80,8 +80,9 @@ def search(
     signal when it was interrupted (the same command goes on).
     """
     if text is None:
-        text = study_text(file, scale=scale, only=only, deterministic=deterministic)
-    study = parse_study(text, str(file))
+        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
+    else:
+        study = parse_study(text, str(file))
     shapes = check_data(study, options.data_dir)
     require_searchable(study, measure=measure, shape_of=shapes.__getitem__)
     TRACKERS.load(options.tracker)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ablate.study.file import difference, json_schema, load_study, parse_study, study_text
+from ablate.study.file import difference, json_schema, load_study, parse_study, read_study
 from ablate.study.study import COMPLETE, VARIANT, Study
 
-__all__ = ["COMPLETE", "VARIANT", "Study", "difference", "json_schema", "load_study", "parse_study", "study_text"]
+__all__ = [
+    "COMPLETE",
+    "VARIANT",
+    "Study",
+    "difference",
+    "json_schema",
+    "load_study",
+    "parse_study",
+    "read_study",
+]

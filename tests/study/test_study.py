@@ -11,7 +11,7 @@ import yaml
 from ablate.config import ModelConfig
 from ablate.errors import StudyFileError
 from ablate.objectives import violation
-from ablate.study import Study, difference, json_schema, load_study, parse_study, study_text
+from ablate.study import Study, difference, json_schema, load_study, parse_study, read_study
 from support.paths import REPOSITORY
 
 SHIPPED = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
@@ -222,8 +222,8 @@ def test_a_deterministic_study_is_refused_what_depends_on_time() -> None:
 def test_asking_for_determinism_becomes_part_of_the_study_unless_the_file_says_more(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("study: s\ndatasets: [digits]")
-    assert study_text(file) == "study: s\ndatasets: [digits]"
-    assert study_text(file, deterministic=True) == "study: s\ndatasets: [digits]\ndeterministic: 8\n"
+    assert read_study(file)[1] == "study: s\ndatasets: [digits]"
+    assert read_study(file, deterministic=True)[1] == "study: s\ndatasets: [digits]\ndeterministic: 8\n"
     asked, plain = load_study(file, deterministic=True), load_study(file)
     assert (asked.deterministic, plain.deterministic) == (8, None)
     assert asked.fingerprint() != plain.fingerprint()

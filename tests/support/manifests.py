@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ablate.kubernetes import ClusterRequest
-from ablate.study import study_text
+from ablate.study import read_study
 from support.cluster_schemas import Plain
 from support.paths import REPOSITORY
 
-SEARCH = study_text(REPOSITORY / "search_spaces/digits.yaml")
-COMPARE = study_text(REPOSITORY / "search_spaces/fashion_mnist.yaml", scale=0.02)
+SEARCH = read_study(REPOSITORY / "search_spaces/digits.yaml")[1]
+COMPARE = read_study(REPOSITORY / "search_spaces/fashion_mnist.yaml", scale=0.02)[1]
 PASSWORDS = (
     "postgresql+psycopg://ada:tr0ub4dor@db/ablate",
     "--storage=postgresql+psycopg://ada:tr0ub4dor@db:5432/ablate?sslmode=require",

@@ -1,0 +1,149 @@
+"""YAML 1.2 as study files use it: read with the line of every path, and written back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import yaml
+
+from ablate.errors import Fault, StudyFileError
+
+LONGEST_NUMBER = 100  # digits
+Path = tuple[str | int, ...]
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class _Yaml12(yaml.SafeLoader):
+    """PyYAML with the scalars of YAML 1.2: `1e-3` is a number, `no` is text."""
+
+
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {
+    "null": re.compile(r"(?:~|null|Null|NULL|)\Z"),
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "int": re.compile(r"[-+]?[0-9][0-9_]*\Z"),
+    "float": re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+    ),
+}
+_FIRST = {
+    "null": ["~", "n", "N", ""],
+    "bool": list("tTfF"),
+    "int": list("-+0123456789"),
+    "float": list("-+.0123456789"),
+}
+_Yaml12.yaml_implicit_resolvers = {}
+for _name, _pattern in _SCALARS.items():
+    _Yaml12.add_implicit_resolver(_TAG + _name, _pattern, _FIRST[_name])
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = str(loader.construct_scalar(node)).replace("_", "")
+    if len(text) > LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(None, None, "this number has too many digits", node.start_mark)
+    return int(text)
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    text = str(loader.construct_scalar(node)).replace("_", "").lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes what `_Yaml12` would not read as text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Writer.yaml_implicit_resolvers = _Yaml12.yaml_implicit_resolvers
+
+
+def write_yaml(data: Mapping[str, Any]) -> str:
+    """Return `data` as YAML; `read_yaml` is the inverse."""
+    return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+
+def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
+    """Return the mapping in `text` and the line of every path; raise StudyFileError naming `file`."""
+    loader: _Yaml12 | None = None
+    try:
+        loader = _Yaml12(text)  # refuses control characters already here
+        node = loader.get_single_node()
+        if node is None:
+            refuse(file, "the file is empty; it needs at least `study:` and `datasets:`")
+        lines: dict[Path, int] = {}
+        faults = list(_walk(node, (), lines, set()))
+        if faults:
+            raise StudyFileError(file, faults)
+        data = loader.construct_document(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        line = mark.line + 1 if mark else None
+        raise StudyFileError(file, [Fault(path="YAML", value=None, rule=str(problem), line=line)]) from None
+    except RecursionError:
+        refuse(file, "nested too deeply")
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(data, dict):
+        refuse(file, "a study file is a mapping; it needs at least `study:` and `datasets:`")
+    return data, lines
+
+
+def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) -> Iterator[Fault]:
+    """Record the line of every path; yield what YAML allows and no study file needs."""
+    line = lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in above or len(lines) > 100_000:
+        yield Fault(path=dotted(path), value=None, rule="too large, or an alias of itself", line=line)
+        return
+    yield from _node_faults(node, path)
+    above = above | {id(node)}
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                yield Fault(path=dotted(path), value=None, rule="a key is one word of text", line=line)
+                continue
+            below = (*path, str(key.value))
+            lines[below] = line
+            yield from _node_faults(key, below)
+            if key.value in seen:
+                yield Fault(path=dotted(below), value=None, rule="this key stands twice", line=line)
+            seen.add(key.value)
+            yield from _walk(value, below, lines, above)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _walk(value, (*path, index), lines, above)
+
+
+def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
+    """Yield a tag that is none of JSON's types or does not fit its value, and text that is not Unicode."""
+    place, line = dotted(path), node.start_mark.line + 1
+    kind = node.tag.removeprefix(_TAG)
+    if kind not in (("str", *_SCALARS) if isinstance(node, yaml.ScalarNode) else ("seq", "map")):
+        yield Fault(path=place, value=None, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
+    elif kind in _SCALARS and not _SCALARS[kind].match(node.value):
+        yield Fault(path=place, value=node.value, rule=f"this is not of the type that its tag names, {kind}", line=line)
+    elif isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+        rule = "this text holds half of a character (a lone surrogate)"
+        yield Fault(path=place, value=node.value, rule=rule, line=line)
+
+
+def dotted(path: Path) -> str:
+    """Return a path as messages name it."""
+    return ".".join(map(str, path)) or "study file"
+
+
+def refuse(file: str, rule: str) -> NoReturn:
+    """Raise StudyFileError for the file as a whole."""
+    raise StudyFileError(file, [Fault(path="study file", value=None, rule=rule)])

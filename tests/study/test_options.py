@@ -1,0 +1,88 @@
+"""Options of the command line change the study; the text that is kept describes the changed one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablate.errors import StudyFileError
+from ablate.study import difference, load_study, parse_study, read_study
+from ablate.study.yaml_text import read_yaml, write_yaml
+from support.paths import REPOSITORY
+
+FILES = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
+BLOCK = "study: s\nseed: 3 # kept\ndatasets: {digits: {patch: 2}, copy: }\nbudget: {trials: 5}\n"
+FLOW = "{study: s, seed: 3, datasets: {digits: {patch: 2}, copy: }, budget: {trials: 5}}"
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+WORDS = st.sampled_from(["no", "1e-3", "0x1f", "~", "null", "2001-01-01", "1_000", ".5", "a: b", "- a", "#", "é\n"])
+VALUES = st.recursive(
+    SCALARS | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3)
+)
+
+
+def appended(file: Path, **options: Any) -> str:
+    """Return the text that stood in the ledger before: that of the file with the options behind it."""
+    return file.read_text().rstrip("\n") + "\n" + "".join(f"{key}: {json.dumps(v)}\n" for key, v in options.items())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_study_with_options_is_the_one_that_its_text_describes_and_that_was_kept_before(file: Path) -> None:
+    plain = load_study(file)
+    labels = list(plain.datasets)
+    for options in ({"scale": 0.25}, {"only": labels[:1]}, {"scale": 0.5, "only": labels}):
+        study, text = read_study(file, **options)
+        before = appended(file, **options)
+        assert study == parse_study(text, known_good=True) == parse_study(before, known_good=True)
+        assert study.fingerprint() == parse_study(before, known_good=True).fingerprint()
+        assert study.model_fields_set == plain.model_fields_set | options.keys()
+        assert (study.name, study.labels) == (parse_study(before, known_good=True).name, study.labels)
+        assert difference(before, text) == []
+
+
+@pytest.mark.parametrize("text", [BLOCK, FLOW], ids=["block", "flow"])
+def test_the_style_of_the_file_does_not_matter(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    study, kept = read_study(file, scale=0.5, only=["copy"], deterministic=True)
+    assert (study.scale, study.labels, study.deterministic) == (0.5, ("copy",), 8)
+    assert parse_study(kept).fingerprint() == study.fingerprint()
+    assert read_study(file) == (parse_study(text), text)
+
+
+@pytest.mark.parametrize("own", ["scale: 0.5\n", '"scale": 0.5\n', "? scale\n: 0.5\n"])
+def test_an_option_that_the_file_says_itself_is_refused(own: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(BLOCK + own)
+    with pytest.raises(StudyFileError, match="says `scale:` itself; leave the option out, or take the key out"):
+        read_study(file, scale=0.25)
+
+
+def test_a_key_inside_a_text_is_not_the_studys(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(BLOCK + 'sampler: {options: {note: "a\n\nscale: 1\n"}}\n')
+    assert read_study(file, scale=0.5)[0].scale == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"scale": 3.0}, "f.yaml: scale = 3.0: Input should be less than or equal to 1"),
+        ({"only": ["digit"]}, "f.yaml: only = 'digit': this name is not known here. Did you mean 'digits'?"),
+    ],
+)
+def test_a_bad_option_is_a_fault_of_the_study(options: dict[str, Any], rule: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(BLOCK)
+    with pytest.raises(StudyFileError) as caught:
+        read_study(file, **options)
+    assert str(caught.value).startswith(str(tmp_path / rule))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), VALUES, min_size=1))
+def test_what_is_written_is_read_again(data: dict[str, Any]) -> None:
+    assert read_yaml(write_yaml(data), "f")[0] == data
