@@ -55,8 +55,8 @@ imports: $(STAMP) ## the architecture's layers
 unit: $(STAMP) ## pytest without its slow proofs
 	$(PYTEST) -m "not slow"
 
-coverage: $(STAMP) ## pytest with the share of lines that it runs: a table, and htmlcov/index.html
-	$(RUN_ENV) $(BIN)/pytest --cov=ablate --cov-report=term:skip-covered --cov-report=html
+coverage: $(STAMP) ## pytest without its slow proofs, and the share of lines that it runs: a table, htmlcov/index.html
+	$(PYTEST) -m "not slow" --cov=ablate --cov-report=term:skip-covered --cov-report=html
 
 faults: $(STAMP) ## every fault in its long form, and what deploy/ ships (time: docs/faults.md; root for some)
 	$(RUN_ENV) $(BIN)/pytest tests/faults tests/kubernetes/test_pod.py tests/deploy --faults -rs

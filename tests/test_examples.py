@@ -35,6 +35,7 @@ def test_the_readme_of_the_examples_names_every_folder_and_no_other() -> None:
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.services
 @pytest.mark.parametrize("name", ["own_data", "own_model"])
 def test_an_example_finds_and_confirms_a_network(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLES / name, tmp_path / name)
@@ -47,6 +48,7 @@ def test_an_example_finds_and_confirms_a_network(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.slow
 def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLES / "notebook", tmp_path / "notebook")
     notebook = json.loads((folder / "front.ipynb").read_text())
@@ -59,6 +61,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.services
 def test_the_tutorial_s_commands_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +79,7 @@ def test_the_tutorial_s_commands_run_one_after_the_other(
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.services
 def test_the_documented_scheduler_and_sampler_run(tmp_path: Path) -> None:
     scheduler, sampler = re.findall(r"```python\n(.*?)```", (DOCS / "own_sampler_scheduler.md").read_text(), re.S)
     (tmp_path / "median_rule.py").write_text(scheduler)

@@ -86,6 +86,7 @@ def test_each_page_names_what_it_is_made_from(generated: ModuleType) -> None:
     assert named == set(generated.PAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("myst_parser") is None, reason="the documentation's tools are not installed: make docs")
 def test_the_site_builds_and_no_link_of_it_is_broken(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--nitpicky"]

@@ -33,6 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.services
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("ablate/")}
     package = REPOSITORY / "ablate"
@@ -42,6 +43,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.slow
 def test_the_wheel_plans_and_searches_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     target, folder = tmp_path / "target", tmp_path / "elsewhere"
     install = [*PIP, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
