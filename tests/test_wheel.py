@@ -1,4 +1,4 @@
-"""A wheel made from the tree works without the checkout: modules, templates, style sheets, types and commands are in it."""
+"""A wheel made from the tree works without the checkout: modules, templates, style sheets, types, commands."""
 
 from __future__ import annotations
 

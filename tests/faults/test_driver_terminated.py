@@ -82,13 +82,11 @@ def test_terminated_where_nothing_is_trained_it_leaves_and_gives_the_study_back(
 def test_without_enough_grace_it_leaves_all_the_same_and_loses_at_most_the_epoch(
     tmp_path: Path, reference: Reference
 ) -> None:
-    run = StudyRun(folder=tmp_path, text=STUDY, pace=4.0)
+    run = StudyRun(folder=tmp_path, text=STUDY, pace=100.0)  # seconds of a step
     command = run.search("--grace", "1")
     command.until(lambda: bool(run.steps()))
     command.signal(signal.SIGTERM)
-    began = time.monotonic()
-    assert command.wait(20) == 75
-    assert time.monotonic() - began < 3.5, "before the step had ended"
+    assert command.wait(60) == 75, "before the step had ended"
     (run.data / counting.PACE).write_text("0")
     run.finish()
     reference.compare(run, repeated=STEPS)

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -274,7 +273,7 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: st
     script = tmp_path / "script"
     text = textwrap.dedent(f"""
         {sys.executable} {binaries}/ablate {command} /study/study.yaml >> {tmp_path}/said & driver=$!
-        sleep 30 & other=$!
+        sleep 3000 & other=$!
         until grep -q 'at work' {tmp_path}/said; do sleep 0.1; done
         /bin/sh -c "$(cat {tmp_path}/hook)"
         wait $driver; echo "driver $?" >> {tmp_path}/said
@@ -283,9 +282,7 @@ def test_the_hook_ends_the_driver_waits_for_it_and_finds_nobody_else(command: st
     """)
     environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
     script.write_text(text)
-    started = time.monotonic()
-    subprocess.run([*own, "/bin/sh", str(script)], env=environment, timeout=60, check=False, capture_output=True)
+    subprocess.run([*own, "/bin/sh", str(script)], env=environment, timeout=200, check=False, capture_output=True)
     assert (tmp_path / "said").read_text().splitlines() == [
         "at work", "paused", "ended", "driver 75", "other at work",
     ]  # fmt: skip
-    assert time.monotonic() - started < 15, "it waits no longer than the driver takes"
