@@ -14,6 +14,9 @@ from typer.main import get_command
 
 from ablate import errors
 from ablate.cli.app import app
+from ablate.config import TaskConfig
+from ablate.registry import OWN_TASK, TASKS
+from ablate.registry import task_settings as settings_of
 from ablate.study import json_schema
 
 MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")
@@ -55,12 +58,31 @@ def _command(command: Any, context: Any) -> str:
 def study_file() -> str:
     """Return one section for each mapping of a study file: its keys, their types, defaults and meaning."""
     schema = json.loads(json_schema())
-    parts = {"study file": schema, **{n: part for n, part in schema["$defs"].items() if "properties" in part}}
-    return "\n".join(_section(name, part) for name, part in parts.items())
+    parts = {n: part for n, part in schema["$defs"].items() if "properties" in part}
+    for value in schema["properties"].values():
+        if not value.get("description") and "$ref" in value:
+            value["description"] = parts[value["$ref"].rpartition("/")[2]].get("description", "")
+    top = schema | {"description": "The keys at the top of the file."}
+    return "\n".join(_section(name, part) for name, part in {"study file": top, **parts}.items())
 
 
-def _section(name: str, part: dict[str, Any]) -> str:
-    lines = [f"## {name}", "", part.get("description", ""), "", "| key | value | default | what it sets |"]
+def task_settings() -> str:
+    """Return one section for each kind of task: the settings that the entry of its data set may have."""
+    tasks: dict[type[TaskConfig], list[str]] = {}
+    for name in (*TASKS.names(), OWN_TASK):
+        tasks.setdefault(settings_of(name), []).append(name)
+    parts = []
+    for model, names in tasks.items():
+        schema = model.model_json_schema()
+        named = ", ".join(name if name == OWN_TASK else f"`{name}`" for name in names)
+        about = {"description": f"{schema['description']} Tasks: {named}."}
+        parts.append(_section(model.__name__, schema | about, mark="###"))
+        parts += [_section(inner, part, mark="###") for inner, part in schema.get("$defs", {}).items()]
+    return "\n".join(parts)
+
+
+def _section(name: str, part: dict[str, Any], *, mark: str = "##") -> str:
+    lines = [f"{mark} {name}", "", part.get("description", ""), "", "| key | value | default | what it sets |"]
     lines += ["|---|---|---|---|"]
     required = part.get("required", [])
     for key, value in part["properties"].items():
@@ -131,5 +153,6 @@ def _code(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "study_file": study_file,
+    "task_settings": task_settings,
     "exit_codes": exit_codes,
 }

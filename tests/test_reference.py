@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from ablate import errors
 from ablate.cli.app import app
+from ablate.registry import TASKS, task_settings
 from ablate.study import json_schema
 from support.paths import REPOSITORY
 
@@ -63,6 +64,14 @@ def test_the_page_of_the_study_file_has_every_key_of_the_schema(generated: Modul
             row = next(line for line in sections[name].split("\n") if line.startswith(f"| `{key}` |"))
             assert row.count(" | ") == 3
             assert " ".join(value.get("description", "").split())[:12] in row
+
+
+def test_the_page_of_the_study_file_has_every_task_with_its_settings(generated: ModuleType) -> None:
+    sections = generated.task_settings().split("### ")[1:]
+    for task in TASKS.names():
+        [section] = [each for each in sections if f"`{task}`" in each]
+        for key in task_settings(task).model_fields:
+            assert f"| `{key}` |" in section
 
 
 def test_the_table_of_errors_has_every_exit_code(generated: ModuleType) -> None:

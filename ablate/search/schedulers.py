@@ -82,8 +82,8 @@ class Asha:
     its first report there, and goes on if fewer than max(1, n // reduction) of the n trials that the rung has seen
     so far, itself among them, are strictly better. Better means: smaller loss; with several objectives a lower
     non-dominated rank, and within a rank a larger crowding distance (Deb et al. 2002), which is infinite for the
-    best and the worst trial on each objective. With `keep_front` a trial that none of the rung's dominates goes on in any case.
-    A trial with a NaN is worse than all without.
+    best and the worst trial on each objective. With `keep_front` a trial that none of the rung's dominates goes on in
+    any case. A trial with a NaN is worse than all without.
     """
 
     def __init__(self, *, reduction: int, min_epochs: int, keep_front: bool = True) -> None:
