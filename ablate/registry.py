@@ -15,6 +15,7 @@ from typing import Any
 
 from ablate.config import TaskConfig
 from ablate.errors import RegistryError, did_you_mean
+from ablate.plain_text import first_line
 
 
 class Registry:
@@ -47,8 +48,7 @@ class Registry:
         try:
             module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
         except Exception as error:  # a user's module may fail in any way
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
+            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {first_line(error)}") from error
         try:
             part = getattr(module, attribute)
         except AttributeError:

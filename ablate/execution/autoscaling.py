@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
+from ablate.plain_text import first_line
+
 EPSILON = 1e-6
 
 logger = logging.getLogger("ablate.execution")
@@ -40,8 +42,8 @@ class NodeRequest:
         try:
             self.ask(0)
         except (RayError, RuntimeError) as error:
-            text = str(error).partition("\n")[0]
-            logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", text)
+            reason = first_line(error)
+            logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", reason)
 
 
 def bundle_of(*, cpus: float, share: float) -> dict[str, float]:

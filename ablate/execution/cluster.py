@@ -15,7 +15,8 @@ from ray.exceptions import RayError
 
 from ablate.errors import ResourceError
 from ablate.execution import ray_private
-from ablate.execution.own_ray import environment, first_line, own_ray
+from ablate.execution.own_ray import environment, own_ray
+from ablate.plain_text import first_line
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
@@ -79,7 +80,7 @@ def _joined(address: str) -> Iterator[None]:
     try:
         ray_private.join(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        text = first_line(error)
+        text = first_line(error).rstrip(".")
         raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
     try:
         yield

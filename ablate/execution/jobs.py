@@ -16,6 +16,7 @@ from ablate import __version__
 from ablate.errors import RequestError, ResourceError
 from ablate.execution.cluster import SAME_TOKEN
 from ablate.execution.ray_private import NO_AGENT, use_token
+from ablate.plain_text import first_line
 from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3
@@ -117,5 +118,5 @@ def _client(address: str) -> Any:
 
 
 def _refused(address: str, error: Exception) -> ResourceError:
-    text = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+    text = first_line(error).rstrip(".")
     return ResourceError(f"--address {address}: no Ray dashboard takes a job there: {text}. {SAME_TOKEN}")

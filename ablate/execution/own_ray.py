@@ -14,6 +14,7 @@ import ray
 from ablate.errors import AblateError, ClusterLostError, ResourceError
 from ablate.execution import ray_private
 from ablate.execution.ray_private import GCS_WAIT, METRICS, RAYLET_WAIT
+from ablate.plain_text import first_line
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
@@ -62,14 +63,9 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
             ray.shutdown()
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or the name of its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-
-
 def _not_started(error: Exception) -> AblateError:
     """Return what to raise for an error of `ray.init`, which raises a bare Exception where a process is late."""
-    text = first_line(error)
+    text = first_line(error).rstrip(".")
     if isinstance(error, OSError | ValueError) and not isinstance(error, TimeoutError):
         return ResourceError(f"Ray does not start on this machine: {text}. Type --executor local to do without it.")
     return ClusterLostError(

@@ -14,6 +14,7 @@ from sqlalchemy import RowMapping
 from ablate.config import InputShape, Size
 from ablate.errors import LedgerError
 from ablate.ledger.lease import is_dead
+from ablate.plain_text import first_line
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # What foreign text in a row can raise; RecursionError for JSON that is nested without end.
@@ -222,5 +223,4 @@ def note_from_row(row: RowMapping) -> NoteRecord:
 
 
 def _damaged(what: str, error: Exception) -> LedgerError:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return LedgerError(f"ledger: {what} is damaged: {reason}")
+    return LedgerError(f"ledger: {what} is damaged: {first_line(error)}")
