@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
 from ablate.errors import CheckpointDownError, RequestError
-from ablate.redaction import ADVICE, has_password, redact_text, redact_url
+from ablate.redaction import ADVICE, error_text, has_password, redact_url
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -95,7 +95,7 @@ def make_folder(path: Path) -> None:
 
 
 def _cannot_be_written(place: Place, named: str, error: OSError) -> RequestError | CheckpointDownError:
-    said = one_line(error, place)
+    said = error_text(error, place)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = "free some space there and run the same command again"
         return CheckpointDownError(f"{named}: cannot be written ({said}); {free}")
@@ -137,11 +137,6 @@ def new_file(folder: Path, name: str) -> tuple[int, Path]:
     """
     path = folder / f"{name}.{secrets.token_hex(8)}.tmp"
     return os.open(path, NEW, 0o666), path
-
-
-def one_line(error: OSError, place: Place) -> str:
-    """Return in one line what a disk or a store said about `place`, without the secrets of its URL."""
-    return redact_text(error.strerror or str(error) or type(error).__name__, place)
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:
@@ -257,5 +252,5 @@ def _file_system(url: str) -> tuple[FileSystem, str]:
     except (ArrowInvalid, ValueError) as error:
         asked = f"{redact_url(url)}: not the URL of an object store, s3://bucket/prefix"
         advice = f". Set AWS_SECRET_ACCESS_KEY instead, or {ADVICE}" if "Cannot parse" in str(error) else ""
-        raise RequestError(f"{asked} ({redact_text(str(error), url)}){advice}") from None
+        raise RequestError(f"{asked} ({error_text(error, url)}){advice}") from None
     return files, path.rstrip("/")

@@ -22,11 +22,6 @@ def one_printable_line(text: str) -> str:
     return printable(text).replace("\t", r"\t").replace("\n", r"\n")
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or the name of its type where it has none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def storable(text: str, limit: int = LONGEST_TEXT) -> str:
     """Return `text` as every database can store it, without its middle where it is longer than `limit` characters."""
     clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -19,35 +19,24 @@ SERVER_WITH_PORT = re.compile(r"https?://[^/\s:@]*:[0-9]{1,5}/", re.I)
 ADVICE = "write @ : / ? # % in a password percent-encoded: %40 %3A %2F %3F %23 %25"
 
 
-def redact_url(place: Path | str) -> str:
+def redact_url(place: Path | str, *, usable: bool = False, keep_user: bool = False) -> str:
     """Return `place` as a message may name it: scheme, host and path, without user, password and options.
 
-    Where it cannot be told what is password and what is host, only the scheme is left. Folders and files on this
-    machine hold no secrets and are named in full.
+    With `usable`, as it may be stored and opened again: with its options, without password, keys and tokens, and with
+    the user only where `keep_user` asks for it. Where it cannot be told what is password and what is host, only the
+    scheme is left. Folders and files on this machine hold no secrets and are named in full.
     """
     if isinstance(place, Path):
         return str(place)
     if LOCAL.match(place):
-        return place.partition("?")[0]
+        return place if usable else place.partition("?")[0]
     scheme, rest = _split(place)
     userinfo, address = _divided(rest)
     if re.search(r"[?#]", userinfo) or (scheme and not HOST_AND_PORT.match(address)):
         return scheme + HIDDEN
-    named = re.split(r"[?#]", address, maxsplit=1)[0]
-    return f"{scheme}{HIDDEN + '@' if userinfo else ''}{named}".rstrip("/")
-
-
-def without_credentials(url: str, *, keep_user: bool = False) -> str:
-    """Return `url` as it may be stored and used again: with its options, without user, password, keys and tokens.
-
-    Where it cannot be told what is password and what is host, only the scheme is left.
-    """
-    if LOCAL.match(url):
-        return url
-    scheme, rest = _split(url)
-    userinfo, address = _divided(rest)
-    if re.search(r"[?#]", userinfo) or (scheme and not HOST_AND_PORT.match(address)):
-        return scheme + HIDDEN
+    if not usable:
+        named = re.split(r"[?#]", address, maxsplit=1)[0]
+        return f"{scheme}{HIDDEN + '@' if userinfo else ''}{named}".rstrip("/")
     named, _, query = address.partition("?")
     options = [option for option in query.split("&") if option and not SECRET_OPTION.match(f"?{option}")]
     user = userinfo.partition(":")[0] if keep_user else ""
@@ -69,6 +58,18 @@ def redact_text(text: str, place: Path | str) -> str:
         return text
     longest_first = sorted(forms, key=lambda form: (-len(form), form))
     return re.sub("|".join(map(re.escape, longest_first)), HIDDEN, text, flags=re.I)
+
+
+def error_text(error: BaseException, place: Path | str | None = None, *, first_line: bool = False) -> str:
+    """Return in one line what `error` says, or the name of its type where it says nothing.
+
+    `place` is what the message around it names itself: of an OSError the reason alone is then quoted, and no secret
+    of `place`. `first_line`: of a text that goes on over several lines, such as Ray's and pydantic's, only the first.
+    """
+    said = (getattr(error, "strerror", None) if place is not None else None) or str(error)
+    if first_line:
+        said = next(iter(said.strip().splitlines()), "")
+    return redact_text(said, place or Path()) or type(error).__name__
 
 
 def has_password(text: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ablate.config import TaskConfig
 from ablate.errors import RegistryError, did_you_mean
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 
 
 class Registry:
@@ -48,7 +48,8 @@ class Registry:
         try:
             module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
         except Exception as error:  # a user's module may fail in any way
-            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {first_line(error)}") from error
+            reason = error_text(error, first_line=True)
+            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
         try:
             part = getattr(module, attribute)
         except AttributeError:

@@ -18,7 +18,7 @@ from ablate.analysis import front, pooled
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver.prometheus import StudyCollector
 from ablate.inspection.status import results_as_values
-from ablate.inspection.studies import Stored
+from ablate.inspection.studies import Stored, select_networks
 from ablate.inspection.trial import story, story_lines
 from ablate.ledger import Ledger, ReportRecord
 from ablate.locations import Locations
@@ -106,8 +106,14 @@ def fronts_shown(world: World) -> dict[str, list[int]]:
         "a later driver": [member.config.key.number for member in recorded.front()],
         "table": front(trials, world.study.objectives, constraints=world.study.constraints)["trial"].to_list(),
         "page": found.front["trial"].to_list(),
+        "published": [config.key.number for config in select_networks(unconfirmed(world.study), snapshot)],
         "status": [row["trial"] for row in results_as_values(world.stored())["front"]["digits"]],
     }
+
+
+def unconfirmed(study: Study) -> Study:
+    """Return the study as it would be without a confirmation stage."""
+    return study.model_copy(update={"confirm": None})
 
 
 def gauges(search: Search) -> dict[str, float]:

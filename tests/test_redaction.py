@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ablate.redaction import has_password, redact_text, redact_url
+from ablate.redaction import error_text, has_password, redact_text, redact_url
 from support.commands import TINY, run
 
 SHOWN = [
@@ -53,6 +53,47 @@ OTHER = "0xFEEDBEEF"
 @pytest.mark.parametrize(("url", "shown"), SHOWN)
 def test_an_address_is_named_without_its_secrets(url: Path | str, shown: str) -> None:
     assert redact_url(url) == shown
+
+
+USABLE = [
+    ("postgresql+psycopg://ada:s3cret@db:5432/x?sslmode=require", "postgresql+psycopg://{}db:5432/x?sslmode=require"),
+    ("postgresql://db/x?user=ada&password=s3cret&sslmode=require", "postgresql://db/x?user=ada&sslmode=require"),
+    ("postgresql://ada:s3?cret@db/x", "postgresql://***"),
+    ("s3://me:secret@bucket/prefix?endpoint_override=h&secret_key=k", "s3://{}bucket/prefix?endpoint_override=h"),
+    ("sqlite:////data/a:b@c/mlflow.db?timeout=3", "sqlite:////data/a:b@c/mlflow.db?timeout=3"),
+]
+
+
+@pytest.mark.parametrize(("url", "kept"), USABLE)
+def test_an_address_that_is_stored_opens_again_without_its_secrets(url: str, kept: str) -> None:
+    user = urlsplit(url).username or ""
+    assert redact_url(url, usable=True) == kept.format("")
+    assert redact_url(url, usable=True, keep_user=True) == kept.format(f"{user}@" if user else "")
+    assert redact_url(kept.format(""), usable=True) == kept.format("")
+
+
+class LostError(Exception):
+    """An error without a word."""
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "first_line", "said"),
+    [
+        (ValueError("one\n\ttwo   three\n"), None, False, "one two three"),
+        (ValueError("\n one\n\ttwo"), None, True, "one"),
+        (LostError(), None, False, "LostError"),
+        (LostError(" \n"), Path("/a"), True, "LostError"),
+        (OSError(13, "Permission denied", "/a/b"), None, False, "[Errno 13] Permission denied: '/a/b'"),
+        (OSError(13, "Permission denied", "/a/b"), Path("/a"), False, "Permission denied"),
+        (OSError("no bucket at s3://me:se/cret@b/p\nat all"), "s3://me:se/cret@b/p", False,
+         "no bucket at s3://***@b/p at all"),
+        (RuntimeError("cannot open 's3cret@b'"), "s3://me:s3cret@b/p", False, "cannot open '***@b'"),
+    ],
+)  # fmt: skip
+def test_an_error_is_quoted_in_one_line_without_secrets(
+    error: Exception, place: Path | str | None, first_line: bool, said: str
+) -> None:
+    assert error_text(error, place, first_line=first_line) == said
 
 
 def quoted(url: str) -> list[str]:

@@ -16,6 +16,7 @@ from ablate.files import DiskFolder
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.objectives import SIZE_METRICS, means
 from ablate.plain_text import spreadsheet_cell
+from ablate.redaction import error_text
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),
@@ -94,7 +95,7 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
     """Return the one-line error of a disk that does not take `what`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ResultsDownError(
-        f"{what} cannot be written: {error.strerror or error}; {'free some space there' if full else 'mend that'}"
+        f"{what} cannot be written: {error_text(error, Path(what))}; {'free some space there' if full else 'mend that'}"
         " and run the same command again: the ledger has all that it would say"
     )
 

@@ -16,7 +16,7 @@ from ablate.errors import AblateError, RequestError
 from ablate.files import Place, below, require_writable
 from ablate.ledger import Ledger
 from ablate.locations import Locations
-from ablate.redaction import redact_url
+from ablate.redaction import error_text, redact_url
 from ablate.study import load_study
 from ablate.tracking import reachable
 
@@ -89,7 +89,7 @@ def _looked(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what=what, good=True, seen=look())
     except (AblateError, OSError) as error:
-        return Finding(what=what, good=False, seen=" ".join(str(error).split()))
+        return Finding(what=what, good=False, seen=error_text(error))
 
 
 def _ledger(locations: Locations) -> str:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from ablate.driver.options import METRICS_HOST
 from ablate.errors import RequestError
 from ablate.objectives import STATE_ORDER, signed
+from ablate.redaction import error_text
 
 if TYPE_CHECKING:
     from ablate.search import Search
@@ -80,7 +81,7 @@ def _listening(registry: CollectorRegistry, port: int, host: str) -> Iterator[No
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise RequestError(
-            f"--metrics-port {port}: {host}:{port} cannot be listened on ({error.strerror or error})."
+            f"--metrics-port {port}: {host}:{port} cannot be listened on ({error_text(error, host)})."
         ) from None
     try:
         yield

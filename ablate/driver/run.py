@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ablate.analysis import confirmed, pooled
-from ablate.analysis.tables import reports_table, trials_table, write_study_file
+from ablate.analysis.tables import write_study_file
 from ablate.config import InputShape
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
@@ -33,13 +32,13 @@ from ablate.errors import (
     did_you_mean,
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
-from ablate.files import Place, copy_into, one_line, require_writable
-from ablate.inspection.studies import results_of, write_results
+from ablate.files import Place, copy_into, require_writable
+from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Hold, Ledger
 from ablate.locations import homes as places
 from ablate.models import measure
 from ablate.objectives import COST_METRICS
-from ablate.redaction import redact_url
+from ablate.redaction import error_text, redact_url
 from ablate.search import Search, require_searchable
 from ablate.search.planned import planned_trials
 from ablate.study import Study, parse_study, read_study
@@ -138,7 +137,7 @@ def _run(
         hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
         report = write_results(study, ledger.snapshot(study.name), home)
         hold.renew()
-        _publish(tracker, ledger, engine, home, options)
+        _publish(tracker, ledger, study, home, options)
     finally:
         unshown = tracker.close()
     return report, unshown
@@ -281,17 +280,9 @@ def _progress(study: Study, engine: Search, console: Console) -> Iterator[Progre
         yield progress
 
 
-def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, options: RunOptions) -> None:
-    """Hand the tracker the networks of the front (the confirmed ones, if any were to be), report and tables."""
-    study = engine.study
-    if study.confirm is None:
-        chosen = [member.config for name in study.labels for member in engine.front(name)]
-    else:
-        snapshot = ledger.snapshot(study.name)
-        trials, _ = pooled(trials_table(snapshot), reports_table(snapshot))
-        networks = set(confirmed(trials).select("dataset", "trial").rows())
-        chosen = [t.config for t in snapshot.trials if (t.key.dataset, t.key.number) in networks]
-    tracker.log_models(chosen, data_dir=options.data_dir)
+def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:
+    """Hand the tracker the networks that the study ends with, its report and its tables."""
+    tracker.log_models(select_networks(study, ledger.snapshot(study.name)), data_dir=options.data_dir)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)
     if options.store:
@@ -300,7 +291,7 @@ def _publish(tracker: Tracker, ledger: Ledger, engine: Search, home: Path, optio
         except OSError as error:
             raise CheckpointDownError(
                 f"--store {redact_url(options.store)}: the report cannot be written there:"
-                f" {one_line(error, options.store)}"
+                f" {error_text(error, options.store)}"
             ) from error
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 
 EPSILON = 1e-6
 
@@ -42,8 +42,8 @@ class NodeRequest:
         try:
             self.ask(0)
         except (RayError, RuntimeError) as error:
-            reason = first_line(error)
-            logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", reason)
+            text = error_text(error, first_line=True)
+            logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", text)
 
 
 def bundle_of(*, cpus: float, share: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ablate.errors import ResourceError
 from ablate.execution import ray_private
 from ablate.execution.own_ray import environment, own_ray
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
@@ -80,7 +80,7 @@ def _joined(address: str) -> Iterator[None]:
     try:
         ray_private.join(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        text = first_line(error).rstrip(".")
+        text = error_text(error, first_line=True).rstrip(".")
         raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
     try:
         yield
@@ -107,7 +107,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = error_text(error, place)
         raise ResourceError(
             f"--address {address}: nothing answers at {place} ({reason}). Is the cluster up?"
         ) from error

@@ -15,6 +15,7 @@ from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
 from ablate.files import Place
 from ablate.plain_text import storable
+from ablate.redaction import error_text
 from ablate.registry import Registry
 from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 
@@ -98,11 +99,9 @@ class Failure:
     @staticmethod
     def of(error: BaseException) -> Failure:
         """Describe `error`; a TrialError speaks for itself, others are named by their type."""
-        lines = str(error).strip().splitlines()
-        text = lines[0] if lines else ""
-        name = type(error).__name__
+        text, name = error_text(error, first_line=True), type(error).__name__
         own = isinstance(error, TrialError | CheckpointDownError)
-        message = storable(text if own and text else f"{name}: {text}" if text else name)
+        message = storable(text if own or text == name else f"{name}: {text}")
         kind: Literal["trial", "memory", "store"] = "trial"
         if isinstance(error, CheckpointDownError):
             kind = "store"

@@ -16,7 +16,7 @@ from ablate import __version__
 from ablate.errors import RequestError, ResourceError
 from ablate.execution.cluster import SAME_TOKEN
 from ablate.execution.ray_private import NO_AGENT, use_token
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3
@@ -118,5 +118,5 @@ def _client(address: str) -> Any:
 
 
 def _refused(address: str, error: Exception) -> ResourceError:
-    text = first_line(error).rstrip(".")
+    text = error_text(error, first_line=True).rstrip(".")
     return ResourceError(f"--address {address}: no Ray dashboard takes a job there: {text}. {SAME_TOKEN}")

@@ -14,7 +14,7 @@ import ray
 from ablate.errors import AblateError, ClusterLostError, ResourceError
 from ablate.execution import ray_private
 from ablate.execution.ray_private import GCS_WAIT, METRICS, RAYLET_WAIT
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
@@ -65,7 +65,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
 
 def _not_started(error: Exception) -> AblateError:
     """Return what to raise for an error of `ray.init`, which raises a bare Exception where a process is late."""
-    text = first_line(error).rstrip(".")
+    text = error_text(error, first_line=True).rstrip(".")
     if isinstance(error, OSError | ValueError) and not isinstance(error, TimeoutError):
         return ResourceError(f"Ray does not start on this machine: {text}. Type --executor local to do without it.")
     return ClusterLostError(

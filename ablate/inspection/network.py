@@ -19,6 +19,7 @@ from ablate.inspection.studies import stored, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.randomness import stream
+from ablate.redaction import error_text
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.text.bleu import bleu
@@ -149,7 +150,7 @@ def write_translations(asked: Trained, part: Literal["validation", "test"], fold
         for path, lines in zip(paths, (hypotheses, references), strict=True):
             DiskFolder(folder).write(path.name, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
-        raise AblateError(f"{folder}: the translations cannot be written: {error.strerror or error}") from error
+        raise AblateError(f"{folder}: the translations cannot be written: {error_text(error, folder)}") from error
     return Translations(
         hypotheses=paths[0], references=paths[1], sentences=len(references), bleu=bleu([hypotheses], references)[0]
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 from rich.console import RenderableType
 
-from ablate.analysis import metric_values
+from ablate.analysis import confirmed, front, metric_values, pooled
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.errors import RequestError, did_you_mean
 from ablate.files import refuse_links
@@ -21,7 +21,7 @@ from ablate.locations.homes import refuse_other_ledger
 from ablate.objectives import signed
 from ablate.report import result_lines, write_report
 from ablate.study import Study, parse_study
-from ablate.trial import TrialState
+from ablate.trial import TrialConfig, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,21 @@ def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
     return write_report(covered(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+
+
+def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
+    """Return the trials whose networks a study ends with: those confirmed, else the front of a search without any.
+
+    Front and confirmations are those of the page: a network that failed with a further seed is none of them.
+    """
+    trials, reports = trials_table(snapshot), reports_table(snapshot)
+    if study.confirm is not None:
+        chosen = confirmed(pooled(trials, reports)[0])
+    else:
+        searched = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+        chosen = front(searched, study.objectives, constraints=study.constraints)
+    places = set(chosen.select("dataset", "trial").rows())
+    return [trial.config for trial in snapshot.trials if (trial.key.dataset, trial.key.number) in places]
 
 
 def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:

@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping
 from ablate.config import InputShape, Size
 from ablate.errors import LedgerError
 from ablate.ledger.lease import is_dead
-from ablate.plain_text import first_line
+from ablate.redaction import error_text
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # What foreign text in a row can raise; RecursionError for JSON that is nested without end.
@@ -223,4 +223,4 @@ def note_from_row(row: RowMapping) -> NoteRecord:
 
 
 def _damaged(what: str, error: Exception) -> LedgerError:
-    return LedgerError(f"ledger: {what} is damaged: {first_line(error)}")
+    return LedgerError(f"ledger: {what} is damaged: {error_text(error, first_line=True)}")

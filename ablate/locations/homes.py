@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
-from ablate.files import Place, one_line, open_folder
+from ablate.files import Place, open_folder
 from ablate.ledger import Ledger, StudyRecord
 from ablate.locations.locations import VARIABLES, Locations
-from ablate.redaction import has_password, redact_url, without_credentials
+from ablate.redaction import error_text, has_password, redact_url
 from ablate.tracking.address import DATABASES, dialect, sqlite_file
 
 MARK = "ledger.json"
@@ -72,7 +72,7 @@ def mark(place: Place, ledger: Ledger) -> None:
             text = json.dumps({"ledger_id": now.ledger_id, "storage": now.storage}, indent=1)
             open_folder(place).write(MARK, f"{text}\n".encode())
     except OSError as error:
-        raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({one_line(error, place)})") from error
+        raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({error_text(error, place)})") from error
 
 
 def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locations) -> None:
@@ -122,7 +122,7 @@ def lasting(url: str) -> str:
     file = sqlite_file(url)
     if file is not None:
         return f"sqlite:///{file.absolute()}"
-    return without_credentials(url, keep_user=dialect(url) in DATABASES)
+    return redact_url(url, usable=True, keep_user=dialect(url) in DATABASES)
 
 
 def command_to_continue(arguments: Sequence[str]) -> str:
@@ -223,7 +223,7 @@ def _read(place: Place) -> Owner | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise CheckpointDownError(f"{redact_url(place)}: cannot be read ({one_line(error, place)})") from error
+        raise CheckpointDownError(f"{redact_url(place)}: cannot be read ({error_text(error, place)})") from error
     try:
         value = json.loads(text)
         return Owner(ledger_id=str(value["ledger_id"]), storage=str(value["storage"]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ablate.errors import AblateError
 from ablate.files import DiskFolder
+from ablate.redaction import error_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,7 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
         np.savez_compressed(packed, allow_pickle=False, **arrays)
         DiskFolder(folder).write(numbers.name, packed.getvalue())
     except OSError as error:
-        raise AblateError(f"{folder}: the maps cannot be written: {error.strerror or error}") from error
+        raise AblateError(f"{folder}: the maps cannot be written: {error_text(error, folder)}") from error
     return [*paths, numbers]
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ablate.errors import Fault, StudyFileError
+from ablate.redaction import error_text
 
 LONGEST_NUMBER = 100  # digits
 Path = tuple[str | int, ...]
@@ -86,7 +87,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
         data = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        problem = getattr(error, "problem", None) or error_text(error)
         line = mark.line + 1 if mark else None
         raise StudyFileError(file, [Fault(path="YAML", value=None, rule=str(problem), line=line)]) from None
     except RecursionError:

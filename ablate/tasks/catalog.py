@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ablate.config import TaskConfig
 from ablate.errors import DataError, RegistryError, RequestError
+from ablate.redaction import error_text
 from ablate.registry import TASKS, read_task
 from ablate.tasks.base import Fetchable, Task
 from ablate.tasks.folders import bytes_below, data_folder
@@ -70,5 +71,5 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"cannot make the data folder {folder}: {error.strerror or error}") from error
+            raise DataError(f"cannot make the data folder {folder}: {error_text(error, folder)}") from error
     return task.fetch(data_dir)

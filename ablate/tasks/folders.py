@@ -84,11 +84,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def one_line(error: BaseException) -> str:
-    """Return an error's text without line breaks, or its type's name where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
 from ablate.files import Place
 from ablate.ledger import Hold, Ledger
-from ablate.redaction import redact_text, redact_url
+from ablate.redaction import error_text, redact_text, redact_url
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect
 from ablate.tracking.environment import environment_tags
@@ -152,7 +152,7 @@ class MlflowTracker:
                 except CheckpointDownError:
                     raise
                 except (CheckpointError, RequestError) as error:  # trying again would not fix it
-                    self._unlogged[key] = " ".join(str(error).split())
+                    self._unlogged[key] = error_text(error)
             del self._models[key]
 
     def _attempt_when_due(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ablate.errors import RequestError
-from ablate.redaction import redact_url
+from ablate.redaction import error_text, redact_url
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, sqlite_file
 from ablate.tracking.view import VIEW, VIEW_TAG
 
@@ -124,7 +124,9 @@ def _require_free(command: UiCommand) -> None:
         try:
             probe.bind((command.host, command.port))
         except OSError as error:
-            raise RequestError(f"--port {command.port}: {error.strerror or error}. Choose another port.") from error
+            raise RequestError(
+                f"--port {command.port}: {error_text(error, command.url)}. Choose another port."
+            ) from error
 
 
 def _runs_page(url: str, experiment: Mapping[str, Any]) -> str:

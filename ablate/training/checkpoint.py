@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import CheckpointDownError, CheckpointError
-from ablate.files import Folder, Place, one_line, open_folder
-from ablate.redaction import redact_url
+from ablate.files import Folder, Place, open_folder
+from ablate.redaction import error_text, redact_url
 from ablate.trial import Report, TrialConfig
 
 FORMAT = "ablate-checkpoint-2"
@@ -204,8 +204,7 @@ def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
             )
         content = _Content.model_validate(fields)
     except _FAULTS as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise _DamagedError(f"damaged checkpoint {path}: {reason}") from error
+        raise _DamagedError(f"damaged checkpoint {path}: {error_text(error)}") from error
     found = None if mark is None else _mark(mark)
     if found is None or (found.epoch, found.step) != (content.epoch, content.step):
         raise _DamagedError(f"damaged checkpoint {path}: it holds epoch {content.epoch}, step {content.step}")
@@ -263,7 +262,7 @@ def _answering(doing: str, place: Place) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointDownError(
-            f"cannot {doing}: {one_line(error, place)}; {_remedy(error, place)} and run the same command again:"
+            f"cannot {doing}: {error_text(error, place)}; {_remedy(error, place)} and run the same command again:"
             " nothing that was committed is lost"
         ) from error
 

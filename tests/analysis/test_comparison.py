@@ -189,6 +189,21 @@ def test_a_diverged_seed_is_no_number_and_is_named(became: str) -> None:
     assert cell(table, "kv", "images")["remark"] == ""
 
 
+def test_a_seed_that_lacks_a_metric_of_its_trial_is_not_left_out() -> None:
+    study = make_study()
+    trials, reports = plant(study)
+    number = trials.filter(pl.col("variant") == "kv", pl.col("dataset") == "long")["trial"][2]
+    lacks = (pl.col("dataset") == "long") & (pl.col("trial") == number) & (pl.col("seed") == 1) & pl.col("final")
+    table = cells(
+        study, trials, reports.with_columns(pl.when(lacks).then(None).otherwise("val_accuracy").alias("val_accuracy"))
+    )
+    found = cell(table, "kv")
+    assert math.isnan(found["ours"])
+    assert math.isnan(found["baseline_difference"])
+    assert (found["n"], found["diverged"]) == (3, 1)
+    assert cell(table, "k")["ours"] == pytest.approx(by_seed(study, "k").mean())
+
+
 def test_scale_marks_every_cell_and_plans_fewer_configurations() -> None:
     study = make_study(scale=0.5)
     table = cells(study, *plant(study))

@@ -11,12 +11,16 @@ import pytest
 
 from ablate.analysis import pooled
 from ablate.analysis.comparison import cells, seed_values
+from ablate.inspection.studies import select_networks
+from ablate.ledger import Ledger
 from ablate.report import front_table, result_lines, write_report
 from ablate.report.comparison.wording import trials_text
+from ablate.report.front.findings import findings
 from ablate.report.front.wording import status_lines
 from ablate.study import parse_study
 from ablate.trial import TrialState
 from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of, stored, tables
+from support.searches import url_in
 
 
 def test_seeds_in_two_goes_are_read_as_one(tmp_path: Path) -> None:
@@ -60,6 +64,19 @@ def test_the_page_has_one_row_per_network_and_the_tables_every_trial(tmp_path: P
     assert pl.read_csv(tmp_path / "report" / "front.csv")["replicates"].to_list() == [5] * fronts.height
 
 
+def test_a_page_whose_one_confirmed_network_fails_with_a_further_seed_shows_the_search_again(tmp_path: Path) -> None:
+    one = SEARCH.replace("confirm: {", "confirm: {top: 1, ")
+    run(one, tmp_path)
+    study = parse_study(one)
+    trials, reports = tables(tmp_path)
+    assert findings(study, "digits", trials, reports, front_table(study, trials, reports)).tested
+    run(one.replace("replicates: 3", "replicates: 4"), tmp_path, {9: DIVERGED})
+    trials, reports = tables(tmp_path)
+    found = findings(study, "digits", trials, reports, front_table(study, trials, reports))
+    assert set(found.front["stage"]) == {"search"}
+    assert (found.stage, found.tested, found.confirmed) == ("search", False, False)
+
+
 @pytest.mark.parametrize(("end", "seeds"), [(DIVERGED, None), (BROKEN, 3)])
 def test_a_further_seed_that_diverges_counts_and_a_broken_machine_does_not(
     tmp_path: Path, end: str, seeds: int | None
@@ -77,6 +94,11 @@ def test_a_further_seed_that_diverges_counts_and_a_broken_machine_does_not(
     states = ["FAIL"] if end == DIVERGED else ["COMPLETE", "FAIL"]
     assert merged["state"].to_list() == states
     assert ("diverged" in str(merged["error"][0])) == (end == DIVERGED)
+    with Ledger.open(url_in(tmp_path)) as ledger:
+        published = {config.source for config in select_networks(parse_study(SEARCH), ledger.snapshot("s"))}
+    assert published == (set(begun) - {network} if end == DIVERGED else set(begun)), (
+        "published as confirmed on the page"
+    )
     run(SEARCH.replace("replicates: 3", "replicates: 6"), tmp_path)
     assert seeds_of(stored(tmp_path))[network] == [(0, 1, 2), (3, 4)], "what failed is left as it is"
 

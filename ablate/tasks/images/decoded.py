@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ablate.files import new_file
-from ablate.tasks.folders import alone, cache_folder, one_line
+from ablate.redaction import error_text
+from ablate.tasks.folders import alone, cache_folder
 
 CACHED_FROM = 1000  # images; fewer are decoded faster than anybody notices
 TELL_SECONDS = 2.0
@@ -48,7 +49,7 @@ def decoded(
                 _keep(place / PIXELS, pixels, stamp)
             return pixels, faults
     except OSError as error:
-        logger.warning("image_folder %s: decoded images cannot be kept in %s: %s", folder, place, one_line(error))
+        logger.warning("image_folder %s: decoded images cannot be kept in %s: %s", folder, place, error_text(error))
     return decode_all(folder, files, shape, decode)
 
 
@@ -99,7 +100,7 @@ def _kept(path: Path, stamp: bytes) -> np.ndarray | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, EOFError, MemoryError) as error:
-        logger.warning("decoded images in %s cannot be read and are made again: %s", path, one_line(error))
+        logger.warning("decoded images in %s cannot be read and are made again: %s", path, error_text(error))
         return None
     logger.warning("decoded images in %s are damaged and are made again", path)
     return None

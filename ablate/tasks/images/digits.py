@@ -9,8 +9,8 @@ import torch
 
 from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
-from ablate.tasks.folders import one_line
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageConfig
 
@@ -81,7 +81,7 @@ def read_digits() -> Split:
     try:
         digits = load_digits()
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"data set digits cannot be read: {one_line(error)}; install scikit-learn again") from error
+        raise DataError(f"data set digits cannot be read: {error_text(error)}; install scikit-learn again") from error
     images = torch.from_numpy(digits.images).to(torch.uint8).unsqueeze(-1)
     return images, torch.from_numpy(digits.target).long()
 

@@ -17,8 +17,9 @@ from PIL import Image, UnidentifiedImageError
 
 from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
+from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
-from ablate.tasks.folders import data_folder, one_line
+from ablate.tasks.folders import data_folder
 from ablate.tasks.images.decoded import decoded
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageFolderConfig
@@ -135,7 +136,7 @@ def list_images(folder: Path) -> Listing:
         roots = _parts(folder)
         found = {part: _classes(root) for part, root in roots.items()}
     except OSError as error:
-        raise DataError(f"image_folder {folder} cannot be read: {one_line(error)}") from error
+        raise DataError(f"image_folder {folder} cannot be read: {error_text(error)}") from error
     names = tuple(sorted(found["train"]))
     empty = [roots[part] / name for part, classes in found.items() for name, files in classes.items() if not files]
     unknown = sorted({name for classes in found.values() for name in classes} - set(names))
@@ -200,7 +201,7 @@ def _headers(folder: Path, files: Sequence[Path]) -> tuple[Header, ...]:
     try:
         stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     except OSError as error:
-        raise DataError(f"image_folder {folder} cannot be read: {one_line(error)}") from error
+        raise DataError(f"image_folder {folder} cannot be read: {error_text(error)}") from error
     headers = _read_headers(stamps)
     _refuse_bad(folder, [(path, header.fault) for path, header in zip(files, headers, strict=True) if header.fault])
     return headers
@@ -259,7 +260,7 @@ def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
 
 def reason(error: Exception) -> str:
     """Return in one line why PIL could not read an image."""
-    return "not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
+    return "not an image" if isinstance(error, UnidentifiedImageError) else error_text(error)
 
 
 def build(config: ImageFolderConfig) -> ImageFolder:

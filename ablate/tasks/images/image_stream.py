@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ablate.errors import DataError, TrialError
-from ablate.tasks.folders import one_line
+from ablate.redaction import error_text
 from ablate.tasks.images.image_folder import BAD_IMAGE, plain, reason
 from ablate.tasks.images.patches import cut
 
@@ -193,7 +193,7 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
     except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two where it dies while handing over
         if workers == 0:
             raise
-        cause = one_line(error) or type(error).__name__
+        cause = error_text(error)
         raise TrialError(
             f"a process that reads images ended: {cause} (options: {{workers: 0}} does without)"
         ) from error

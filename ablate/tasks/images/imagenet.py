@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from ablate.errors import DataError
+from ablate.redaction import error_text
 from ablate.tasks.archives import FAILURES, fetch_zip
-from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
+from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.image_stream import Files
 from ablate.tasks.images.photographs import FileSplit, Nominal, StreamedTask, listed
 from ablate.tasks.settings import StreamConfig
@@ -103,7 +104,7 @@ class TinyImageNet(StreamedTask):
             fetch_zip(TINY_URL, folder, top=self.nominal.folder, md5=TINY_MD5)
         except (*FAILURES, DataError) as error:
             raise DataError(
-                f"cannot download {self.nominal.name} into {folder}: {one_line(error)}. Try again with a network:"
+                f"cannot download {self.nominal.name} into {folder}: {error_text(error)}. Try again with a network:"
                 f" {fetch_command(self.nominal.name, data_dir)}; or copy {self.location(data_dir)} from a machine"
                 " that has it"
             ) from error

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data
-from ablate.tasks.folders import data_folder, one_line
+from ablate.tasks.folders import data_folder
 from ablate.tasks.images.image_folder import SUFFIXES
 from ablate.tasks.images.image_stream import Files, ImageStream, default_workers
 from ablate.tasks.images.patches import ImageSet, affine, input_shape
@@ -155,7 +156,7 @@ class StreamedTask(Classification, ABC):
         )
 
     def _unreadable(self, error: OSError, data_dir: Path | None) -> DataError:
-        return DataError(f"data set {self.nominal.name} in {data_folder(data_dir)} cannot be read: {one_line(error)}")
+        return DataError(f"data set {self.nominal.name} in {data_folder(data_dir)} cannot be read: {error_text(error)}")
 
 
 def listed(folders: Sequence[Path]) -> FileSplit:

@@ -14,8 +14,9 @@ from typing import Any
 
 from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data
-from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
+from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageConfig
 
@@ -101,7 +102,7 @@ class VisionTask(Classification, ABC):
                 self.reader()(root=str(folder), train=True, download=True)
         except (OSError, RuntimeError, EOFError, tarfile.TarError, http.client.HTTPException) as error:
             raise DataError(
-                f"cannot download {self.name} into {folder}: {one_line(error)}. Try again with a network:"
+                f"cannot download {self.name} into {folder}: {error_text(error)}. Try again with a network:"
                 f" {fetch_command(self.name, data_dir)}; or copy {self.location(data_dir)} from a machine that has it"
             ) from error
         self.check(data_dir)
@@ -116,7 +117,7 @@ class VisionTask(Classification, ABC):
 
     def _unreadable(self, error: Exception, data_dir: Path | None) -> DataError:
         return DataError(
-            f"data set {self.name} in {data_folder(data_dir)} cannot be read: {one_line(error)}."
+            f"data set {self.name} in {data_folder(data_dir)} cannot be read: {error_text(error)}."
             f" Get it again with: {fetch_command(self.name, data_dir)}"
         )
 

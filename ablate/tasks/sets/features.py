@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 
 from ablate.errors import DataError
 from ablate.files import new_file
-from ablate.tasks.folders import one_line
+from ablate.redaction import error_text
 from ablate.tasks.images.patches import Split
 from ablate.tasks.images.photographs import DEVIATION, MEAN
 
@@ -53,7 +53,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         else:
             raise DataError(f"weights {path}: the file must end in .safetensors, .pt or .pth")
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, SafetensorError) as error:
-        raise DataError(f"weights {path} cannot be read: {one_line(error)[:200]}") from error
+        raise DataError(f"weights {path} cannot be read: {error_text(error)[:200]}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise DataError(f"weights {path}: must hold a state dict, tensors by name")
     state = {name: value for name, value in state.items() if not name.startswith("fc.")}
@@ -82,7 +82,7 @@ def sha256(path: Path) -> str:
         stat = path.stat()
         return _sum(path, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
-        raise DataError(f"weights {path} cannot be read: {one_line(error)}") from error
+        raise DataError(f"weights {path} cannot be read: {error_text(error)}") from error
 
 
 @torch.inference_mode()
@@ -121,7 +121,7 @@ def keep(path: Path, parts: dict[str, Features]) -> None:
         save_file(tensors, scratch, metadata={"blake2b": _checksum(tensors)})
         scratch.replace(path)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"features cannot be written to {path}: {one_line(error)}") from error
+        raise DataError(f"features cannot be written to {path}: {error_text(error)}") from error
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -135,7 +135,7 @@ def kept(path: Path) -> dict[str, Features] | None:
             tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
             whole = (file.metadata() or {}).get("blake2b") == _checksum(tensors)
     except (OSError, SafetensorError) as error:
-        logger.warning("features in %s cannot be read: %s", path, one_line(error))
+        logger.warning("features in %s cannot be read: %s", path, error_text(error))
         return None
     if not whole or set(tensors) != {f"{part}_{kind}" for part in PARTS for kind in ("values", "labels")}:
         logger.warning("features in %s are damaged", path)

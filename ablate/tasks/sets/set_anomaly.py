@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.redaction import error_text
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split
-from ablate.tasks.folders import alone, data_folder, fetch_command, one_line
+from ablate.tasks.folders import alone, data_folder, fetch_command
 from ablate.tasks.images.cifar import CIFAR100, CifarTask
 from ablate.tasks.images.patches import Split
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
@@ -129,7 +130,7 @@ class SetAnomaly(Classification):
             return {part: self.cifar.read(data_dir, train=part == "train") for part in ("train", "test")}
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise DataError(
-                f"data set cifar100 in {data_folder(data_dir)} cannot be read: {one_line(error)}"
+                f"data set cifar100 in {data_folder(data_dir)} cannot be read: {error_text(error)}"
             ) from error
 
     def _weights(self, data_dir: Path | None) -> dict[str, Tensor]:
@@ -158,7 +159,7 @@ class SetAnomaly(Classification):
                 os.replace(whole, path)
         except (*FAILURES, DataError) as error:
             raise DataError(
-                f"cannot download the weights of ResNet-34 to {path}: {one_line(error)}. Try again with a network:"
+                f"cannot download the weights of ResNet-34 to {path}: {error_text(error)}. Try again with a network:"
                 f" {fetch_command(NAME, data_dir)}; or copy the file from a machine that has it"
             ) from error
 

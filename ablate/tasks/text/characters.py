@@ -14,8 +14,9 @@ import torch
 from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
 from ablate.files import DiskFolder
+from ablate.redaction import error_text
 from ablate.tasks.base import Data
-from ablate.tasks.folders import data_folder, fetch_command, one_line, unusable
+from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.settings import SequenceConfig
 from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data
 
@@ -79,7 +80,7 @@ class Characters(TokenPrediction):
             _download(path)
         except (OSError, http.client.HTTPException) as error:
             raise DataError(
-                f"cannot download {NAME} from {ADDRESS} to {path}: {one_line(error)}. Try again with a network:"
+                f"cannot download {NAME} from {ADDRESS} to {path}: {error_text(error)}. Try again with a network:"
                 f" {fetch_command(NAME, data_dir)}; or copy the file from a machine that has it"
             ) from error
         return path
@@ -101,7 +102,7 @@ def _checked(path: Path, data_dir: Path | None) -> bytes:
         content = path.read_bytes() if path.is_file() else None
     except OSError as error:
         raise DataError(
-            f"data set {NAME} in {data_folder(data_dir)} cannot be read: {one_line(error)}."
+            f"data set {NAME} in {data_folder(data_dir)} cannot be read: {error_text(error)}."
             f" Get it again with: {fetch_command(NAME, data_dir)}"
         ) from error
     fault = "missing" if content is None else _fault(content)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from ablate.tasks.folders import one_line
+from ablate.redaction import error_text
 from ablate.tasks.text.vocabulary import Vocabulary, tokenise
 
 AT_LEAST = 2  # occurrences in the train part that make a word known
@@ -52,7 +52,7 @@ def file_fault(path: Path, sentences: int) -> str:
     except UnicodeDecodeError:
         return "not UTF-8 text"
     except OSError as error:
-        return one_line(error)
+        return error_text(error)
     if len(lines) != sentences:
         return f"{len(lines):,} lines, not {sentences:,}"
     empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), None)
