@@ -182,6 +182,22 @@ def test_one_front_is_shown_told_and_confirmed_where_a_replicate_lacks_a_metric(
         assert frozen == [{"search_trials": 3, "confirmed": [0]}]
 
 
+def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_has_no_mean(tmp_path: Path) -> None:
+    with planted(tmp_path, replicates=1, confirm={"replicates": 2}, budget={"trials": 1}) as world:
+        world.train(metrics(0.5, 0.5))
+        config = world.train(metrics(0.5, 0.5), {**metrics(0.75, 0.5), "test_accuracy": 0.75})
+        snapshot = world.ledger.snapshot("s")
+        assert [note.payload for note in snapshot.notes if note.kind == "test_opened"] == [{"trial": 1}]
+        own = [report for report in snapshot.reports if report.key == config.key]
+        table = trials_table(snapshot)
+        assert math.isnan(table["test_accuracy"][1])
+        assert math.isnan({point.key: point.value for point in report_points(own)}["test_accuracy"])
+        assert front(table, world.study.objectives).height == 0, "it is confirmed, and its number is not known"
+        screen = Console(width=80, record=True, file=io.StringIO())
+        screen.print(*story_lines(story("s", world.settings, number=1)), sep="\n")
+        assert "On the test split: test accuracy –" in screen.export_text()
+
+
 @pytest.mark.parametrize(
     ("planted_losses", "on_it"),
     [

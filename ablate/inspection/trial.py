@@ -112,7 +112,8 @@ def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
 def _test(reports: Sequence[Mapping[str, Any]]) -> str:
     """Return the means of what was measured on the test split, once; nothing where it was not opened."""
     names = sorted({name for report in reports for name in report["metrics"] if name.startswith(TEST)})
-    last = [report for report in reports if all(name in report["metrics"] for name in names)]
+    opened = {report["epoch"] for report in reports if any(name in report["metrics"] for name in names)}
+    last = [report for report in reports if report["epoch"] in opened]
     return ", ".join(f"{name.replace('_', ' ')} {quantity(name, _mean(last, name))}" for name in names)
 
 

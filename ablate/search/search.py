@@ -222,8 +222,8 @@ class Search:
         return decision, TrialState.PRUNED if decision is Decision.STOP else None, None
 
     def _note_opened_test(self, lane: Lane, trial: Progress, report: Report) -> None:
-        read = trial.config.stage == "confirm" and any(name.startswith("test_") for name in report.metrics[0])
-        if read and not lane.test_opened:
+        names = (name for metrics in report.metrics for name in metrics)
+        if trial.config.stage == "confirm" and not lane.test_opened and any(n.startswith("test_") for n in names):
             self._note(lane, TEST_OPENED, trial=trial.number)
 
     def _put_back(self, trial: Progress, message: str | None) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ablate.objectives import count_states
 from ablate.search.progress import Progress
-from ablate.trial import TrialState
-
-Stage = Literal["search", "confirm"]
+from ablate.trial import Stage, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
