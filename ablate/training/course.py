@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,8 +18,17 @@ from ablate.training.evaluate import Means
 from ablate.training.rows import RowGroup
 from ablate.trial import Report, TrialConfig
 
-PAUSE_SECONDS = 0.25  # between two questions whether to pause, which may cost the asked a look at a clock or a file
-CHECKPOINT_SECONDS = 300.0  # of training: what a kill costs at most
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """How often a trial stops between two steps, in seconds of training, and the clock that measures them."""
+
+    ask_seconds: float = 0.25  # between two questions whether to pause, which may cost the asked a look at a file
+    checkpoint_seconds: float = 300.0  # what a kill costs at most
+    now: Callable[[], float] = time.perf_counter
+
+
+CADENCE = Cadence()
 
 
 def never() -> bool:
@@ -30,17 +39,18 @@ def never() -> bool:
 class Clock:
     """Seconds of training, over all attempts, without those of writing checkpoints or waiting for the caller."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
         self._total = 0.0
         self._since: float | None = None
 
     def seconds(self) -> float:
         """Return the seconds so far."""
-        return self._total if self._since is None else self._total + time.perf_counter() - self._since
+        return self._total if self._since is None else self._total + self._now() - self._since
 
     def start(self) -> None:
         """Let it run."""
-        self._since = time.perf_counter()
+        self._since = self._now()
 
     def stop(self) -> float:
         """Let it stand and return what it shows."""
@@ -77,12 +87,13 @@ class Course:
         place: Place | None,
         attempt: int,
         pause: Callable[[], bool],
+        cadence: Cadence,
     ) -> None:
         self.config, self.shape, self.group = config, shape, group
         self.place, self.attempt, self.pause = place, attempt, pause
         self.epoch = self.step = 0
         self.report: Report | None = None
-        self.clock = Clock()
+        self.cadence, self.clock = cadence, Clock(cadence.now)
         self._midway: Checkpoint | None = None
         self._saved = (0, 0)
         self._saved_at = self._next_question = 0.0
@@ -139,11 +150,11 @@ class Course:
         """
         seconds = self.clock.seconds()
         if seconds >= self._next_question:
-            self._next_question = seconds + PAUSE_SECONDS
+            self._next_question = seconds + self.cadence.ask_seconds
             if self.pause():
                 self._save(means)
                 raise PausedError(f"trial {self.config.key} has paused after {self.epoch} epochs and {self.step} steps")
-        if seconds - self._saved_at >= CHECKPOINT_SECONDS:
+        if seconds - self._saved_at >= self.cadence.checkpoint_seconds:
             self._save(means)
 
     def end_epoch(self) -> None:

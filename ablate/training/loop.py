@@ -19,7 +19,7 @@ from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
 from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
-from ablate.training.course import Course, never
+from ablate.training.course import CADENCE, Cadence, Course, never
 from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.modules import initial_weights, plain_module
 from ablate.training.order import epoch_index, keys, steps_per_epoch
@@ -57,13 +57,14 @@ def train(
     pause: Callable[[], bool] = never,
     data: Data | None = None,
     judged: bool = True,
+    cadence: Cadence = CADENCE,
 ) -> Iterator[Report]:
     """Train one trial, all its replicates at once, and yield a Report every `report_every` epochs and after the last.
 
     `checkpoints` is the trial's own folder: a checkpoint is durable before its Report is yielded, and a trial that
     finds one there first yields the last Report again, then goes on, on the CPU bit for bit as if it had not stopped.
     `attempt` counts how often the trial was begun. Once `pause()` is true, which is asked between steps, a checkpoint
-    is written and PausedError raised; another is written every CHECKPOINT_SECONDS of training. `data` replaces what
+    is written and PausedError raised; another is written as often as `cadence` says. `data` replaces what
     the task would load; with `judged` False, what a model writes is not looked at. A replicate whose loss or gradient
     is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. A trial
     that evaluates another one yields one Report (`_tested`); `checkpoints` is then the folder of that other one.
@@ -74,7 +75,7 @@ def train(
     if config.evaluates is not None:
         yield _tested(trial, checkpoints, pause)
         return
-    course = Course(config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause)
+    course = Course(config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause, cadence=cadence)
     course.go_on()
     if course.report is not None:
         yield course.report

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-import pytest
-
+from ablate import training
 from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import PausedError
 from ablate.files import Place
 from ablate.tasks import Data
-from ablate.training import checkpoint, course, train
+from ablate.training import checkpoint
+from ablate.training.course import Cadence
 from ablate.trial import Report, TrialConfig
 from support.small_training import trial
 
@@ -21,9 +22,8 @@ IMAGES = trial(model=DROPPED, train=SHORT)
 STEPS = 135 // 32  # of an epoch of IMAGES
 
 
-@pytest.fixture(autouse=True)
-def asked_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "PAUSE_SECONDS", 0.0)
+EVERY_STEP = Cadence(ask_seconds=0.0)
+train = partial(training.train, cadence=EVERY_STEP)
 
 
 @dataclass
@@ -39,12 +39,17 @@ class Asked:
 
 
 def paused_at(
-    config: TrialConfig, place: Place, pauses: Sequence[int], data: Callable[[], Data] | None = None
+    config: TrialConfig,
+    place: Place,
+    pauses: Sequence[int],
+    data: Callable[[], Data] | None = None,
+    cadence: Cadence = EVERY_STEP,
 ) -> list[Report]:
     """Return all reports of a trial that is paused at a question of each attempt, and goes on after the last."""
     taken: list[Report] = []
     for attempt, at in enumerate([*pauses, -1], start=1):
-        reports = train(config, checkpoints=place, attempt=attempt, pause=Asked(at), data=data() if data else None)
+        given = data() if data else None
+        reports = train(config, checkpoints=place, attempt=attempt, pause=Asked(at), data=given, cadence=cadence)
         if taken:
             assert said(next(reports)) == said(taken[-1])
         try:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ablate.errors import PausedError
-from ablate.training import checkpoint, train
-from support.paused import IMAGES, STEPS, Asked, asked_at_every_step, said, trained
+from ablate.training import checkpoint
+from support.paused import IMAGES, STEPS, Asked, said, train, trained
 from support.small_training import one_thread
 
-__all__ = ["asked_at_every_step", "one_thread"]
+__all__ = ["one_thread"]
 
 
 def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:

@@ -19,16 +19,17 @@ from ablate.files import Place, open_folder
 from ablate.tasks import Data
 from ablate.tasks.images.image_stream import Files, ImageStream
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
-from ablate.training import RowGroup, checkpoint, course, train
+from ablate.training import RowGroup, checkpoint
+from ablate.training.course import Cadence
 from ablate.trial import TrialConfig
 from support.entries import entry
-from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, asked_at_every_step, paused_at, said, trained, weights
+from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, paused_at, said, train, trained, weights
 from support.small_training import SHAPE, USER_MODEL, Stripes, one_thread, stripes
 from support.small_training import trial as image_trial
 from support.text_cases import TEXT_SHAPE, Texts, texts, translation
 from support.text_cases import trial as text_trial
 
-__all__ = ["asked_at_every_step", "one_thread"]
+__all__ = ["one_thread"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,27 +245,28 @@ class Ticking:
             return step(group, x, targets)
 
         monkeypatch.setattr(RowGroup, "step", slow)
-        monkeypatch.setattr(course.time, "perf_counter", lambda: self.now)
+
+    def cadence(self, *, ask_seconds: float = 0.0, checkpoint_seconds: float = 300.0) -> Cadence:
+        """Return a cadence by this clock."""
+        return Cadence(ask_seconds=ask_seconds, checkpoint_seconds=checkpoint_seconds, now=lambda: self.now)
 
 
 def test_training_time_adds_up_over_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Ticking(monkeypatch)
-    reports = paused_at(IMAGES, tmp_path, (2, 3, 1))
+    reports = paused_at(IMAGES, tmp_path, (2, 3, 1), cadence=Ticking(monkeypatch).cadence())
     assert [report.wall_seconds for report in reports] == [10.0 * STEPS, 20.0 * STEPS]
 
 
 def test_whether_to_pause_is_asked_at_once_and_then_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Ticking(monkeypatch)
-    monkeypatch.setattr(course, "PAUSE_SECONDS", 25.0)
     asked: list[float] = []
-    list(train(trained(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now))))
+    cadence = clock.cadence(ask_seconds=25.0)
+    list(train(trained(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now)), cadence=cadence))
     assert asked == [1000.0 + 30 * n for n in range(6)]  # 16 steps of 10 s
 
 
 @pytest.mark.services
 def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Ticking(monkeypatch)
-    monkeypatch.setattr(course, "CHECKPOINT_SECONDS", 30.0)
+    cadence = Ticking(monkeypatch).cadence(checkpoint_seconds=30.0)
     config = trained(IMAGES, epochs=3, report_every=3)
     written: list[tuple[int, int]] = []
     write = checkpoint.write
@@ -274,10 +276,10 @@ def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, m
         write(place, found)
 
     monkeypatch.setattr(checkpoint, "write", noted)
-    whole = list(train(config, checkpoints=tmp_path / "whole"))
+    whole = list(train(config, checkpoints=tmp_path / "whole", cadence=cadence))
     assert written == [(0, 3), (1, 2), (2, 1), (2, 4), (3, 0)]
     asked = Asked()
-    list(train(config, pause=asked))
+    list(train(config, pause=asked, cadence=cadence))
     for at in range(asked.times):
 
         def killed(asked: Asked = Asked(at)) -> bool:  # noqa: B008 (one for each)
@@ -286,9 +288,9 @@ def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, m
             return False
 
         with pytest.raises(KeyboardInterrupt):
-            list(train(config, checkpoints=tmp_path / str(at), pause=killed))
+            list(train(config, checkpoints=tmp_path / str(at), pause=killed, cadence=cadence))
         written.clear()
-        went_on = list(train(config, checkpoints=tmp_path / str(at), attempt=2))
+        went_on = list(train(config, checkpoints=tmp_path / str(at), attempt=2, cadence=cadence))
         steps = [STEPS * epoch + step for epoch, step in written]
         assert all(later - earlier <= 3 for earlier, later in pairwise(steps)), "30 s at most, in this life as well"
         assert [(said(r), r.wall_seconds) for r in went_on] == [(said(r), r.wall_seconds) for r in whole]
@@ -296,7 +298,7 @@ def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, m
 
 
 def test_a_kill_costs_five_minutes_of_training_at_most() -> None:
-    assert course.CHECKPOINT_SECONDS == 300
+    assert Cadence().checkpoint_seconds == 300
 
 
 def test_half_an_epoch_without_its_means_or_generators_is_said(tmp_path: Path) -> None:
