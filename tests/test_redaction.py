@@ -191,7 +191,7 @@ def test_a_password_never_gets_into_the_job_table_of_a_cluster_that_is_joined(
     search = ["search", str(tmp_path / "tiny.yaml"), "--runs-dir", str(tmp_path / "runs"), "--address", "127.0.0.1:1"]
     code, _, err = run(capfd, *search, "--gpus", "0", *f"{option}{sign}{url}".split())
     assert code == 2
-    told = f"ablate: {option} holds a password, which would stand in Ray's job table for all to read. Set {variable}"
+    told = f"ablate: {option} holds a password, which everybody could read in Ray's job table. Set {variable}"
     assert err == f"{told} instead.\n"
     assert not (tmp_path / "runs").exists()
 

@@ -248,7 +248,7 @@ def _drive(
 
 
 def _refuse_name(name: str, locations: Locations) -> None:
-    """Raise RequestError, with the command to type, where what should be a study file is the name of a study."""
+    """Raise RequestError, with the command to type, where `name` is not a file but the name of a study."""
     from ablate.inspection.studies import known_names
 
     try:
@@ -264,12 +264,12 @@ def _refuse_name(name: str, locations: Locations) -> None:
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
-    """Go as Ctrl-C does, so that the study is given back on the way out."""
+    """Exit as Ctrl-C does, so that the driver releases its study on the way out."""
     raise KeyboardInterrupt(signal.Signals(number))
 
 
 def main() -> None:
-    """Run the command line; an AblateError ends in plain words and its exit code."""
+    """Run the command line; an AblateError becomes one message and its exit code."""
     with tolerant_streams():
         try:
             _run()

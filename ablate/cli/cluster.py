@@ -1,4 +1,4 @@
-"""Commands for clusters: hand a study to Ray, render it for Kubernetes, look at what it will find there."""
+"""Commands for clusters: submit a study to Ray, render it for Kubernetes, check what it needs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.
 
 
 def _duration(text: str) -> float:
-    """Return `text` in seconds; raise BadParameter where it is no duration."""
+    """Return `text` in seconds; raise BadParameter where it is not a duration."""
     try:
         return TypeAdapter(Duration).validate_python(text)
     except ValidationError:
@@ -222,7 +222,7 @@ def doctor(
 
         found = look_until_sound(look, _show_pause, seconds=wait)
     if faulty := _faulty(found):
-        errors.print(f"ablate: {faulty} will not do; nothing was started.", style="red", markup=False)
+        errors.print(f"ablate: {faulty} failed the check; nothing was started.", style="red", markup=False)
         sys.exit(RequestError.exit_code)
 
 
@@ -235,7 +235,7 @@ def _show(finding: Finding, *, clock: bool = False) -> Finding:
 
 
 def _show_pause(found: Sequence[Finding], seconds: float) -> None:
-    line = f"{_now()}{_faulty(found)} will not do. Looking again in {seconds:.0f} s."
+    line = f"{_now()}{_faulty(found)} failed the check. Checking again in {seconds:.0f} s."
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Commands that look at studies: how they stand, what came out, what a trained network writes and sees."""
+"""Commands that only read studies: their state, their results, what a trained network writes and attends to."""
 
 from __future__ import annotations
 

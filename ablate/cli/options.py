@@ -145,5 +145,5 @@ def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> No
             variable = VARIABLES.get(option, VARIABLES["--storage"])
             called = option if option in VARIABLES else "an option"
             raise RequestError(
-                f"{called} holds a password, which would stand in {shown} for all to read. Set {variable}{where}."
+                f"{called} holds a password, which everybody could read in {shown}. Set {variable}{where}."
             )

@@ -20,7 +20,7 @@ class TolerantFile(io.FileIO):
     lost: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write `data` or drop it, and return how many bytes are done with."""
+        """Write `data` or drop it, and return how many bytes are dealt with."""
         try:
             while (written := super().write(data)) is None:  # a terminal in non-blocking mode
                 select.select([], [self], [])

@@ -162,7 +162,7 @@ def test_a_fault_ends_the_doctor_with_2(
     assert code == 2, "Kubernetes starts the head where its init container ends with 0"
     found = [line.split()[1].rstrip(":") for line in out.splitlines() if line.startswith("FAULT")]
     assert found == faulty
-    assert err == f"ablate: {', '.join(faulty)} will not do; nothing was started.\n"
+    assert err == f"ablate: {', '.join(faulty)} failed the check; nothing was started.\n"
 
 
 @pytest.mark.services
@@ -191,8 +191,8 @@ def test_the_doctor_waits_looks_again_and_says_each_fault_with_its_time(
     assert len(faults) == 2, "one at once, one at the end of the second"
     assert all(re.fullmatch(r"\d\d:\d\d:\d\dZ FAULT ledger: .+", line) for line in faults)
     assert len([line for line in out.splitlines() if "ok    software" in line]) == 1, "what is sound is said once"
-    assert "Z ledger will not do. Looking again in 1 s" in out
-    assert err == "ablate: ledger will not do; nothing was started.\n"
+    assert "Z ledger failed the check. Checking again in 1 s" in out
+    assert err == "ablate: ledger failed the check; nothing was started.\n"
 
 
 @pytest.mark.services
