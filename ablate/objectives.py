@@ -14,6 +14,21 @@ COMPLETE = "COMPLETE"
 STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # wherever states are listed: first those that ended
 
 
+def is_share(metric: str) -> bool:
+    """Return whether a metric is a share, from 0 to 1."""
+    return metric.endswith("accuracy")
+
+
+def on_test(metric: str) -> str:
+    """Return the metric of the test split that answers for one of the validation split; others stay as they are."""
+    return f"test_{metric.removeprefix('val_')}" if metric.startswith("val_") else metric
+
+
+def on_validation(metric: str) -> str:
+    """Return the metric of the validation split that one of the test split answers for (inverse of `on_test`)."""
+    return f"val_{metric.removeprefix('test_')}" if metric.startswith("test_") else metric
+
+
 class ObjectiveLike(Protocol):
     """What the rules read of an objective (ablate.study.sections.Objective)."""
 

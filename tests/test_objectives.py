@@ -15,12 +15,15 @@ from ablate.objectives import (
     STATE_ORDER,
     constraint_text,
     count_states,
+    is_share,
     loss,
     may_stand,
     mean,
     means,
     nondominated,
     on_front,
+    on_test,
+    on_validation,
     signed,
     violation,
 )
@@ -110,7 +113,18 @@ def test_the_size_metrics_are_the_fields_of_a_size_and_the_states_those_of_a_tri
     assert list(counts.items()) == [("COMPLETE", 0), ("PRUNED", 0), ("FAIL", 2), ("RUNNING", 0), ("WAITING", 1)]
 
 
+def test_a_metric_of_the_test_split_answers_for_that_of_the_validation_split() -> None:
+    for name in ("accuracy", "val_bleu", "test_loss"):
+        assert on_test(f"val_{name}") == f"test_{name}"
+        assert on_validation(f"test_{name}") == f"val_{name}"
+    for other in ("params", "train_loss", "wall_seconds"):
+        assert (on_test(other), on_validation(other)) == (other, other)
+    assert [is_share(name) for name in ("val_accuracy", "test_accuracy", "val_loss")] == [True, True, False]
+
+
 RULES = {
+    r"endswith\(\"accuracy\"\)": {"objectives.py"},
+    r"\"val_\", \"test_\"|\"test_\", \"val_\"|\"test_\" \+": {"objectives.py"},
     r"log10\(": {"objectives.py", "report/front/figures.py", "analysis/fits.py"},  # of an axis and of a range of sizes
     r"moocore\.is_nondominated|library\.is_nondominated": {"objectives.py"},
     r"== \"(maximize|minimize)\"": {"objectives.py"},

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import natural_bounds, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
-from ablate.objectives import SIZE_COLUMNS
+from ablate.objectives import SIZE_COLUMNS, on_test
 from ablate.study import VARIANT, Study
 from ablate.study.sections import Compare
 
@@ -119,7 +119,7 @@ def metrics(study: Study, reports: pl.DataFrame) -> tuple[str, ...]:
     `params` and `q` follow where figures of them are published.
     """
     compare = _compare(study)
-    tested = [metric.replace("val_", "test_", 1) for metric in compare.metrics if metric.startswith("val_")]
+    tested = [on_test(metric) for metric in compare.metrics if metric.startswith("val_")]
     known = [metric for metric in tested if metric in reports.columns and reports[metric].is_not_null().any()]
     sizes = [metric for metric in ("params", "q") if metric in compare.published]
     return tuple(dict.fromkeys([*compare.metrics, *known, *sizes]))

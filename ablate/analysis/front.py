@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ablate.objectives import COST_METRICS, Column, may_stand, on_front, signed
+from ablate.objectives import COST_METRICS, Column, may_stand, on_front, on_test, signed
 from ablate.trial import Stage, TrialState
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def metric_at(metric: str, stage: str) -> str:
     """Return the column that answers for `metric` at a stage: `val_*` is read from `test_*` once confirmed."""
-    return "test_" + metric.removeprefix("val_") if stage == "confirm" and metric.startswith("val_") else metric
+    return on_test(metric) if stage == "confirm" else metric
 
 
 def front_stage(table: pl.DataFrame, dataset: str) -> Stage:

@@ -10,6 +10,8 @@ from typing import Any
 
 from scipy import special
 
+from ablate.objectives import is_share
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
@@ -53,7 +55,7 @@ def t_interval(
 
 def natural_bounds(metric: str) -> tuple[float, float]:
     """Return the bounds that a metric cannot leave: 0 to 1 for an accuracy, 0 upwards for a loss."""
-    if metric.endswith("accuracy"):
+    if is_share(metric):
         return (0.0, 1.0)
     return (0.0, math.inf) if metric.endswith("loss") else (-math.inf, math.inf)
 

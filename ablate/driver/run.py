@@ -37,7 +37,7 @@ from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Hold, Ledger
 from ablate.locations import homes as places
 from ablate.models import measure
-from ablate.objectives import COST_METRICS
+from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.search import Search, require_searchable
 from ablate.search.planned import planned_trials
@@ -180,7 +180,7 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
     known = [*COST_METRICS, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
     known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
     compared = study.compare.metrics if study.compare is not None else ()
-    tested = [name.replace("val_", "test_", 1) for name in known if name.startswith("val_")]
+    tested = [on_test(name) for name in known]
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
         if metric not in known and not (metric in compared and metric in tested):
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")

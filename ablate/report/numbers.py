@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate.analysis import Interval
-from ablate.objectives import SIZE_METRICS
+from ablate.objectives import SIZE_METRICS, is_share
 from ablate.plain_text import one_printable_line
 
 DASH = "–"
@@ -34,11 +34,6 @@ def ratio(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return DASH
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def is_share(metric: str) -> bool:
-    """Return whether the metric is a share that reads best in percent."""
-    return metric.endswith("accuracy")
 
 
 def quantity(metric: str, value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ablate.errors import Fault, did_you_mean
+from ablate.objectives import is_share
 from ablate.study.sections import Compare
 from ablate.study.study import Study
 
@@ -47,7 +48,7 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
         for column, cells in by_column.items():
             yield from _unknown(f"{path}.{column}", cells, rows)
             for variant, figure in cells.items():
-                if metric.endswith("accuracy") and not 0 <= figure.value <= 1:
+                if is_share(metric) and not 0 <= figure.value <= 1:
                     rule = f"an accuracy is a share, not percent: {figure.value / 100:g}?"
                     yield Fault(path=f"{path}.{column}.{variant}", value=figure.value, rule=rule)
 

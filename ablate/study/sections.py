@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from ablate.objectives import COST_METRICS
+from ablate.objectives import COST_METRICS, on_validation
 from ablate.study.ranges import ModelSpace, TrainSpace
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -33,8 +33,7 @@ def _metric(value: str) -> str:
 
 def _compared_metric(value: str) -> str:
     """Accept a metric of the test split too: it is named as that of the validation split."""
-    validation = value.replace("test_", "val_", 1) if value.startswith("test_") else value
-    _metric(validation)
+    _metric(on_validation(value))
     return value
 
 

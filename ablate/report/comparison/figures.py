@@ -9,9 +9,10 @@ import altair as alt
 import polars as pl
 
 from ablate.analysis.comparison import CONSTANTS
+from ablate.objectives import is_share
 from ablate.report.comparison.table import compared
 from ablate.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
-from ablate.report.numbers import is_share, printable, spoken
+from ablate.report.numbers import printable, spoken
 from ablate.study import Study
 
 ROW_HEIGHT = 26  # pixels of one variant

@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from ablate.objectives import count_states, is_maximized
+from ablate.objectives import count_states, is_maximized, is_share, on_validation
 from ablate.report.comparison.table import compared, missing_text, scale_text
 from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
-from ablate.report.numbers import equal_seeds, is_share, printable, spoken
+from ablate.report.numbers import equal_seeds, printable, spoken
 from ablate.study import COMPLETE, Study
 
 SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
@@ -93,7 +93,7 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
         return [("", row) for row in others[:1]]
     share = is_share(sized[0]["metric"])
     margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
-    validation = sized[0]["metric"].replace("test_", "val_", 1)  # a metric of the test split has its direction
+    validation = on_validation(sized[0]["metric"])  # a metric of the test split has its direction
     higher = share or any(o.metric == validation and is_maximized(o) for o in study.objectives)
     lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
     close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from ablate.analysis import metric_at, quality_objective
+from ablate.objectives import is_share
 from ablate.report.confirmation import open_text
 from ablate.report.drawing import (
     SHAPES,
@@ -25,7 +26,7 @@ from ablate.report.drawing import (
 )
 from ablate.report.front.findings import Findings, size_metric
 from ablate.report.front.learning import curves_figure
-from ablate.report.numbers import is_share, printable, spoken
+from ablate.report.numbers import printable, spoken
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 

@@ -22,9 +22,9 @@ from ablate.analysis import (
     quality_objective,
 )
 from ablate.config import Protocol
-from ablate.objectives import count_states, signed
+from ablate.objectives import count_states, is_share, signed
 from ablate.report.confirmation import withheld_text
-from ablate.report.numbers import compact, equal_seeds, is_share, quantity, ratio, spoken
+from ablate.report.numbers import compact, equal_seeds, quantity, ratio, spoken
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 

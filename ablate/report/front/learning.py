@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from ablate.analysis import quality_objective
-from ablate.objectives import mean
+from ablate.objectives import is_share, mean
 from ablate.report.drawing import (
     SERIES,
     Figure,
@@ -22,7 +22,7 @@ from ablate.report.drawing import (
     series_scale,
 )
 from ablate.report.front.findings import Findings
-from ablate.report.numbers import is_share, printable, spoken
+from ablate.report.numbers import printable, spoken
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
 

@@ -9,10 +9,10 @@ import polars as pl
 
 from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
-from ablate.objectives import constraint_text
+from ablate.objectives import constraint_text, is_share
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
-from ablate.report.numbers import compact, is_share, spoken
+from ablate.report.numbers import compact, spoken
 from ablate.report.tables import quality_name
 from ablate.study import Study
 
