@@ -12,7 +12,7 @@ from ablate.config import InputShape
 from ablate.randomness import stream
 from ablate.study import Study
 from ablate.study.effect import RULES, idle
-from ablate.study.space import Parameter, Space
+from ablate.study.space import FloatRange, Range, Space
 from ablate.tasks import load_task
 from ablate.tasks.base import Remarked
 
@@ -58,17 +58,16 @@ def _configurations(study: Study, label: str) -> Iterator[tuple[Any, Any]]:
 
 def _drawn(space: Space, draws: np.random.Generator) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for parameter in space.parameters:
-        if space.is_active(parameter, values):
-            values[parameter.name] = _value(parameter, draws.random())
+    for name, spec in space.ranges.items():
+        if space.is_active(name, values):
+            values[name] = _value(spec, draws.random())
     return values
 
 
-def _value(parameter: Parameter, share: float) -> Any:
-    if parameter.kind == "int":
-        step = int(parameter.step or 1)
-        return int(parameter.low) + step * int(share * ((parameter.high - parameter.low) // step + 1))
-    grid = parameter.grid()
+def _value(spec: Range, share: float) -> Any:
+    grid = spec.grid()
     if grid is not None:
         return grid[int(share * len(grid))]
-    return parameter.low + share * (parameter.high - parameter.low)
+    assert isinstance(spec, FloatRange)
+    low, high = spec.bounds
+    return low + share * (high - low)

@@ -17,7 +17,8 @@ from ablate.driver.timing import Paced, seconds_per_trial
 from ablate.models import measure
 from ablate.search.planned import ENUMERATED, planned_trials
 from ablate.study import VARIANT, Study
-from ablate.study.space import Parameter, Space
+from ablate.study.checks import architectures
+from ablate.study.space import Choices, Range, Space
 from ablate.tasks import load_task
 
 LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
@@ -104,19 +105,12 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={d: _architectures(study, d).cardinality() for d in study.labels},
+        architectures={d: architectures(study.space_for(d)).cardinality() for d in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         seconds_per_trial=seconds,
         cautions=cautions(study, shapes),
     )
-
-
-def _architectures(study: Study, dataset: str) -> Space:
-    """Return the finite axes that change the module: variants and everything under `model.`."""
-    space = study.space_for(dataset)
-    finite = {p.name for p in space.parameters if p.grid() is not None and p.name.startswith(("model.", VARIANT))}
-    return Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
 
 
 def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
@@ -136,7 +130,7 @@ def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]
 
 def _searched(study: Study, dataset: str) -> list[dict[str, Any]]:
     """Return the architectures of a search, of a large space some."""
-    return list(itertools.islice(_thinned(_architectures(study, dataset)).grid(), ENUMERATED))
+    return list(itertools.islice(_thinned(architectures(study.space_for(dataset))).grid(), ENUMERATED))
 
 
 def _designed(study: Study, dataset: str) -> list[dict[str, Any]]:
@@ -153,12 +147,14 @@ def _thinned(space: Space) -> Space:
     count = space.cardinality()
     if count is not None and count <= LISTED:
         return space
-    thinned = []
-    for p in space.parameters:
-        grid = p.grid() or ()
-        kept = tuple(dict.fromkeys((grid[0], grid[len(grid) // 2], grid[-1]))) if p.kind != "categorical" else p.choices
-        thinned.append(Parameter(name=p.name, kind="categorical", choices=kept, when=p.when))
-    return Space(parameters=tuple(thinned))
+    return Space(ranges={name: _thinned_range(spec) for name, spec in space.ranges.items()})
+
+
+def _thinned_range(spec: Range) -> Range:
+    if isinstance(spec, Choices):
+        return spec
+    grid = spec.grid() or ()
+    return Choices(choices=tuple(dict.fromkeys((grid[0], grid[len(grid) // 2], grid[-1]))), when=spec.when)
 
 
 def _row_name(values: dict[str, Any]) -> str:

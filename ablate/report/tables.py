@@ -28,12 +28,12 @@ from ablate.study import Study
 
 def model_settings(study: Study) -> list[str]:
     """Return the searched parameters that change the network."""
-    return [p.name for p in study.space.parameters if p.name.startswith("model.")]
+    return [name for name in study.space.names() if name.startswith("model.")]
 
 
 def other_settings(study: Study) -> list[str]:
     """Return the searched parameters that change the training."""
-    return [p.name for p in study.space.parameters if p.name != "variant" and not p.name.startswith("model.")]
+    return [name for name in study.space.names() if name != "variant" and not name.startswith("model.")]
 
 
 def network(study: Study, row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Between a study's parameters and Optuna's distributions, and a walk over every combination of a finite space."""
+"""Between a study's ranges and Optuna's distributions, and a walk over every combination of a finite space."""
 
 from __future__ import annotations
 
@@ -12,139 +12,131 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ablate.randomness import stream
-from ablate.study.space import Parameter, Space
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 
 GRID_LIMIT = 5_000_000  # 40 MB of permutation
 ENUMERATION_LIMIT = 200_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dimension:
-    """One parameter as Optuna sees it.
+def distribution_of(spec: Range) -> BaseDistribution:
+    """Return a range as Optuna sees it.
 
     Choices are told by their index, so that `1`, `True` and `1.0` stay different; a float with a step is told by
     the number of steps, so that its values are those of the grid, bit for bit.
     """
-
-    parameter: Parameter
-    distribution: BaseDistribution
-
-    @staticmethod
-    def of(parameter: Parameter) -> Dimension:
-        """Return the dimension of `parameter`."""
-        return Dimension(parameter=parameter, distribution=_distribution(parameter))
-
-    @property
-    def size(self) -> int | None:
-        """Number of values, or None where there are infinitely many."""
-        d = self.distribution
-        if isinstance(d, CategoricalDistribution):
-            return len(d.choices)
-        if isinstance(d, IntDistribution):
-            return (d.high - d.low) // d.step + 1
-        return 1 if d.single() else None
-
-    def decode(self, inner: Any) -> Any:
-        """Return the parameter's value for Optuna's."""
-        p = self.parameter
-        if p.kind == "categorical":
-            return p.choices[int(inner)]
-        if p.kind == "int":
-            return int(inner)
-        return p.low + int(inner) * p.step if p.step is not None and _stepped(p) else float(inner)
-
-    def encode(self, value: Any) -> Any:
-        """Return Optuna's value for the parameter's; the inverse of `decode`."""
-        p = self.parameter
-        if p.kind == "categorical":
-            return next(i for i, c in enumerate(p.choices) if c == value and type(c) is type(value))
-        if p.kind == "int":
-            return int(value)
-        return round((value - p.low) / p.step) if p.step is not None and _stepped(p) else float(value)
-
-    def at(self, index: int) -> Any:
-        """Return Optuna's value number `index` of a finite dimension."""
-        d = self.distribution
-        if isinstance(d, CategoricalDistribution):
-            return d.choices[index]
-        return d.low + index * d.step if isinstance(d, IntDistribution) else self.parameter.low
-
-    def from_unit(self, u: float) -> Any:
-        """Return Optuna's value at `u` in [0, 1) of the range, on its own scale."""
-        d = self.distribution
-        if isinstance(d, IntDistribution) and d.log:
-            low, high = math.log(d.low - 0.5), math.log(d.high + 0.5)
-            return min(max(round(math.exp(low + u * (high - low))), d.low), d.high)
-        if (size := self.size) is not None:
-            return self.at(min(int(u * size), size - 1))
-        assert isinstance(d, FloatDistribution)
-        if d.log:
-            low, high = math.log(d.low), math.log(d.high)
-            return min(max(math.exp(low + u * (high - low)), d.low), d.high)
-        return min(max(d.low + u * (d.high - d.low), d.low), d.high)
+    if isinstance(spec, Choices):
+        return CategoricalDistribution(tuple(range(len(spec.choices))))
+    if isinstance(spec, IntRange):
+        (low, high), step = spec.bounds, spec.step or 1
+        return IntDistribution(low, low + (high - low) // step * step, log=spec.log, step=step)
+    assert isinstance(spec, FloatRange)
+    if _is_stepped(spec):
+        return IntDistribution(0, (spec.count() or 1) - 1)
+    return FloatDistribution(*spec.bounds, log=spec.log)
 
 
-def _stepped(p: Parameter) -> bool:
-    return p.kind == "float" and p.step is not None and p.low < p.high
+def decode(spec: Range, inner: Any) -> Any:
+    """Return the setting's value for Optuna's."""
+    if isinstance(spec, Choices):
+        return spec.choices[int(inner)]
+    if isinstance(spec, IntRange):
+        return int(inner)
+    assert isinstance(spec, FloatRange)
+    return spec.bounds[0] + int(inner) * spec.step if spec.step is not None and _is_stepped(spec) else float(inner)
 
 
-def _distribution(p: Parameter) -> BaseDistribution:
-    if p.kind == "categorical":
-        return CategoricalDistribution(tuple(range(len(p.choices))))
-    if p.kind == "int":
-        low, step = int(p.low), int(p.step or 1)
-        return IntDistribution(low, low + (int(p.high) - low) // step * step, log=p.log, step=step)
-    if p.step is not None and _stepped(p):
-        return IntDistribution(0, math.floor((p.high - p.low) / p.step + 1e-9))
-    return FloatDistribution(p.low, p.high, log=p.log)
+def encode(spec: Range, value: Any) -> Any:
+    """Return Optuna's value for the setting's; the inverse of `decode`."""
+    if isinstance(spec, Choices):
+        return spec.index(value)
+    if isinstance(spec, IntRange):
+        return int(value)
+    assert isinstance(spec, FloatRange)
+    return round((value - spec.bounds[0]) / spec.step) if spec.step is not None and _is_stepped(spec) else float(value)
+
+
+def count_of(spec: Range) -> int | None:
+    """Return the number of values, or None where there are infinitely many."""
+    if isinstance(spec, Choices):
+        return len(spec.choices)
+    assert isinstance(spec, FloatRange | IntRange)
+    return spec.count()
+
+
+def inner_at(spec: Range, index: int) -> Any:
+    """Return Optuna's value number `index` of a finite range."""
+    if isinstance(spec, IntRange):
+        return spec.bounds[0] + index * (spec.step or 1)
+    return spec.bounds[0] if isinstance(spec, FloatRange) and not _is_stepped(spec) else index
+
+
+def inner_at_share(spec: Range, share: float) -> Any:
+    """Return Optuna's value at `share` in [0, 1) of the range, on its own scale."""
+    if isinstance(spec, IntRange) and spec.log:
+        low, high = spec.bounds
+        log_low, log_high = math.log(low - 0.5), math.log(high + 0.5)
+        return min(max(round(math.exp(log_low + share * (log_high - log_low))), low), high)
+    if (size := count_of(spec)) is not None:
+        return inner_at(spec, min(int(share * size), size - 1))
+    assert isinstance(spec, FloatRange)
+    least, most = spec.bounds
+    if spec.log:
+        log_low, log_high = math.log(least), math.log(most)
+        return min(max(math.exp(log_low + share * (log_high - log_low)), least), most)
+    return min(max(least + share * (most - least), least), most)
+
+
+def _is_stepped(spec: FloatRange) -> bool:
+    return spec.step is not None and spec.bounds[0] < spec.bounds[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """All dimensions of one data set's space, conditions before their dependents."""
+    """The space of one data set as Optuna sees it, conditions before their dependents."""
 
     space: Space
-    by_name: Mapping[str, Dimension]
+    distributions: Mapping[str, BaseDistribution]
 
     @staticmethod
     def of(space: Space) -> Dimensions:
         """Return the dimensions of `space`."""
-        return Dimensions(space=space, by_name={p.name: Dimension.of(p) for p in space.parameters})
+        return Dimensions(space=space, distributions={n: distribution_of(spec) for n, spec in space.ranges.items()})
 
     @property
     def conditional(self) -> bool:
-        """Whether some parameter exists only under a condition."""
-        return any(p.when for p in self.space.parameters)
+        """Whether some setting is searched only under a condition."""
+        return any(spec.when for spec in self.space.ranges.values())
 
     def product(self) -> int | None:
         """Return the number of combinations without regard to conditions, or None where there are infinitely many."""
-        sizes = [d.size for d in self.by_name.values()]
+        sizes = [count_of(spec) for spec in self.space.ranges.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def encode(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's values of `parameters`."""
-        return {name: self.by_name[name].encode(value) for name, value in parameters.items()}
+        return {name: encode(self.space.ranges[name], value) for name, value in parameters.items()}
 
-    def distributions(self, names: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-        """Return the distributions of the named parameters, in their order."""
-        return {name: self.by_name[name].distribution for name in names}
+    def decode(self, inner: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of Optuna's values; the inverse of `encode`."""
+        return {name: decode(self.space.ranges[name], value) for name, value in inner.items()}
 
     def combination(self, index: int) -> dict[str, Any] | None:
-        """Return Optuna's values of combination `index`, the last parameter turning fastest.
+        """Return Optuna's values of combination `index`, the last setting turning fastest.
 
-        None where a parameter that does not exist there is not at its first value: of the combinations that
-        differ only in such parameters exactly one is returned.
+        None where a setting that is not searched there is not at its first value: of the combinations that
+        differ only in such settings exactly one is returned.
         """
         digits: dict[str, int] = {}
-        for name, dimension in reversed(list(self.by_name.items())):
-            assert dimension.size is not None
-            index, digits[name] = divmod(index, dimension.size)
+        for name, spec in reversed(list(self.space.ranges.items())):
+            size = count_of(spec)
+            assert size is not None
+            index, digits[name] = divmod(index, size)
         inner: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, dimension in self.by_name.items():
-            if self.space.is_active(dimension.parameter, values):
-                inner[name] = dimension.at(digits[name])
-                values[name] = dimension.decode(inner[name])
+        for name, spec in self.space.ranges.items():
+            if self.space.is_active(name, values):
+                inner[name] = inner_at(spec, digits[name])
+                values[name] = decode(spec, inner[name])
             elif digits[name]:
                 return None
         return inner

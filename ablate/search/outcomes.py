@@ -57,7 +57,7 @@ class Outcomes:
             number=trial.number,
             state=state,
             inner=inner,
-            distributions=self.dimensions.distributions(inner),
+            distributions={name: self.dimensions.distributions[name] for name in inner},
             values=values if state is Told.COMPLETE or (state is Told.PRUNED and len(values) == 1 and known) else None,
             intermediate={trial.epoch: values[0]} if state is Told.PRUNED and len(values) == 1 and known else None,
             attrs=trial.sampler_state.get("trial", {}),

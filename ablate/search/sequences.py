@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 
 from ablate.errors import RequestError
 from ablate.randomness import stream
-from ablate.search.dimensions import GRID_LIMIT, Dimensions, shuffled, walk
+from ablate.search.dimensions import GRID_LIMIT, Dimensions, count_of, inner_at_share, shuffled, walk
 from ablate.search.request import SamplerRequest
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SequenceSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return all dimensions."""
-        return {name: dimension.distribution for name, dimension in self.dimensions.by_name.items()}
+        return dict(self.dimensions.distributions)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -68,7 +68,7 @@ class GridSequence(SequenceSampler):
         super().__init__(dimensions=request.dimensions, rejected=request.rejected)
         size = request.dimensions.product()
         if size is None:
-            infinite = [name for name, d in request.dimensions.by_name.items() if d.size is None]
+            infinite = [name for name, spec in request.dimensions.space.ranges.items() if count_of(spec) is None]
             raise RequestError(
                 f"sampler grid needs finitely many values: give {', '.join(infinite)} a step or choices,"
                 " or take sampler qmc, which covers a continuous space evenly"
@@ -116,9 +116,9 @@ class SobolSequence(SequenceSampler):
         """Return point number `start`."""
         from scipy.stats import qmc
 
-        engine = qmc.Sobol(len(self.dimensions.by_name), scramble=True, rng=self._scramble)
+        engine = qmc.Sobol(len(self.dimensions.distributions), scramble=True, rng=self._scramble)
         if start:
             engine.fast_forward(start)
         unit = engine.random(1)[0]
-        pairs = zip(self.dimensions.by_name.items(), unit, strict=True)
-        return start, {name: dimension.from_unit(float(u)) for (name, dimension), u in pairs}
+        pairs = zip(self.dimensions.space.ranges.items(), unit, strict=True)
+        return start, {name: inner_at_share(spec, float(share)) for (name, spec), share in pairs}

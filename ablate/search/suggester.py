@@ -17,7 +17,7 @@ from ablate.errors import RequestError
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
-from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, shuffled, walk
+from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, decode, shuffled, walk
 from ablate.search.history import STUDY_NAME, History
 from ablate.search.outcomes import Outcomes
 from ablate.search.progress import Progress, metric_of
@@ -158,10 +158,10 @@ class Suggester:
         try:
             trial = self._optuna.ask()
             values: dict[str, Any] = {}
-            for name, dimension in self.dimensions.by_name.items():
-                if self.dimensions.space.is_active(dimension.parameter, values):
-                    inner[name] = _suggested(trial, name, dimension.distribution)
-                    values[name] = dimension.decode(inner[name])
+            for name, spec in self.dimensions.space.ranges.items():
+                if self.dimensions.space.is_active(name, values):
+                    inner[name] = _suggested(trial, name, self.dimensions.distributions[name])
+                    values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()
         return inner, trial_attrs, study_attrs
@@ -198,7 +198,7 @@ class Suggester:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
-        parameters = {name: self.dimensions.by_name[name].decode(value) for name, value in inner.items()}
+        parameters = self.dimensions.decode(inner)
         try:
             model, task, train = self.study.configs(self.dataset, parameters)
         except ValidationError as error:

@@ -75,19 +75,18 @@ def _determinism_faults(study: Study) -> Iterator[Fault]:
 
 
 def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
-    by_name = {p.name: p for p in space.parameters}
-    for spec in space.parameters:
+    for own, spec in space.ranges.items():
         for name, allowed in spec.when.items():
-            path = f"{spec.name}.when.{name}"
-            if name not in by_name:
-                rule = f"a condition names a searched parameter. {did_you_mean(name, by_name)}"
+            path = f"{own}.when.{name}"
+            if name not in space.ranges:
+                rule = f"a condition names a searched parameter. {did_you_mean(name, space.ranges)}"
                 yield Fault(path=path, value=None, rule=rule)
                 continue
-            wrong = [value for value in allowed if not by_name[name].contains(value)]
+            wrong = [value for value in allowed if not space.ranges[name].contains(value)]
             yield from (Fault(path=path, value=value, rule=f"{name} never has this value") for value in wrong)
         if study.sampler.name in ("grid", "design") and spec.grid() is None:
             rule = f"sampler {study.sampler.name} needs a finite range: give a step"
-            yield Fault(path=spec.name, value=None, rule=rule)
+            yield Fault(path=own, value=None, rule=rule)
 
 
 def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
@@ -113,9 +112,7 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     """Try every combination of a data set's finite architecture axes; a combination is named once per reason."""
-    space = study.space_for(dataset)
-    finite = {p.name for p in space.parameters if p.grid() is not None and _is_structural(p.name)}
-    axes = Space(parameters=tuple(p for p in space.parameters if p.name in finite and set(p.when) <= finite))
+    axes = architectures(study.space_for(dataset))
     seen: set[str] = set()
     for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
         try:
@@ -129,8 +126,10 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
                     )
 
 
-def _is_structural(name: str) -> bool:
-    return name == VARIANT or name.startswith("model.")
+def architectures(space: Space) -> Space:
+    """Return the finite axes of `space` that change the network: variants and everything under `model.`."""
+    finite = {n: r for n, r in space.ranges.items() if r.grid() is not None and n.startswith(("model.", VARIANT))}
+    return Space(ranges={name: spec for name, spec in finite.items() if spec.when.keys() <= finite.keys()})
 
 
 def _reasons(error: ValidationError) -> list[str]:

@@ -15,7 +15,7 @@ from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
 from ablate.registry import OWN_TASK, task_settings
 from ablate.study.checks import faults_of
-from ablate.study.ranges import RANGE_KEYS, Choices, FloatRange, IntRange
+from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
     Budget,
     Compare,
@@ -29,6 +29,7 @@ from ablate.study.sections import (
     SchedulerConfig,
     Variant,
 )
+from ablate.study.space import Choices, FloatRange, IntRange
 from ablate.study.study import Study
 from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -16,56 +15,17 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     create_model,
-    model_validator,
 )
 from pydantic.fields import FieldInfo
 
 from ablate.config import ModelConfig, Schedule, TrainConfig
-from ablate.study.space import Parameter, Scalar
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
 
-When = Annotated[
-    dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,))]],
-    Field(description="Exists only where these parameters have one of these values."),
-]
 RANGE_KEYS = ("float", "int", "choices")
 
 
-class _Range(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
-    when: When = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _sound(self) -> Self:
-        faults = parameter("", self).faults()
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
-
-
-class FloatRange(_Range):
-    """`{float: [low, high], log: true}`: a real number between two bounds."""
-
-    bounds: tuple[float, float] = Field(alias="float", description="Lowest and highest value.")
-    log: bool = Field(default=False, description="Draw on a log scale.")
-    step: float | None = Field(default=None, description="Distance between values, counted from the lowest.")
-
-
-class IntRange(_Range):
-    """`{int: [low, high], step: 2}`: a whole number between two bounds."""
-
-    bounds: tuple[int, int] = Field(alias="int", description="Lowest and highest value.")
-    log: bool = Field(default=False, description="Draw on a log scale.")
-    step: int | None = Field(default=None, description="Distance between values, counted from the lowest.")
-
-
-class Choices(_Range):
-    """`{choices: [a, b]}`: one of the listed values."""
-
-    choices: tuple[Scalar, ...] = Field(description="The values to choose from.")
-
-
 def _kind(value: Any) -> str:
-    if isinstance(value, _Range):
+    if isinstance(value, Range):
         return {FloatRange: "float", IntRange: "int", Choices: "choices"}[type(value)]
     if isinstance(value, Mapping):
         for key in RANGE_KEYS:
@@ -86,8 +46,8 @@ def searchable(annotation: Any) -> Any:
     ]
 
 
-def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
-    def check(spec: _Range) -> _Range:
+def _holds(field: TypeAdapter[Any]) -> Callable[[Range], Range]:
+    def check(spec: Range) -> Range:
         faults = []
         for value in dict.fromkeys(_samples(spec)):
             try:
@@ -103,7 +63,7 @@ def _holds(field: TypeAdapter[Any]) -> Callable[[_Range], _Range]:
     return check
 
 
-def _samples(spec: _Range) -> tuple[Scalar, ...]:
+def _samples(spec: Range) -> tuple[Scalar, ...]:
     """Return every choice, or both bounds; of real numbers also one between, which a whole-number field refuses."""
     if isinstance(spec, Choices):
         return spec.choices
@@ -146,7 +106,7 @@ def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield (dotted name, value or range) for everything that the file sets in `section`."""
     for key in sorted(section.model_fields_set, key=list(type(section).model_fields).index):
         value = getattr(section, key)
-        if isinstance(value, BaseModel) and not isinstance(value, _Range):
+        if isinstance(value, BaseModel) and not isinstance(value, Range):
             yield from settings(value, f"{prefix}.{key}")
         elif key == "options":
             yield from ((f"{prefix}.options.{name}", item) for name, item in value.items())
@@ -154,21 +114,9 @@ def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{key}", value
 
 
-def parameter(name: str, spec: _Range) -> Parameter:
-    """Return the search parameter that the range `spec` describes."""
-    if isinstance(spec, Choices):
-        return Parameter(name=name, kind="categorical", choices=spec.choices, when=spec.when)
-    if isinstance(spec, IntRange):
-        low, high = spec.bounds
-        return Parameter(name=name, kind="int", low=low, high=high, log=spec.log, step=spec.step, when=spec.when)
-    assert isinstance(spec, FloatRange)
-    least, most = spec.bounds
-    return Parameter(name=name, kind="float", low=least, high=most, log=spec.log, step=spec.step, when=spec.when)
-
-
 def is_range(value: Any) -> bool:
     """Return whether a setting is searched rather than fixed."""
-    return isinstance(value, _Range)
+    return isinstance(value, Range)
 
 
 def nested(flat: Mapping[str, Any], section: str) -> dict[str, Any]:

@@ -1,157 +1,217 @@
-"""The search space: parameters by dotted name, their ranges, and the conditions under which they exist."""
+"""The search space: a range for each setting by dotted name, and the conditions under which it is searched."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
+When = Annotated[
+    dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,))]],
+    Field(description="Exists only where these parameters have one of these values."),
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One thing the sampler chooses.
+class Range(BaseModel):
+    """The values that a setting may take, as the study file writes them and the sampler chooses among them.
 
-    `float` and `int` have `low <= value <= high`, optionally on a `log` scale or in steps of `step` from `low`;
-    `categorical` has `choices`. `when` maps the names of other categorical or int parameters to the values under which
-    this one exists; elsewhere the configuration's default stands.
+    `when` maps the names of other settings with choices or whole numbers to the values under which this one is
+    searched; elsewhere the configuration's default stands.
     """
 
-    name: str
-    kind: Literal["float", "int", "categorical"]
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    step: float | None = None
-    choices: tuple[Scalar, ...] = ()
-    when: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    when: When = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        faults = self.faults()
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @abstractmethod
     def faults(self) -> list[str]:
         """Return what is wrong with the range, one rule per fault."""
-        if self.kind == "categorical":
-            return self._choice_faults()
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return ["bounds must be finite numbers"]
-        faults = []
-        if self.low > self.high:
-            faults.append(f"low must not exceed high, got [{self.low:g}, {self.high:g}]")
-        if self.log and self.low <= 0:
-            faults.append(f"a log scale needs low > 0, got {self.low:g}")
-        if self.log and self.step is not None:
-            faults.append("log and step exclude each other")
-        if self.step is not None and not (math.isfinite(self.step) and self.step > 0):
-            faults.append(f"step must be a positive number, got {self.step}")
-        if self.kind == "int" and any(v is not None and v != int(v) for v in (self.low, self.high, self.step)):
-            faults.append("an int parameter needs whole numbers")
-        return faults
 
-    def _choice_faults(self) -> list[str]:
+    @abstractmethod
+    def grid(self) -> Sequence[Scalar] | None:
+        """Return every value in order, or None where there are infinitely many, or more than COUNTED real steps."""
+
+    @abstractmethod
+    def contains(self, value: Any) -> bool:
+        """Return whether `value` can have been drawn from this range."""
+
+
+def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | None) -> list[str]:
+    low, high = bounds
+    faults = []
+    if low > high:
+        faults.append(f"low must not exceed high, got [{low:g}, {high:g}]")
+    if log and low <= 0:
+        faults.append(f"a log scale needs low > 0, got {low:g}")
+    if log and step is not None:
+        faults.append("log and step exclude each other")
+    if step is not None and step <= 0:
+        faults.append(f"step must be a positive number, got {step}")
+    return faults
+
+
+def _is_between(bounds: tuple[float, float], value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = bounds
+    slack = 1e-9 * max(abs(low), abs(high), 1e-300)
+    return low - slack <= value <= high + slack
+
+
+class FloatRange(Range):
+    """`{float: [low, high], log: true}`: a real number between two bounds."""
+
+    bounds: tuple[float, float] = Field(alias="float", description="Lowest and highest value.")
+    log: bool = Field(default=False, description="Draw on a log scale.")
+    step: float | None = Field(default=None, description="Distance between values, counted from the lowest.")
+
+    def faults(self) -> list[str]:
+        return _interval_faults(self.bounds, log=self.log, step=self.step)
+
+    def grid(self) -> Sequence[Scalar] | None:
+        low, _ = self.bounds
+        count = self.count()
+        if count is None or count > COUNTED:
+            return None
+        return (low,) if self.step is None else tuple(low + i * self.step for i in range(count))
+
+    def count(self) -> int | None:
+        """Return the number of values, or None where there are infinitely many."""
+        low, high = self.bounds
+        if low == high:
+            return 1
+        return None if self.step is None else math.floor((high - low) / self.step + 1e-9) + 1
+
+    def contains(self, value: Any) -> bool:
+        return _is_between(self.bounds, value)
+
+
+class IntRange(Range):
+    """`{int: [low, high], step: 2}`: a whole number between two bounds."""
+
+    bounds: tuple[int, int] = Field(alias="int", description="Lowest and highest value.")
+    log: bool = Field(default=False, description="Draw on a log scale.")
+    step: int | None = Field(default=None, description="Distance between values, counted from the lowest.")
+
+    def faults(self) -> list[str]:
+        return _interval_faults(self.bounds, log=self.log, step=self.step)
+
+    def grid(self) -> Sequence[Scalar]:
+        low, high = self.bounds
+        return range(low, high + 1, self.step or 1)
+
+    def count(self) -> int:
+        """Return the number of values."""
+        low, high = self.bounds
+        return (high - low) // (self.step or 1) + 1
+
+    def contains(self, value: Any) -> bool:
+        return _is_between(self.bounds, value)
+
+
+class Choices(Range):
+    """`{choices: [a, b]}`: one of the listed values."""
+
+    choices: tuple[Scalar, ...] = Field(description="The values to choose from.")
+
+    def faults(self) -> list[str]:
         if not self.choices:
             return ["choices must not be empty"]
         seen: list[Scalar] = []
         for choice in self.choices:
-            if isinstance(choice, float) and not math.isfinite(choice):
-                return ["choices must be finite"]
-            if any(choice == other and type(choice) is type(other) for other in seen):
+            if any(_is_same(choice, other) for other in seen):
                 return [f"choice {choice!r} is given twice"]
             seen.append(choice)
         return []
 
-    def grid(self) -> Sequence[Scalar] | None:
-        """Return every value in order, or None where there are infinitely many, or more than COUNTED real steps."""
-        if self.kind == "categorical":
-            return self.choices
-        if self.kind == "int":
-            return range(int(self.low), int(self.high) + 1, int(self.step or 1))
-        if self.low == self.high:
-            return (self.low,)
-        if self.step is None:
-            return None
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        if count > COUNTED:
-            return None
-        return tuple(self.low + i * self.step for i in range(count))
+    def grid(self) -> Sequence[Scalar]:
+        return self.choices
 
     def contains(self, value: Any) -> bool:
-        """Return whether `value` can have been drawn from this parameter."""
-        if self.kind == "categorical":
-            return any(value == choice and type(value) is type(choice) for choice in self.choices)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        slack = 1e-9 * max(abs(self.low), abs(self.high), 1e-300)
-        return self.low - slack <= value <= self.high + slack
+        return any(_is_same(value, choice) for choice in self.choices)
+
+    def index(self, value: Any) -> int:
+        """Return the place of `value`, which is one of the choices."""
+        return next(i for i, choice in enumerate(self.choices) if _is_same(value, choice))
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    """Return whether two choices are equal and of one type: `1`, `True` and `1.0` are three choices."""
+    return bool(one == two) and type(one) is type(two)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """All parameters of a study, each after those that its conditions name."""
+    """The searched settings of a study by dotted name, each after those that its conditions name."""
 
-    parameters: tuple[Parameter, ...] = ()
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """Return the parameters' names in order."""
-        return tuple(p.name for p in self.parameters)
+        """Return the settings' names in order."""
+        return tuple(self.ranges)
 
-    def is_active(self, parameter: Parameter, values: Mapping[str, Any]) -> bool:
-        """Return whether `parameter` exists under the `values` chosen before it."""
-        return all(name in values and values[name] in allowed for name, allowed in parameter.when.items())
-
-    def active(self, values: Mapping[str, Any]) -> tuple[Parameter, ...]:
-        """Return the parameters that exist under `values`."""
-        return tuple(p for p in self.parameters if self.is_active(p, values))
+    def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Return whether setting `name` is searched under the `values` chosen before it."""
+        return all(other in values and values[other] in allowed for other, allowed in self.ranges[name].when.items())
 
     def cardinality(self) -> int | None:
         """Return the number of distinct configurations, or None where there are too many to count."""
-        if any(p.grid() is None for p in self.parameters):
+        if any(spec.grid() is None for spec in self.ranges.values()):
             return None
-        named = {name for p in self.parameters for name in p.when}
-        tied = Space(parameters=tuple(p for p in self.parameters if p.when or p.name in named))
-        free = math.prod(len(p.grid() or ()) for p in self.parameters if not p.when and p.name not in named)
+        named = {name for spec in self.ranges.values() for name in spec.when}
+        tied = Space(ranges={name: spec for name, spec in self.ranges.items() if spec.when or name in named})
+        free = math.prod(len(spec.grid() or ()) for name, spec in self.ranges.items() if name not in tied.ranges)
         count = sum(1 for _ in itertools.islice(tied.grid(), COUNTED + 1))
         return free * count if count <= COUNTED else None
 
     def grid(self) -> Iterator[dict[str, Scalar]]:
-        """Yield every configuration of a finite space, the last parameter turning fastest."""
-        yield from _expand(self, {}, 0)
+        """Yield every configuration of a finite space, the last setting turning fastest."""
+        yield from _expand(self, {}, self.names())
 
     def contains(self, values: Mapping[str, Any]) -> bool:
-        """Return whether `values` is one configuration of this space: the active parameters, each in its range."""
-        active = self.active(values)
-        return {p.name for p in active} == set(values) and all(p.contains(values[p.name]) for p in active)
+        """Return whether `values` is one configuration of this space: the active settings, each in its range."""
+        active = {name for name in self.ranges if self.is_active(name, values)}
+        return active == set(values) and all(self.ranges[name].contains(values[name]) for name in active)
 
 
-def _expand(space: Space, values: dict[str, Scalar], index: int) -> Iterator[dict[str, Scalar]]:
-    if index == len(space.parameters):
+def _expand(space: Space, values: dict[str, Scalar], names: Sequence[str]) -> Iterator[dict[str, Scalar]]:
+    if not names:
         yield dict(values)
         return
-    parameter = space.parameters[index]
-    if not space.is_active(parameter, values):
-        yield from _expand(space, values, index + 1)
+    name, rest = names[0], names[1:]
+    if not space.is_active(name, values):
+        yield from _expand(space, values, rest)
         return
-    choices = parameter.grid()
+    choices = space.ranges[name].grid()
     if choices is None:
-        raise ValueError(f"{parameter.name} has infinitely many values")
+        raise ValueError(f"{name} has infinitely many values")
     for choice in choices:
-        yield from _expand(space, {**values, parameter.name: choice}, index + 1)
+        yield from _expand(space, {**values, name: choice}, rest)
 
 
-def order_by_condition(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Return `parameters` with each after those that its conditions name, else in the given order.
+def order_by_condition(ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Return `ranges` with each after those that its conditions name, otherwise in the given order.
 
-    Raises ValueError naming the parameters whose conditions run in a circle.
+    Raises ValueError naming the settings whose conditions run in a circle.
     """
-    known = {p.name for p in parameters}
-    placed: dict[str, Parameter] = {}
-    waiting = list(parameters)
+    placed: dict[str, Range] = {}
+    waiting = dict(ranges)
     while waiting:
-        ready = [p for p in waiting if all(n in placed for n in p.when if n in known)]
+        ready = [name for name, spec in waiting.items() if all(n in placed for n in spec.when if n in ranges)]
         if not ready:
-            raise ValueError("conditions run in a circle: " + ", ".join(p.name for p in waiting))
-        for parameter in ready[:1]:
-            placed[parameter.name] = parameter
-            waiting.remove(parameter)
-    return tuple(placed.values())
+            raise ValueError("conditions run in a circle: " + ", ".join(waiting))
+        placed[ready[0]] = waiting.pop(ready[0])
+    return placed

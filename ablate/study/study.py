@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from ablate.config import ModelConfig, TaskConfig, TrainConfig
 from ablate.registry import read_task
-from ablate.study.ranges import ModelSpace, TrainSpace, is_range, nested, parameter, settings
+from ablate.study.ranges import ModelSpace, TrainSpace, is_range, nested, settings
 from ablate.study.sections import (
     Budget,
     Compare,
@@ -29,7 +29,7 @@ from ablate.study.sections import (
     constraint,
     labelled,
 )
-from ablate.study.space import Parameter, Space, order_by_condition
+from ablate.study.space import Choices, Range, Space, order_by_condition
 
 VARIANT = "variant"
 COMPLETE = "complete"  # the row of a leave-one-out design that has every part
@@ -133,13 +133,13 @@ class Study(Section):
 
     @cached_property
     def space(self) -> Space:
-        """Return every parameter of any data set, the variant first; raise ValueError on circular conditions."""
-        found: dict[str, Parameter] = {}
+        """Return every range of any data set, the variant first; raise ValueError on circular conditions."""
+        found: dict[str, Range] = {}
         for label in self.datasets:
-            found = {p.name: p for p in self.space_for(label).parameters} | found
+            found = {**self.space_for(label).ranges} | found
         if self.rows:
-            found[VARIANT] = Parameter(name=VARIANT, kind="categorical", choices=tuple(r.name for r in self.rows))
-        return Space(parameters=order_by_condition(list(found.values())))
+            found[VARIANT] = _table(self.rows)
+        return Space(ranges=order_by_condition(found))
 
     def fixed(self, dataset: str) -> dict[str, Any]:
         """Return what the file fixes for a data set, by dotted name."""
@@ -147,10 +147,9 @@ class Study(Section):
 
     def space_for(self, dataset: str) -> Space:
         """Return the space of one data set: its own ranges, and only the variants that run on it."""
-        found = [parameter(name, value) for name, value in self._settings(dataset).items() if is_range(value)]
-        rows = tuple(row.name for row in self.rows if row.datasets is None or dataset in row.datasets)
-        table = [Parameter(name=VARIANT, kind="categorical", choices=rows)] if rows else []
-        return Space(parameters=order_by_condition(table + found))
+        found = {name: value for name, value in self._settings(dataset).items() if is_range(value)}
+        rows = [row for row in self.rows if row.datasets is None or dataset in row.datasets]
+        return Space(ranges=order_by_condition(({VARIANT: _table(rows)} if rows else {}) | found))
 
     def configs(self, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
         """Return the three complete configurations of one trial.
@@ -210,6 +209,11 @@ class Study(Section):
             found.update(settings(source.model, "model"))
             found.update(settings(source.training, "training"))
         return found
+
+
+def _table(rows: Iterable[Variant]) -> Choices:
+    """Return the range of the rows' names; a name that stands twice, which is a fault, counts once."""
+    return Choices(choices=tuple(dict.fromkeys(row.name for row in rows)))
 
 
 def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ablate.objectives import is_maximized
 from ablate.study import Study
-from ablate.study.space import Parameter
+from ablate.study.space import Range
 
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
@@ -22,7 +22,7 @@ def experiment_tags(study: Study) -> dict[str, str]:
     The view lists the trials, the best by the first objective first. Its columns are metrics and searched settings.
     """
     first = study.objectives[0]
-    searched = [p.name for p in study.space.parameters][:MOST_COLUMNS]
+    searched = study.space.names()[:MOST_COLUMNS]
     metrics = list(dict.fromkeys([*(o.metric for o in study.objectives), "params", "test_accuracy"]))
     view = {
         "searchFilter": "tags.`ablate.kind` = 'trial'",
@@ -56,14 +56,14 @@ def _charts(study: Study) -> list[dict[str, Any]]:
             "yaxis": {"key": first, "type": "METRIC"},
         }
         charts.append(_chart("SCATTER", **axes))
-    if searched := [p.name for p in study.space.parameters if _on_axis(p)][:MOST_COLUMNS]:
+    if searched := [name for name, spec in study.space.ranges.items() if _on_axis(spec)][:MOST_COLUMNS]:
         charts.append(_chart("PARALLEL", selectedParams=searched, selectedMetrics=[first]))
     return charts
 
 
-def _on_axis(parameter: Parameter) -> bool:
+def _on_axis(spec: Range) -> bool:
     """Whether every trial has the setting: MLflow leaves trials without one out of the chart."""
-    return not parameter.when
+    return not spec.when
 
 
 def _chart(kind: str, **own: Any) -> dict[str, Any]:

@@ -16,9 +16,19 @@ from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.search import Search
 from ablate.search import search as search_module
-from ablate.search.dimensions import Dimension, Dimensions, shuffled, walk
+from ablate.search.dimensions import (
+    Dimensions,
+    count_of,
+    decode,
+    distribution_of,
+    encode,
+    inner_at,
+    inner_at_share,
+    shuffled,
+    walk,
+)
 from ablate.study import Study
-from ablate.study.space import Parameter, Space
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 from ablate.trial import Decision, TrialConfig, TrialKey
 from support.ledgers import SHAPE, Clock
 from support.searches import (
@@ -69,7 +79,7 @@ def test_suggestions_lie_in_the_space_and_never_repeat(tmp_path: Path, name: str
         if "training.label_smoothing" in config.parameters:
             assert config.parameters["training.label_smoothing"] in [0.0, 0.1, 0.2, 0.1 * 3]
     assert len({json.dumps(dict(c.parameters), sort_keys=True) for c in configs}) == 30
-    chosen = {p.name for p in study.space.parameters if p.when}
+    chosen = {name for name, spec in study.space.ranges.items() if spec.when}
     assert {name in c.parameters for c in configs for name in chosen} == {True, False}
 
 
@@ -236,44 +246,42 @@ def test_impossible_combinations_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "values"),
+    ("spec", "values"),
     [
-        (Parameter(name="a", kind="int", low=3, high=10, step=3), [3, 6, 9]),
-        (Parameter(name="a", kind="int", low=1, high=4, log=True), [1, 2, 3, 4]),
-        (Parameter(name="a", kind="float", low=0.1, high=0.5, step=0.2), [0.1, 0.1 + 0.2, 0.1 + 2 * 0.2]),
-        (Parameter(name="a", kind="categorical", choices=(1, True, 1.0, "1", None)), [1, True, 1.0, "1", None]),
-        (Parameter(name="a", kind="float", low=2.0, high=2.0), [2.0]),
+        (IntRange(bounds=(3, 10), step=3), [3, 6, 9]),
+        (IntRange(bounds=(1, 4), log=True), [1, 2, 3, 4]),
+        (FloatRange(bounds=(0.1, 0.5), step=0.2), [0.1, 0.1 + 0.2, 0.1 + 2 * 0.2]),
+        (Choices(choices=(1, True, 1.0, "1", None)), [1, True, 1.0, "1", None]),
+        (FloatRange(bounds=(2.0, 2.0)), [2.0]),
     ],
 )
-def test_a_dimension_has_exactly_the_values_of_its_parameter(parameter: Parameter, values: list[Any]) -> None:
-    dimension = Dimension.of(parameter)
-    found = [dimension.decode(dimension.at(i)) for i in range(dimension.size or 0)]
+def test_a_dimension_has_exactly_the_values_of_its_range(spec: Range, values: list[Any]) -> None:
+    found = [decode(spec, inner_at(spec, i)) for i in range(count_of(spec) or 0)]
     assert [(v, type(v)) for v in found] == [(v, type(v)) for v in values]
-    assert [dimension.decode(dimension.encode(v)) for v in values] == values
-    drawn = {repr(dimension.decode(dimension.from_unit(u))) for u in np.linspace(0, 1, 400, endpoint=False)}
+    assert [decode(spec, encode(spec, v)) for v in values] == values
+    drawn = {repr(decode(spec, inner_at_share(spec, u))) for u in np.linspace(0, 1, 400, endpoint=False)}
     assert drawn == {repr(v) for v in values}
+    seen = distribution_of(spec)
+    assert all(seen._contains(seen.to_internal_repr(encode(spec, value))) for value in values)
 
 
 def test_a_unit_interval_covers_a_log_range_evenly() -> None:
-    dimension = Dimension.of(Parameter(name="a", kind="float", low=1e-4, high=1e-1, log=True))
-    got = [math.log10(dimension.from_unit(u)) for u in np.linspace(0, 1, 7)]
+    spec = FloatRange(bounds=(1e-4, 1e-1), log=True)
+    got = [math.log10(inner_at_share(spec, u)) for u in np.linspace(0, 1, 7)]
     assert got == pytest.approx([-4, -3.5, -3, -2.5, -2, -1.5, -1])
 
 
 def test_the_walk_gives_each_combination_once_where_there_are_conditions() -> None:
     space = Space(
-        parameters=(
-            Parameter(name="a", kind="categorical", choices=("x", "y", "z")),
-            Parameter(name="b", kind="int", low=1, high=3, when={"a": ("x", "z")}),
-            Parameter(name="c", kind="categorical", choices=(True, False), when={"b": (2, 3)}),
-        )
+        ranges={
+            "a": Choices(choices=("x", "y", "z")),
+            "b": IntRange(bounds=(1, 3), when={"a": ("x", "z")}),
+            "c": Choices(choices=(True, False), when={"b": (2, 3)}),
+        }
     )
     dimensions = Dimensions.of(space)
     order = shuffled(dimensions.product() or 0, study_seed=1, dataset="d", purpose="grid")
-    walked = [
-        {name: dimensions.by_name[name].decode(value) for name, value in inner.items()}
-        for _, inner in walk(dimensions, order, 0)
-    ]
+    walked = [dimensions.decode(inner) for _, inner in walk(dimensions, order, 0)]
     assert sorted(map(repr, walked)) == sorted(map(repr, space.grid()))
     assert len(walked) == 11
 

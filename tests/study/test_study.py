@@ -179,8 +179,8 @@ def test_only_the_budget_may_change_without_making_trials_incomparable() -> None
 def test_numbers_without_a_point_are_numbers_and_no_is_text() -> None:
     study = parse_study(GOOD.replace("width: 16", "width: 16\n  position: none"))
     assert study.fixed(next(iter(study.datasets)))["model.position"] == "none"
-    rate = study.space.parameters[3]
-    assert (rate.low, rate.high) == (1e-4, 1e-2)
+    rate = list(study.space.ranges.values())[3]
+    assert (rate.model_fields_set, rate.bounds) == ({"bounds", "log"}, (1e-4, 1e-2))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
