@@ -155,16 +155,9 @@ def _trial_row(trial: TrialRecord) -> dict[str, Any]:
         "replicates": len(config.seeds),
         "epochs": trial.epochs_done,
         "max_epochs": config.train.epochs,
-        "q": _overdetermination(trial),
+        "q": trial.q,
         **{name: getattr(trial, name) for name in own + times},
     }
-
-
-def _overdetermination(trial: TrialRecord) -> float | None:
-    if trial.size is None or trial.shape is None:
-        return None
-    samples = trial.shape.trained_samples(trial.config.task, trial.config.protocol)
-    return trial.size.overdetermination(trial.shape, samples)
 
 
 def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:

@@ -96,6 +96,15 @@ class TrialRecord:
             return None
         return Size(params=self.params, params_body=self.params_body, flops=self.flops)
 
+    @property
+    def q(self) -> float | None:
+        """Q = K M / P (paper A, Eq. 12), or None where the trial was not measured."""
+        if self.size is None or self.shape is None:
+            return None
+        return self.size.overdetermination(
+            self.shape, self.shape.trained_samples(self.config.task, self.config.protocol)
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRecord:

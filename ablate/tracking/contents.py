@@ -12,7 +12,7 @@ from typing import Any
 
 from ablate.config import ModelConfig
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
-from ablate.objectives import SIZE_METRICS, means
+from ablate.objectives import SIZE_COLUMNS, means
 from ablate.study import Study
 from ablate.trial import TrialConfig, TrialState
 
@@ -162,15 +162,12 @@ def _unread(config: TrialConfig) -> set[str]:
 
 def size_points(record: TrialRecord) -> list[Point]:
     """Return params, params_body, flops and Q = K M / P of a measured trial, all at step 0."""
-    size = record.size
-    if size is None:
+    if record.size is None:
         return []
-    values: dict[str, float] = {name: getattr(size, name) for name in SIZE_METRICS}
-    if record.shape is not None:
-        samples = record.shape.trained_samples(record.config.task, record.config.protocol)
-        values["q"] = size.overdetermination(record.shape, samples)
+    values = {name: getattr(record, name) for name in SIZE_COLUMNS}
+    known = {name: float(value) for name, value in values.items() if value is not None}
     when = milliseconds(record.created_at)
-    return [Point(key=key, value=float(value), timestamp=when, step=0) for key, value in values.items()]
+    return [Point(key=key, value=value, timestamp=when, step=0) for key, value in known.items()]
 
 
 def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Point]:
