@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
@@ -35,8 +36,16 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 if TYPE_CHECKING:
     from ablate.study import Study
 
-ATTEMPTS = 3
-RESUMPTIONS = 10
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often a trial may stop at one epoch before it has failed."""
+
+    attempts: int = 3  # that ended with an error which another attempt may not meet
+    resumptions: int = 10  # by a driver that ended before a further report
+
+
+PATIENCE = Patience()
 
 
 def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
@@ -62,8 +71,10 @@ class Search:
         *,
         measure: Measure,
         shape_of: Callable[[str], InputShape],
+        patience: Patience = PATIENCE,
     ) -> None:
         self.study = study
+        self._patience = patience
         self._hold = hold
         self._ledger = ledger
         self._measure = measure
@@ -125,7 +136,7 @@ class Search:
                 return
             if retry:
                 attempts = lane.retries(key.number) + 1
-                if attempts < ATTEMPTS:
+                if attempts < self._patience.attempts:
                     self._note(lane, RETRIED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
                     self._put_back(trial, message)
                     return
@@ -242,8 +253,8 @@ class Search:
             trial = self._queue.popleft()
             lane = self._lanes[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
-                if lane.resumptions(trial.number) >= RESUMPTIONS:
-                    message = f"its driver ended {RESUMPTIONS} times at epoch {trial.epoch} without a further report"
+                if lane.resumptions(trial.number) >= (most := self._patience.resumptions):
+                    message = f"its driver ended {most} times at epoch {trial.epoch} without a further report"
                     self.fail(trial.key, message)
                     continue
                 self._note(lane, RESUMED, trial=trial.number, epoch=trial.epoch)

@@ -13,7 +13,6 @@ import pytest
 
 from ablate.ledger import Hold, Ledger, NewTrial, TrialRecord
 from ablate.search import Search
-from ablate.search import search as search_module
 from ablate.search.lane import Lane
 from ablate.search.progress import Progress, steps
 from ablate.search.suggester import Suggester
@@ -21,7 +20,7 @@ from ablate.study import Study
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 from support.ledgers import SHAPE, Clock
 from support.literal_asha import literal_asha
-from support.searches import ONE, TWO, accuracy, hold_of, report_at, search_of, size_of, study_of, url_in
+from support.searches import ENDLESS, ONE, TWO, accuracy, hold_of, report_at, search_of, size_of, study_of, url_in
 
 FAST = ["tpe", "nsga2", "qmc", "random", "grid"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
@@ -76,7 +75,7 @@ class Fleet:
 
     def _drive(self) -> None:
         self.hold = hold_of(self.study, self.ledger)
-        self.search = search_of(self.study, self.hold, self.ledger)
+        self.search = search_of(self.study, self.hold, self.ledger, ENDLESS)
 
     def run(self) -> dict[str, Any]:
         """Run the study to its end and return what is in its ledger, in the order of trials and epochs."""
@@ -138,13 +137,6 @@ def contents(ledger: Ledger) -> dict[str, Any]:
             if n.kind not in ("driver_started", "resumed", "retried", "test_opened")
         ),
     }
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give no trial up: how often something died is no part of what must be equal."""
-    monkeypatch.setattr(search_module, "RESUMPTIONS", 1000)
-    monkeypatch.setattr(search_module, "ATTEMPTS", 1000)
 
 
 def fleets(study: Study, folder: Path) -> list[Fleet]:

@@ -15,7 +15,6 @@ import pytest
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.search import Search
-from ablate.search import search as search_module
 from ablate.search.dimensions import (
     Dimensions,
     count_of,
@@ -32,6 +31,7 @@ from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 from ablate.trial import Decision, TrialConfig, TrialKey
 from support.ledgers import SHAPE, Clock
 from support.searches import (
+    ENDLESS,
     ONE,
     TWO,
     accuracy,
@@ -108,7 +108,7 @@ class Fleet:
 
     def fresh(self) -> Search:
         """Return a Search that knows nothing but the ledger."""
-        return search_of(self.study, self.hold, self.ledger)
+        return search_of(self.study, self.hold, self.ledger, ENDLESS)
 
     def restart(self) -> None:
         """Replace the search by a fresh one, which must hand out the unfinished trials again first."""
@@ -144,10 +144,7 @@ def diverging(config: TrialConfig, epoch: int) -> float:
 @pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_restart_before_every_step_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, objectives: Any
-) -> None:
-    monkeypatch.setattr(search_module, "RESUMPTIONS", 1000)
+def test_a_restart_before_every_step_changes_nothing(tmp_path: Path, name: str, objectives: Any) -> None:
     trials = 6 if name == "gp" else 22
     confirm = {"replicates": 2, "top": 2}
     study = study_for(

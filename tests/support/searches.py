@@ -11,6 +11,7 @@ from typing import Any
 from ablate.config import InputShape, ModelConfig, Size
 from ablate.ledger import Hold, Ledger, TrialRecord
 from ablate.search import Search
+from ablate.search.search import PATIENCE, Patience
 from ablate.study import Study
 from ablate.trial import Decision, Report, TrialConfig
 from support.ledgers import SHAPE, Clock
@@ -75,7 +76,7 @@ def report_at(config: TrialConfig, epoch: int, value: Value = accuracy, **extra:
 
 
 @contextmanager
-def driving(study: Study, url: str, *, clock: Clock | None = None, ledger: Ledger | None = None) -> Any:
+def driving(study: Study, url: str, *, clock: Clock | None = None) -> Any:
     """Yield a fresh driver's Search on the ledger at `url`."""
     clock = clock or Clock()
     with Ledger.open(url, clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
@@ -88,9 +89,12 @@ def hold_of(study: Study, ledger: Ledger, **changes: Any) -> Hold:
     return ledger.hold(study.name, **(values | {"holder": "ada", "takeover": True} | changes))
 
 
-def search_of(study: Study, hold: Hold, ledger: Ledger) -> Search:
+def search_of(study: Study, hold: Hold, ledger: Ledger, patience: Patience = PATIENCE) -> Search:
     """Return a Search with the fake size."""
-    return Search(study, hold, ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
+    return Search(study, hold, ledger, measure=size_of, shape_of=lambda dataset: SHAPE, patience=patience)
+
+
+ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal
 
 
 def run_trial(search: Search, config: TrialConfig, value: Value = accuracy) -> Decision:
