@@ -121,7 +121,7 @@ def _kind(value: dict[str, Any]) -> str:
 
 def _bounds(value: dict[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    found = [f"{sign} {value[key]:g}" for key, sign in signs.items() if key in value]
+    found = [f"{sign} {value[key]:,}" for key, sign in signs.items() if key in value]
     return f" {', '.join(found)}" if found else ""
 
 
