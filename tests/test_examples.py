@@ -18,6 +18,7 @@ from support.paths import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
 DOCS = REPOSITORY / "docs"
+pytestmark = pytest.mark.services
 LIMIT = 240  # seconds
 ROW = re.compile(r"^\| \[(\w+)\]\((\w+)/\S+\) \| .* \| `(.+)` \|$", re.M)
 ABLATE = [sys.executable, "-m", "ablate"]

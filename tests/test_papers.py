@@ -26,6 +26,8 @@ from support.paths import REPOSITORY
 from support.planted_tasks import REAL
 
 PAPERS = sorted((REPOSITORY / "search_spaces" / "papers").glob("*.yaml"))
+SLOW = {"kv_attention_table2", "kv_attention_translation"}
+SMALL_PAPERS = [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in SLOW)) for p in PAPERS]
 PUBLISHED = REPOSITORY.parent / "shared" / "papers"
 DATA = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")
 NEEDED = {"tiny_shakespeare": "tinyshakespeare/input.txt", "multi30k_de_en": "multi30k/train.de"}
@@ -125,7 +127,7 @@ def test_tiny_imagenets_network_has_the_size_of_a_vit_base() -> None:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SMALL_PAPERS)
 def test_every_file_runs_at_a_small_scale(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = load_study(path)
     for task in {config.task for config in study.datasets.values()}:

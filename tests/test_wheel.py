@@ -14,6 +14,7 @@ import pytest
 from support.commands import TINY
 from support.paths import REPOSITORY
 
+pytestmark = pytest.mark.services
 LIMIT = 240  # seconds
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 DATA = {".html", ".css", ".js", ".j2", ".typed"}

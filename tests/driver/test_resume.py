@@ -42,7 +42,7 @@ def reports_committed(ledger_file: Path) -> int:
         return 0
 
 
-@pytest.mark.services
+@pytest.mark.slow
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     file, runs = tmp_path / "killed.yaml", tmp_path / "runs"
     file.write_text(STUDY)

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 SECONDS = 200.0
 MARK = "ABLATE_TEST_UI"
+SLOW_SIGNALS = [pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL)]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def ui(runs: Path) -> Iterator[Ui]:
 
 @pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, *SLOW_SIGNALS], ids=["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
 def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: Ui) -> None:
     ui.until(lambda: "/#/experiments/" in ui.said())
     assert len(ui.processes()) > 2
