@@ -127,10 +127,11 @@ def test_a_report_that_a_store_does_not_take_is_said_without_the_store_s_credent
 
     monkeypatch.setattr(drive, "copy_into", fails)
     tracker = SimpleNamespace(log_models=lambda *_, **__: None, log_artifacts=lambda _: None)
-    engine = SimpleNamespace(study=SimpleNamespace(name="small", confirm=None, labels=()))
+    monkeypatch.setattr(drive, "select_networks", lambda *_: [])
+    ledger, study = SimpleNamespace(snapshot=lambda _: None), SimpleNamespace(name="small")
     settings = RunOptions(runs_dir=tmp_path, store=STORE)
     with pytest.raises(CheckpointDownError) as refused:
-        drive._publish(tracker, SimpleNamespace(), engine, tmp_path, settings)  # type: ignore[arg-type]
+        drive._publish(tracker, ledger, study, tmp_path, settings)  # type: ignore[arg-type]
     assert str(refused.value) == "--store s3://***@bucket/prefix: the report cannot be written there: no such bucket"
 
 
