@@ -11,11 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
 from ablate.registry import OWN_TASK, task_settings
 from ablate.study.checks import faults_of
-from ablate.study.ranges import RANGE_KEYS
+from ablate.study.ranges import RANGE_KEYS, ModelSpace, TrainSpace
 from ablate.study.sections import (
     Budget,
     Compare,
@@ -196,9 +195,9 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
     section: type[BaseModel] = Study
     inside = [part for part in path if isinstance(part, str)]
     sections: dict[str, type[BaseModel]] = {
-        "model": ModelConfig,
-        "training": TrainConfig,
-        "schedule": Schedule,
+        "model": ModelSpace,
+        "training": TrainSpace,
+        "schedule": type(TrainSpace.model_fields["schedule"].default),
         "objectives": Objective,
         "sampler": SamplerConfig,
         "scheduler": SchedulerConfig,
