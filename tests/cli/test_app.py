@@ -47,6 +47,7 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
         assert flag in out
 
 
+@pytest.mark.services
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['ablate', '--help']\n"
@@ -85,6 +86,7 @@ def test_plan_prints_the_21_counts_of_the_paper(capfd: pytest.CaptureFixture[str
         assert float(row["q"]) == pytest.approx(outputs_times_samples / int(row["params"]), abs=0.0051)
 
 
+@pytest.mark.services
 def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
@@ -178,6 +180,7 @@ def test_a_study_in_process_from_file_to_report(capfd: pytest.CaptureFixture[str
     assert sum(extended["trials"]["digits"].values()) > sum(before["trials"]["digits"].values())
 
 
+@pytest.mark.services
 def test_a_diverging_trial_is_a_recorded_fail_and_the_study_goes_on(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

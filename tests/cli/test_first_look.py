@@ -19,6 +19,7 @@ from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
 
 
+@pytest.mark.services
 def test_the_axis_of_learning_curves_names_each_epoch_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY.replace("epochs: 2", "epochs: 3"))
     code, _, err = run(capfd, *local(tmp_path / "tiny.yaml", tmp_path / "runs"))

@@ -23,6 +23,7 @@ from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of
 from support.searches import url_in
 
 
+@pytest.mark.services
 def test_seeds_in_two_goes_are_read_as_one(tmp_path: Path) -> None:
     """Five seeds at once are the oracle: every number of the front must be theirs, bit for bit."""
     five = SEARCH.replace("replicates: 3", "replicates: 5")
@@ -44,6 +45,7 @@ def test_seeds_in_two_goes_are_read_as_one(tmp_path: Path) -> None:
     assert again[1].equals(reports)
 
 
+@pytest.mark.services
 def test_the_page_has_one_row_per_network_and_the_tables_every_trial(tmp_path: Path) -> None:
     run(SEARCH, tmp_path)
     run(SEARCH.replace("replicates: 3", "replicates: 5"), tmp_path)

@@ -144,6 +144,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_tutorial_s_lines_use_the_winner(finished: Path) -> None:
     section = (REPOSITORY / "docs" / "tutorial.md").read_text().partition("Use the winner")[2]
@@ -173,6 +174,7 @@ def test_the_tables_name_the_run_of_every_trial(finished: Path, tmp_path: Path) 
         assert dict(rows) == shown
 
 
+@pytest.mark.services
 def test_networks_that_could_not_be_logged_are_counted_at_the_end(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

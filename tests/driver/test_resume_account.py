@@ -163,6 +163,7 @@ def test_several_losses_are_listed_and_added_up(tmp_path: Path) -> None:
     assert end.endswith("lost: no trial, no report, 7 epochs of training to repeat.")
 
 
+@pytest.mark.services
 def test_a_trial_that_paused_waits_for_the_next_driver_and_is_not_suspected(tmp_path: Path) -> None:
     study = study_of(budget={"trials": 1})
     for attempt in range(1, 13):

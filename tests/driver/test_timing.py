@@ -26,6 +26,7 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
     return seconds_per_trial(rows, task=task, shape=shape, **fields | changes)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("name", ["mnist", "reverse", "numbers", "multi30k_de_en", "set_anomaly", "tiny_imagenet"])
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
     task = entry(task=name)

@@ -60,6 +60,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> RunOptions:
     return driven(NUMBERS, tmp_path_factory.mktemp("words"))
 
 
+@pytest.mark.services
 def test_the_likeliest_text_is_that_of_a_plain_loop(words: RunOptions) -> None:
     asked = trained("words", words, number=1, replicate=1)
     ids = asked.task.encode("two . three", None)

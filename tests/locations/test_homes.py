@@ -161,6 +161,7 @@ def test_what_is_still_the_same_ledger_continues(change: str, study: Study, stor
         assert len(opened.trials("tiny")) == 2
 
 
+@pytest.mark.services
 def test_checkpoints_of_a_study_that_the_ledger_does_not_know_are_not_taken(study: Study) -> None:
     study.begin()
     for file in study.home.glob("ledger.*"):

@@ -196,6 +196,7 @@ def test_a_turn_that_must_wait_holds_up_the_next(tmp_path: Path) -> None:
     assert (numbers.count("digits"), numbers.count("mnist")) == (8, 7)
 
 
+@pytest.mark.services
 def test_one_at_a_time_is_the_search_that_hears_everything(tmp_path: Path) -> None:
     """With a window of one there is nobody to be blind to: the same study as without the key, run one by one."""
     strict = Fleet(study_for("tpe", deterministic=1), tmp_path / "a", slots=8, seed=1, dying=True).run()
@@ -203,6 +204,7 @@ def test_one_at_a_time_is_the_search_that_hears_everything(tmp_path: Path) -> No
     assert strict == plain
 
 
+@pytest.mark.services
 def test_an_extended_study_is_the_one_that_was_long_from_the_start(tmp_path: Path) -> None:
     long = study_for("tpe", budget={"trials": 18}, confirm=None)
     whole = Fleet(long, tmp_path / "whole", slots=3, seed=1, dying=False).run()
@@ -246,6 +248,7 @@ def test_decisions_are_those_of_the_rule_on_the_trials_four_before_and_earlier(
     assert checked > 3, "some were stopped"
 
 
+@pytest.mark.services
 def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
     parallel: tuple[Study, list[TrialRecord], list[Any]],
 ) -> None:

@@ -44,6 +44,7 @@ def peak(config: TrialConfig, epoch: int) -> float:
     return math.exp(-8 * (a * a + b * b))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 40, 4), ("gp", 12, 1)])
 def test_model_based_samplers_come_closer_to_a_planted_optimum_than_random(
     tmp_path: Path, name: str, trials: int, seeds: int
@@ -109,6 +110,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
     return [s.parameters["training.weight_decay"] for s in found if s is not None]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("name", ["tpe", "nsga2", "gp"])
 def test_bright_values_of_stopped_trials_do_not_draw_a_sampler(name: str, objectives: Any) -> None:

@@ -82,6 +82,7 @@ def test_the_array_is_known_by_size_and_time_and_made_again_where_it_is_damaged(
     assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1
 
 
+@pytest.mark.services
 def test_a_cache_that_cannot_be_written_is_done_without(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert "decoded images cannot be kept" in caplog.text
 
 
+@pytest.mark.services
 def test_a_link_in_the_cache_is_not_written_through(photos: Path, tmp_path: Path) -> None:
     loaded(photos)
     (kept,) = (tmp_path / "cache").rglob("*.npy")

@@ -41,6 +41,7 @@ class TestRules:
         task = load_task(entry(task=name, length=len(given)))
         assert task.rule(torch.tensor([given], dtype=torch.uint8)).tolist() == [expected]  # type: ignore[attr-defined]
 
+    @pytest.mark.services
     @pytest.mark.parametrize("length", [2, 16])
     def test_every_split_equals_plain_python(self, name: str, length: int) -> None:
         data = load_task(entry(task=name, length=length)).load(None)

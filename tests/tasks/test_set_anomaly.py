@@ -173,6 +173,7 @@ def away(folder: Path, data: Data) -> Iterator[Path]:
 
 
 class TestData:
+    @pytest.mark.services
     def test_parts_share_no_image_and_a_share_of_each_class_is_held_out(self, data: Data) -> None:
         train, test, validation = _features(data)
         assert (train.shape, test.shape, validation.shape) == ((63, 10, 512), (30, 10, 512), (27, 10, 512))
@@ -200,6 +201,7 @@ class TestData:
             deviation[deviation > 0], torch.ones(int((deviation > 0).sum()), dtype=torch.float64)
         )
 
+    @pytest.mark.services
     @pytest.mark.parametrize("size", [32, 48])
     def test_features_are_torchvisions_pooled_output(self, folder: Path, weights: Path, size: int) -> None:
         from torchvision.datasets import CIFAR100 as READER
@@ -380,6 +382,7 @@ class TestWeights:
 
 
 class TestFetch:
+    @pytest.mark.services
     def test_weights_are_downloaded_and_features_computed(
         self, folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

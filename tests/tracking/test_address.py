@@ -25,6 +25,7 @@ def test_databases_keep_artifacts_below_the_runs_and_servers_choose(tmp_path: Pa
     assert sqlite_file("postgresql://h/d") is None
 
 
+@pytest.mark.services
 def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path: Path) -> None:
     uri = "postgresql://ada:s3cret@127.0.0.1:9/x"
     command = ui_command(uri, port=5123)

@@ -60,6 +60,7 @@ def test_an_end_at_every_write_leaves_neither_gaps_nor_doubles(
     assert n >= 12, "too few writes were interrupted for this test to mean anything"
 
 
+@pytest.mark.services
 def test_a_store_that_is_down_delays_nothing_says_so_once_and_is_caught_up(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatc
     assert builder_code("torch.nn:Linear") == builder_code("transformer") == []
 
 
+@pytest.mark.services
 def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     config = trained(world)
     untrained = world.ledger.trials(world.name)[1].config

@@ -75,6 +75,7 @@ def test_runs_equal_the_ledger(world: World) -> None:
     assert runs["one", 2].data.tags["ablate.error"] == "diverged at epoch 1"
 
 
+@pytest.mark.services
 def test_repeating_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sync twice, from a fresh tracker, and from one that must find the runs by their tags."""
     world.plant()
@@ -180,6 +181,7 @@ def test_two_studies_of_one_name_from_two_ledgers_keep_apart(runs: Path, tmp_pat
     assert len(ids) == 2
 
 
+@pytest.mark.services
 def test_a_finished_study_is_resumed_without_looking_at_each_trial(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_new_sqlite_store_is_in_wal_mode_and_leaves_no_scraps(world: World, tm
     assert [path.name for path in world.runs.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.services
 def test_importing_the_room_does_not_import_mlflow() -> None:
     code = "import sys, ablate.tracking; sys.exit('mlflow' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -108,6 +108,7 @@ CASES = [
 ]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(("architecture", "training"), CASES)
 def test_losses_are_those_of_separate_torch_optim_runs(
     architecture: dict[str, object], training: dict[str, object]

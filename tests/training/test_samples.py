@@ -290,6 +290,7 @@ def test_evaluated_pairs_are_sorted_by_length_and_all_there() -> None:
     assert torch.equal(samples.pairs.target, samples.pairs.source + 1)
 
 
+@pytest.mark.services
 def test_grey_images_in_float64_are_scaled_in_float64() -> None:
     """numpy in float64 is the oracle: float32 on the way is off by 4e-8 of a value."""
     images, targets = read_digits()

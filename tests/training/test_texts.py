@@ -131,6 +131,7 @@ def test_a_replicate_is_bitwise_the_same_in_any_company(task: str, model: ModelC
             assert [r.metrics[place] for r in fewer] == [r.metrics[seed - 3] for r in four]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("task", ["build_texts", "build_pairs"])
 def test_a_trial_with_dropout_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:
     config = trial(task, model=DROPPED, train=TrainConfig(epochs=3, batch_size=16, learning_rate=1e-2))
