@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ablate.driver import resume as resumption
 from ablate.execution.executor import Assignment, Paused, commit
 from ablate.ledger import Ledger
