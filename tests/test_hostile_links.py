@@ -84,6 +84,7 @@ def test_no_name_that_report_writes_leads_out_of_the_folder(
             assert name == "study.yaml" or not (home / name).is_symlink(), "what is written replaces the link"
 
 
+@pytest.mark.services
 def test_the_names_that_are_used_for_a_moment_cannot_be_known_before(
     study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

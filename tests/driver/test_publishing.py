@@ -162,6 +162,7 @@ def test_the_tutorial_s_lines_use_the_winner(finished: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.services
 def test_the_tables_name_the_run_of_every_trial(finished: Path, tmp_path: Path) -> None:
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{finished}/runs/mlflow.db")
     experiment = client.get_experiment_by_name("shop")
