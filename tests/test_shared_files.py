@@ -52,7 +52,7 @@ def test_the_files_beside_an_open_ledger_are_the_groups_too(umask: int, tmp_path
 @pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 @pytest.mark.parametrize("umask", [0o002], indirect=True)
 def test_another_member_of_the_team_writes_the_ledger_without_a_chmod(umask: int, tmp_path: Path) -> None:
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *(each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-")))):
         folder.chmod(0o755)
     shared = tmp_path / "shared"
     shared.mkdir()
