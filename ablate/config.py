@@ -240,7 +240,7 @@ class InputShape(_Frozen):
     def trained_samples(self, task: TaskConfig, protocol: Protocol) -> int:
         """Return how many samples a trial of this protocol trains on: K (paper A, Eq. 12).
 
-        `ablate.training.parts.split` takes these samples; the two are tested against each other.
+        `ablate.training.splits.split` takes these samples; the two are tested against each other.
         """
         samples = self.train_samples
         if protocol == "held_out" and not self.ships_validation:

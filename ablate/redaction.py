@@ -31,7 +31,7 @@ def redact_url(place: Path | str, *, usable: bool = False, keep_user: bool = Fal
     if LOCAL.match(place):
         return place if usable else place.partition("?")[0]
     scheme, rest = _split(place)
-    userinfo, address = _divided(rest)
+    userinfo, address = _divide(rest)
     if re.search(r"[?#]", userinfo) or (scheme and not HOST_AND_PORT.match(address)):
         return scheme + HIDDEN
     if not usable:
@@ -84,7 +84,7 @@ def _word_has_password(word: str) -> bool:
     if SECRET_OPTION.search(word):
         return True
     urls = [url for url in SCHEME.finditer(word) if not SERVER_WITH_PORT.match(word, url.start())]
-    return any(_divided(word[url.end() :])[0].partition(":")[2] for url in urls)
+    return any(_divide(word[url.end() :])[0].partition(":")[2] for url in urls)
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _split(url: str) -> tuple[str, str]:
     return (url[: scheme.end()], url[scheme.end() :]) if scheme else ("", url)
 
 
-def _divided(rest: str) -> tuple[str, str]:
+def _divide(rest: str) -> tuple[str, str]:
     """Return what may be user and password, up to the last `@`, and the address after it.
 
     Without a colon, `bucket/a@b` is a path.
@@ -107,7 +107,7 @@ def _secrets(url: str) -> Iterator[str]:
     if LOCAL.match(url):
         return
     _, rest = _split(url)
-    userinfo, address = _divided(rest)
+    userinfo, address = _divide(rest)
     _, colon, password = f"{userinfo}@".partition(":")
     if colon:
         yield from (password[: at.start()] for at in re.finditer("@", password))

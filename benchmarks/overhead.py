@@ -35,7 +35,7 @@ from ablate.models import measure
 from ablate.search import Search
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
-from ablate.tracking import kept_up
+from ablate.tracking import sync_periodically
 from ablate.trial import Report, TrialConfig
 
 STUDY = """\
@@ -81,7 +81,7 @@ def ours(trials: int, *, executor: str, tracker: str) -> Timing:
             started = time.perf_counter()
             shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, hold=hold, home=home)
             search = Search(study, hold, ledger, measure=measure, shape_of=lambda dataset: SHAPE)
-            with kept_up(shown.sync):
+            with sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
             shown.close()
             seconds = time.perf_counter() - started

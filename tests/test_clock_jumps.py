@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.ledger import Ledger, NoteRecord, TrialRecord
+from ablate.ledger import EventRecord, Ledger, TrialRecord
 from ablate.trial import TrialState
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
@@ -60,7 +60,7 @@ class Jumping:
         self.started.append(process)
         return process
 
-    def read(self) -> tuple[list[TrialRecord], list[NoteRecord], float]:
+    def read(self) -> tuple[list[TrialRecord], list[EventRecord], float]:
         """Return trials, notes and the seconds that drivers worked, as far as they are committed."""
         if not (self.home / "ledger.json").is_file():
             return [], [], 0.0

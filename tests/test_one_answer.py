@@ -80,8 +80,8 @@ def planted(folder: Path, **changes: Any) -> Iterator[World]:
     settings = Locations(runs_dir=folder)
     settings.make_home("s")
     text, url = yaml.safe_dump(fields), settings.storage_url("s")
-    with Ledger.open(url) as ledger, hold_of(study, ledger, file_text=text) as hold:
-        yield World(study=study, search=search_of(study, hold, ledger), ledger=ledger, settings=settings)
+    with Ledger.open(url) as ledger, hold_of(study, ledger, file_text=text) as writer:
+        yield World(study=study, search=search_of(study, writer, ledger), ledger=ledger, settings=settings)
 
 
 def metrics(accuracy: float, loss: float) -> Metrics:
@@ -178,7 +178,7 @@ def test_one_front_is_shown_told_and_confirmed_where_a_replicate_lacks_a_metric(
         confirmed = world.search.next_trial()
         assert confirmed is not None
         assert (confirmed.stage, confirmed.source) == ("confirm", 0)
-        frozen = [note.payload for note in world.ledger.notes("s") if note.kind == "frozen"]
+        frozen = [note.payload for note in world.ledger.events("s") if note.kind == "frozen"]
         assert frozen == [{"search_trials": 3, "confirmed": [0]}]
 
 

@@ -17,7 +17,7 @@ from ablate.driver.plan import make_plan
 from ablate.driver.run import search
 from ablate.driver.timing import made_up_scores
 from ablate.inspection.status import status_of
-from ablate.inspection.studies import stored
+from ablate.inspection.studies import read_study
 from ablate.models import measure
 from ablate.registry import TASKS
 from ablate.study import Study, load_study
@@ -174,5 +174,5 @@ def test_data_sets_run_one_after_the_other_stand_in_one_report(tmp_path: Path, m
     cells = pl.read_csv(outcome.home / "report" / "comparison.csv")
     assert cells["column"].unique().to_list() == ["mnist"]
     assert set(cells["configurations"]) == {2}
-    counts = status_of(stored(outcome.study.name, settings), settings)["trials"]
+    counts = status_of(read_study(outcome.study.name, settings), settings)["trials"]
     assert {name: states["COMPLETE"] for name, states in counts.items()} == {"mnist-4": 5, "mnist-7": 5}

@@ -43,7 +43,7 @@ def test_no_file_of_a_study_is_more_closed_or_more_open_than_the_umask_says(
 def test_the_files_beside_an_open_ledger_are_the_groups_too(umask: int, tmp_path: Path) -> None:
     with (
         Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite") as ledger,
-        ledger.hold("s", file_text="", fingerprint="f", seed=1, holder="first"),
+        ledger.acquire("s", file_text="", fingerprint="f", seed=1, holder="first"),
     ):
         names = {path.name: path.stat().st_mode & GROUP_WRITES for path in tmp_path.iterdir()}
     assert names == dict.fromkeys(("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), GROUP_WRITES)
@@ -67,7 +67,10 @@ def test_another_member_of_the_team_writes_the_ledger_without_a_chmod(umask: int
             os.setgroups([])
             os.setgid(TEAM)
             os.setuid(MEMBER)
-            with Ledger.open(url) as ledger, ledger.hold("s", file_text="", fingerprint="f", seed=1, holder="member"):
+            with (
+                Ledger.open(url) as ledger,
+                ledger.acquire("s", file_text="", fingerprint="f", seed=1, holder="member"),
+            ):
                 code = 0
         finally:
             os._exit(code)

@@ -132,7 +132,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
     complete configurations, its interval Student's t over seeds: data sets and configurations are fixed. Null: there
     is no value; NaN: a seed diverged, and is not left out of the mean in silence.
     """
-    runs = collected(study, trials, reports)
+    runs = collect(study, trials, reports)
     planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
     rows = []
     for metric in metrics(study, reports):
@@ -154,7 +154,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
 
 def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Return every seed's value of every cell: metric, column, variant, seed, value, scaled."""
-    runs = collected(study, trials, reports)
+    runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
     for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
         measured = measure(runs, metric)
@@ -168,7 +168,7 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
     return pl.DataFrame(rows, schema=SEED_COLUMNS)
 
 
-def collected(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
+def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
 
     Further seeds stand with the first ones, once their trial has ended well or diverged (`pooled`). What a later
@@ -258,10 +258,10 @@ def _cell(
     baseline = _compare(study).baseline
     if variant == baseline:
         return found
-    return found | _paired(measured, places, measured.usable(runs.of(datasets, baseline)))
+    return found | _pair(measured, places, measured.usable(runs.of(datasets, baseline)))
 
 
-def _paired(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
+def _pair(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
     """Return the difference of two variants, seed by seed, over the configurations that both have."""
     both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
     first, second = (

@@ -92,16 +92,16 @@ def fit_curve(
     fits = {form: fit_form(form, size, error) for form in FORMS if usable and _enough(form, size)}
     aicc = {form: fit.aicc for form, fit in fits.items()}
     if reason:
-        return _refused(reason, size, aicc)
+        return _refuse(reason, size, aicc)
     best = min(fits.values(), key=lambda fit: fit.aicc)
     reason = _starts_disagree(best) or _largest_is_off(best.form, size, error)
     low, high = (math.nan, math.nan) if reason else _exponent_interval(best, size, error, bootstraps)
     if not reason and best.form != "constant" and not (low > 0 and math.isfinite(high)):
         reason = f"the 95% interval of the exponent, {low:.3g} to {high:.3g}, reaches 0"
     if reason:
-        return _refused(reason, size, aicc)
+        return _refuse(reason, size, aicc)
     floor, amplitude, exponent = _natural(best)
-    return _described(
+    return _describe(
         size,
         label=best.form,
         reason="",
@@ -115,7 +115,7 @@ def fit_curve(
     )
 
 
-def _described(size: Array, **rest: Any) -> CurveFit:
+def _describe(size: Array, **rest: Any) -> CurveFit:
     return CurveFit(
         sizes=len(np.unique(size)),
         points=len(size),
@@ -125,8 +125,8 @@ def _described(size: Array, **rest: Any) -> CurveFit:
     )
 
 
-def _refused(reason: str, size: Array, aicc: Mapping[Form, float]) -> CurveFit:
-    return _described(size, label="not identifiable", reason=reason, aicc=aicc)
+def _refuse(reason: str, size: Array, aicc: Mapping[Form, float]) -> CurveFit:
+    return _describe(size, label="not identifiable", reason=reason, aicc=aicc)
 
 
 def _enough(form: Form, size: Array) -> bool:

@@ -75,8 +75,8 @@ def dominated_volume(values: NDArray[np.float64], objectives: Sequence[Objective
     """Return the volume between `values` [n, m] and `reference` [m], NaN without points."""
     if not len(values) or not np.isfinite(reference).all():
         return math.nan
-    scaled = np.stack([_minimised(values[:, i], o) for i, o in enumerate(objectives)], axis=1)
-    corner = np.array([_minimised(np.array([r]), o)[0] for r, o in zip(reference, objectives, strict=True)])
+    scaled = np.stack([_minimise(values[:, i], o) for i, o in enumerate(objectives)], axis=1)
+    corner = np.array([_minimise(np.array([r]), o)[0] for r, o in zip(reference, objectives, strict=True)])
     inside = scaled[(scaled < corner).all(axis=1)]
     return float(moocore.hypervolume(inside, ref=corner)) if len(inside) else 0.0
 
@@ -103,14 +103,14 @@ def _derived_reference(complete: pl.DataFrame, objective: Objective) -> float:
     values = values[np.isfinite(values) & ((values > 0) | (not objective.log))]
     if not len(values):
         return math.nan
-    scaled = _minimised(values, objective)
+    scaled = _minimise(values, objective)
     spread = float(scaled.max() - scaled.min())
     corner = float(scaled.max()) + MARGIN * (spread or max(abs(float(scaled.max())), 1.0))
     corner = signed(objective, corner)
     return float(10**corner) if objective.log else corner
 
 
-def _minimised(values: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
+def _minimise(values: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
     if objective.log and (values <= 0).any():
         raise ValueError(f"objective {objective.metric} has log: true, so its values must be above 0")
     return np.array([loss(objective, value) for value in values.tolist()])

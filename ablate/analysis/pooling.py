@@ -33,7 +33,7 @@ def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, p
     groups = [group for group in groups if len(group) > 1]
     if not groups:
         return trials, reports
-    return _merged(trials, groups, reports), _relabelled(reports, groups)
+    return _merge(trials, groups, reports), _relabel(reports, groups)
 
 
 def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
@@ -61,7 +61,7 @@ def _diverged(row: Row, reports: pl.DataFrame) -> bool:
     return row["state"] == "FAIL" and bool(own["diverged"].any())
 
 
-def _merged(trials: pl.DataFrame, groups: Sequence[Sequence[Row]], reports: pl.DataFrame) -> pl.DataFrame:
+def _merge(trials: pl.DataFrame, groups: Sequence[Sequence[Row]], reports: pl.DataFrame) -> pl.DataFrame:
     """Return `trials` with each group in the place of its first trial."""
     last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial")).sort("replicate")
     values = {
@@ -93,7 +93,7 @@ def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequ
     return row
 
 
-def _relabelled(reports: pl.DataFrame, groups: Sequence[Sequence[Row]]) -> pl.DataFrame:
+def _relabel(reports: pl.DataFrame, groups: Sequence[Sequence[Row]]) -> pl.DataFrame:
     """Return `reports` with those of a group under its first trial, replicates numbered on."""
     places = []
     for group in groups:

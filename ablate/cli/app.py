@@ -177,7 +177,7 @@ def resume(
     relocate: options.Relocate = False,
 ) -> None:
     """Continue a study by its name, with the study file that its ledger holds."""
-    from ablate.inspection.studies import stored
+    from ablate.inspection.studies import read_study
 
     asked = RunOptions(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
@@ -185,7 +185,7 @@ def resume(
         address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
         metrics_host=metrics_host, takeover=takeover, relocate=relocate,
     )  # fmt: skip
-    found = stored(study, asked)
+    found = read_study(study, asked)
     _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)
 
 

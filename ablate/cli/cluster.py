@@ -24,7 +24,7 @@ from ablate.study import read_study
 from ablate.study.sections import Duration
 
 if TYPE_CHECKING:
-    from ablate.driver.doctor import Finding
+    from ablate.driver.doctor import Examination
 
 cluster_app = typer.Typer()
 kubernetes_app = typer.Typer(
@@ -213,9 +213,9 @@ def doctor(
         found = [_show(finding) for finding in examine(asked, file)]
     else:
         _end_at_sigterm()
-        said: set[Finding] = set()  # what is sound is shown once, what is not each time
+        said: set[Examination] = set()  # what is sound is shown once, what is not each time
 
-        def look() -> list[Finding]:
+        def look() -> list[Examination]:
             now = [_show(each, clock=True) if each not in said else each for each in examine(asked, file)]
             said.update(each for each in now if each.good)
             return now
@@ -226,7 +226,7 @@ def doctor(
         sys.exit(RequestError.exit_code)
 
 
-def _show(finding: Finding, *, clock: bool = False) -> Finding:
+def _show(finding: Examination, *, clock: bool = False) -> Examination:
     """Print a finding in one line, with the time of day (UTC) where `clock` is set, and return it."""
     mark = "ok   " if finding.good else "FAULT" if finding.needed else "WARN "
     line = f"{_now() if clock else ''}{mark} {finding.what}: {finding.seen}"
@@ -234,12 +234,12 @@ def _show(finding: Finding, *, clock: bool = False) -> Finding:
     return finding
 
 
-def _show_pause(found: Sequence[Finding], seconds: float) -> None:
+def _show_pause(found: Sequence[Examination], seconds: float) -> None:
     line = f"{_now()}{_faulty(found)} failed the check. Checking again in {seconds:.0f} s."
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _faulty(found: Sequence[Finding]) -> str:
+def _faulty(found: Sequence[Examination]) -> str:
     return ", ".join(finding.what for finding in found if finding.is_fault)
 
 

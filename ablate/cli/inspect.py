@@ -33,10 +33,10 @@ def status(
 ) -> None:
     """Print whether a study is finished, running or interrupted, the budget that is left, and its front."""
     from ablate.inspection.status import results_as_values, state_lines, status_of
-    from ablate.inspection.studies import results_of, stored
+    from ablate.inspection.studies import read_study, results_of
 
     locations = Locations(runs_dir=runs_dir, storage=storage)
-    read = stored(study, locations)
+    read = read_study(study, locations)
     found = status_of(read, locations)
     if as_json:
         print(json.dumps(found | results_as_values(read), indent=1))
@@ -76,13 +76,15 @@ def trial(
     as_json: options.AsJson = False,
 ) -> None:
     """Print one trial: its network, its epochs, each attempt that failed and why, and the traceback."""
-    from ablate.inspection.trial import story, story_lines
+    from ablate.inspection.trial import details_lines, trial_details
 
-    found = story(study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset)
+    found = trial_details(
+        study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset
+    )
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    for line in story_lines(found):
+    for line in details_lines(found):
         console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
 
 
@@ -119,10 +121,10 @@ def sample(
     store: options.Store = None,
 ) -> None:
     """Print what a trained network writes: the continuation of a prompt, or a translation."""
-    from ablate.inspection.network import continued, trained, translated, write_translations
+    from ablate.inspection.network import continue_texts, load_network, translate, write_translations
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = trained(study, locations, number=trial, dataset=dataset, replicate=replicate)
+    asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
     errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     if split is not None:
         if asked.config.protocol == "paper" and split == "validation":
@@ -133,9 +135,9 @@ def sample(
         command = f"sacrebleu {files[0]} -i {files[1]} -b -w 2"
         console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
     elif asked.shape.source_tokens:
-        print("\n".join(translated(asked, [] if prompt is None else [prompt])))
+        print("\n".join(translate(asked, [] if prompt is None else [prompt])))
     else:
-        print(continued(asked, prompt, length=length, temperature=temperature, seed=seed))
+        print(continue_texts(asked, prompt, length=length, temperature=temperature, seed=seed))
 
 
 @look_app.command(epilog="Example: ablate maps characters --sample 3")
@@ -156,11 +158,11 @@ def maps(
     store: options.Store = None,
 ) -> None:
     """Draw the attention maps of a trained network: similarity and weights of each block and head."""
-    from ablate.inspection.network import attention_maps, trained
+    from ablate.inspection.network import attention_maps, load_network
     from ablate.report import write_maps
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = trained(study, locations, number=trial, dataset=dataset, replicate=replicate)
+    asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
     errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
     key = asked.config.key
     folder = output or locations.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"

@@ -6,14 +6,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.driver.plan import Plan, limited
+from ablate.driver.plan import Plan, limit_rows
 
 ROWS_SHOWN = 24
 
 
 def plan_lines(plan: Plan) -> RenderableType:
     """Return the plan as a table of architectures, followed by trials and hours per data set."""
-    shown = limited(plan, ROWS_SHOWN)
+    shown = limit_rows(plan, ROWS_SHOWN)
     table = Table(box=None, pad_edge=False)
     for name in ("variant", "data set"):
         table.add_column(name, overflow="fold")
@@ -36,11 +36,11 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        text = f"{dataset}: {_counted(count, 'trial')} of up to {_counted(_epochs(plan, dataset), 'epoch')}"
+        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(_epochs(plan, dataset), 'epoch')}"
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
-            text += f", of {_counted(total, 'architecture')} in full."
+            text += f", of {_count(total, 'architecture')} in full."
         else:
-            text += f" over {_counted(total, 'architecture')}{some}." if total is not None else "."
+            text += f" over {_count(total, 'architecture')}{some}." if total is not None else "."
         if plan.seconds_per_trial is not None:
             text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
         lines.append(text)
@@ -55,7 +55,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
     return [*lines, *(f"Note: {line}" for line in plan.cautions)]
 
 
-def _counted(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 

@@ -50,13 +50,13 @@ def _configurations(study: Study, label: str) -> Iterator[tuple[Any, Any]]:
     draws = stream(0, label, 0, "sampler", "cautions")
     for _ in range(DRAWN):
         try:
-            model, _, training = study.configs(label, _drawn(space, draws))
+            model, _, training = study.configs(label, _draw(space, draws))
         except ValidationError:
             continue
         yield model, training
 
 
-def _drawn(space: Space, draws: np.random.Generator) -> dict[str, Any]:
+def _draw(space: Space, draws: np.random.Generator) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, spec in space.ranges.items():
         if space.is_active(name, values):

@@ -26,7 +26,7 @@ WITHOUT_TRACKING = "The study runs without it and catches up later."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Examination:
     """One thing that was looked at: what, whether it will do, what was seen, and whether a study needs it to start."""
 
     what: str
@@ -40,31 +40,31 @@ class Finding:
         return self.needed and not self.good
 
 
-def examine(locations: Locations, file: Path | None) -> Iterator[Finding]:
+def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     """Yield one finding after another; a place that was not asked for is not looked at. Creates nothing that stays."""
-    yield Finding(
+    yield Examination(
         what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
     )
-    yield _looked("runs", lambda: _runs(locations.runs_dir.absolute()))
-    yield _looked("ledger", lambda: _ledger(locations))
+    yield _look("runs", lambda: _runs(locations.runs_dir.absolute()))
+    yield _look("ledger", lambda: _ledger(locations))
     if locations.store is not None:
-        yield _looked("store", lambda: _store(str(locations.store)))
+        yield _look("store", lambda: _store(str(locations.store)))
     if locations.tracking_uri is not None and locations.tracker == "mlflow":
         yield _tracking(str(locations.tracking_uri))
     if file is not None:
-        yield _looked("study", lambda: _study(file, locations))
-    yield _looked("devices", _devices)
+        yield _look("study", lambda: _study(file, locations))
+    yield _look("devices", _devices)
 
 
 def look_until_sound(
-    look: Callable[[], Iterable[Finding]],
-    tell: Callable[[Sequence[Finding], float], object],
+    look: Callable[[], Iterable[Examination]],
+    tell: Callable[[Sequence[Examination], float], object],
     *,
     seconds: float,
     pauses: Sequence[float] = PAUSES,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-) -> list[Finding]:
+) -> list[Examination]:
     """Return what `look` finds as soon as nothing is at fault, or after `seconds`.
 
     Before each pause `tell` receives what was found and the length of the pause in seconds.
@@ -79,17 +79,17 @@ def look_until_sound(
     return found
 
 
-def _tracking(uri: str) -> Finding:
+def _tracking(uri: str) -> Examination:
     """Look at the tracking server, which no study waits for."""
-    found = replace(_looked("tracking", lambda: reachable(uri)), needed=False)
+    found = replace(_look("tracking", lambda: reachable(uri)), needed=False)
     return found if found.good else replace(found, seen=f"{found.seen.rstrip('.')}. {WITHOUT_TRACKING}")
 
 
-def _looked(what: str, look: Callable[[], str]) -> Finding:
+def _look(what: str, look: Callable[[], str]) -> Examination:
     try:
-        return Finding(what=what, good=True, seen=look())
+        return Examination(what=what, good=True, seen=look())
     except (AblateError, OSError) as error:
-        return Finding(what=what, good=False, seen=error_text(error))
+        return Examination(what=what, good=False, seen=error_text(error))
 
 
 def _ledger(locations: Locations) -> str:
@@ -103,14 +103,14 @@ def _runs(path: Path) -> str:
     there = next(place for place in (path, *path.parents) if place.exists())
     if not there.is_dir():
         raise RequestError(f"{there} is no folder. Choose another one with --runs-dir or ABLATE_RUNS.")
-    return _written(there, there)
+    return _write(there, there)
 
 
 def _store(url: str) -> str:
-    return _written(below(url, ".ablate"), url)
+    return _write(below(url, ".ablate"), url)
 
 
-def _written(place: Place, called: Place) -> str:
+def _write(place: Place, called: Place) -> str:
     require_writable(place, called=called)
     return f"{redact_url(called)}: written, read and removed a file"
 

@@ -114,7 +114,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
 
 
 def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
-    listed = _designed(study, dataset) if study.compare is not None else _searched(study, dataset)
+    listed = _plan_design(study, dataset) if study.compare is not None else _plan_search(study, dataset)
     for values in listed[:: -(-len(listed) // LISTED)]:
         model, task, training = study.configs(dataset, values)
         yield PlannedRow(
@@ -128,12 +128,12 @@ def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]
         )
 
 
-def _searched(study: Study, dataset: str) -> list[dict[str, Any]]:
+def _plan_search(study: Study, dataset: str) -> list[dict[str, Any]]:
     """Return the architectures of a search, of a large space some."""
-    return list(itertools.islice(_thinned(architectures(study.space_for(dataset))).grid(), ENUMERATED))
+    return list(itertools.islice(_thin(architectures(study.space_for(dataset))).grid(), ENUMERATED))
 
 
-def _designed(study: Study, dataset: str) -> list[dict[str, Any]]:
+def _plan_design(study: Study, dataset: str) -> list[dict[str, Any]]:
     """Return the architectures of a comparison once each, all variants of one together."""
     found = {}
     for parameters in study.design(dataset):
@@ -142,7 +142,7 @@ def _designed(study: Study, dataset: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _thinned(space: Space) -> Space:
+def _thin(space: Space) -> Space:
     """Return `space` with lowest, middle and highest value of each numeric range where it is too large to list."""
     count = space.cardinality()
     if count is not None and count <= LISTED:
@@ -174,7 +174,7 @@ def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow], data_dir: P
     )
 
 
-def limited(plan: Plan, rows: int) -> Plan:
+def limit_rows(plan: Plan, rows: int) -> Plan:
     """Return `plan` with at most `rows` rows per data set, evenly chosen, for a terminal."""
     kept: list[PlannedRow] = []
     for dataset in plan.study.labels:

@@ -56,12 +56,12 @@ class StudyCollector(Collector):
 def require_free(port: int | None, *, host: str = METRICS_HOST) -> None:
     """Raise RequestError where `host` and `port` cannot be listened on; without a port there is nothing to ask."""
     if port is not None:
-        with _listening(CollectorRegistry(), port, host):
+        with _listen(CollectorRegistry(), port, host):
             pass
 
 
 @contextmanager
-def served(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Iterator[None]:
+def serve_metrics(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Iterator[None]:
     """Serve the metrics of `search` at http://host:port/metrics inside the block; nothing without a port.
 
     Raises RequestError where `host` and `port` cannot be listened on.
@@ -71,12 +71,12 @@ def served(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Ite
         return
     registry = CollectorRegistry()
     registry.register(StudyCollector(search))
-    with _listening(registry, port, host):
+    with _listen(registry, port, host):
         yield
 
 
 @contextmanager
-def _listening(registry: CollectorRegistry, port: int, host: str) -> Iterator[None]:
+def _listen(registry: CollectorRegistry, port: int, host: str) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:

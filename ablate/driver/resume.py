@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ablate.errors import LedgerHeldError, StudyMismatchError
-from ablate.ledger import Hold, Ledger, NoteRecord, ReportRecord, TrialRecord
-from ablate.search import Return
+from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
+from ablate.search import Resumption
 from ablate.search.recorded import DRIVER_STARTED
 from ablate.study import Study, difference, parse_study
 from ablate.trial import TrialKey, TrialState
@@ -38,17 +38,17 @@ class Found:
     last_holder: str | None
 
 
-Ask = Callable[[tuple[object, ...] | None], Hold]
+Ask = Callable[[tuple[object, ...] | None], StudyWriter]
 """Asks for a study; its argument is the mark of a lease that was not renewed for as long as it lasts, or None."""
 
 
-def when_free(
+def acquire_when_free(
     ask: Ask,
     say: Callable[[str], None],
     *,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Hold:
+) -> StudyWriter:
     """Return what `ask` returns, once the driver that holds the study has let its lease end; raise LedgerHeldError.
 
     A driver elsewhere that was killed looks like one that lives, until it fails to renew: a retry on a new cluster
@@ -60,7 +60,7 @@ def when_free(
     while True:
         waited = monotonic() - since
         try:
-            hold = ask(watched.mark if watched is not None and waited >= watched.lease_seconds else None)
+            writer = ask(watched.mark if watched is not None and waited >= watched.lease_seconds else None)
         except LedgerHeldError as error:
             if error.here or error.lease_seconds > LONGEST_WAIT or (watched and error.mark != watched.mark):
                 raise
@@ -70,7 +70,7 @@ def when_free(
         else:
             if watched is not None:
                 say("It did not renew its lease: this driver continues.")
-            return hold
+            return writer
         sleep(POLL_SECONDS)
 
 
@@ -167,18 +167,18 @@ def start_text(found: Found, *, now: float) -> str:
     if found.begun:
         named = [f"{key.dataset} {key.number} from epoch {epoch}" for key, epoch in found.begun]
         one = len(named) == 1
-        lines.append(f"{_trials(len(named))} {'was' if one else 'were'} in training: {_listed(named)}.")
+        lines.append(f"{_trials(len(named))} {'was' if one else 'were'} in training: {_list(named)}.")
     when = datetime.fromtimestamp(found.last_at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     who = found.last_holder or "an earlier driver"
     lines.append(f"The last commit was {_ago(now - found.last_at)} ago ({when}), by {who}.")
     return "\n".join(lines)
 
 
-def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
+def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str:
     """Return in plain words how the trials that were in training went on, and what was lost."""
     after = ledger.snapshot(found.study)
     trials, reports = after.trials, after.reports
-    by_key: dict[TrialKey, list[Return]] = {}
+    by_key: dict[TrialKey, list[Resumption]] = {}
     for one in returns:
         by_key.setdefault(one.key, []).append(one)
     back = [one for own in by_key.values() for one in own if one.repeated]
@@ -190,7 +190,7 @@ def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
     gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()
     if gone:
         named = [f"{key.dataset} {key.number}" for key in sorted(gone)]
-        parts.append(f"{len(gone)} given up ({_listed(named)})")
+        parts.append(f"{len(gone)} given up ({_list(named)})")
     if not by_key and not gone:
         parts = ["nothing was in training"]
     lost_trials = len(found.trials - {t.key for t in trials})
@@ -201,18 +201,18 @@ def end_text(found: Found, ledger: Ledger, returns: Iterable[Return]) -> str:
     return f"Resumed: {', '.join(parts)}; lost: {lost}, {training}."
 
 
-def _back_text(back: Sequence[Return], *, several: bool) -> str:
+def _back_text(back: Sequence[Resumption], *, several: bool) -> str:
     steps = [f"{one.key.dataset} {one.key.number} from epoch {one.committed} to {one.continued}" for one in back]
     if several:
         reason = "their newest checkpoints were damaged or missing"
-        return f"{len({one.key for one in back})} went back ({_listed(steps)}: {reason})"
+        return f"{len({one.key for one in back})} went back ({_list(steps)}: {reason})"
     steps = [f"from epoch {one.committed} to {one.continued}" for one in back]
     who = f"{back[0].key.dataset} {back[0].key.number}"
-    return f"1 went back {_listed(steps)} ({who}: its newest checkpoint was damaged or missing)"
+    return f"1 went back {_list(steps)} ({who}: its newest checkpoint was damaged or missing)"
 
 
 def _last_commit(
-    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[NoteRecord]
+    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[EventRecord]
 ) -> tuple[float, str | None]:
     """Return when anything was committed last, and by whom as far as the ledger says."""
     acts = [(r.driver_epoch, r.created_at) for r in reports] + [(n.driver_epoch, n.created_at) for n in notes]
@@ -223,7 +223,7 @@ def _last_commit(
     return max(moment for _, moment in acts), next((str(holder) for holder in holders if holder), None)
 
 
-def _listed(named: Sequence[str]) -> str:
+def _list(named: Sequence[str]) -> str:
     left = len(named) - LISTED
     return ", ".join(named[:LISTED]) + (f" and {left} more" if left > 0 else "")
 

@@ -21,7 +21,7 @@ from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
-from ablate.driver.prometheus import require_free, served
+from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.timing import made_up_scores
 from ablate.errors import (
     CheckpointDownError,
@@ -34,7 +34,7 @@ from ablate.errors import (
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.files import Place, copy_into, require_writable
 from ablate.inspection.studies import results_of, select_networks, write_results
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.locations import homes as places
 from ablate.models import measure
 from ablate.objectives import COST_METRICS, on_test
@@ -44,7 +44,7 @@ from ablate.search.planned import planned_trials
 from ablate.study import Study, parse_study, read_study
 from ablate.tasks import Task, load_task
 from ablate.tasks.base import Classification, Decoded
-from ablate.tracking import TRACKERS, Tracker, kept_up
+from ablate.tracking import TRACKERS, Tracker, sync_periodically
 from ablate.tracking import build as build_tracker
 from ablate.trial import TrialState
 
@@ -52,7 +52,7 @@ logger = logging.getLogger("ablate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FinishedStudy:
     """What a driver leaves behind."""
 
     study: Study
@@ -69,7 +69,7 @@ def search(
     only: Sequence[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
-) -> Outcome:
+) -> FinishedStudy:
     """Create the study in `file`, or go on where it stands, to its confirmed front and report.
 
     `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). Where `text` is
@@ -88,11 +88,13 @@ def search(
     require_free(options.metrics_port, host=options.metrics_host)
     check_resources(options)
     home = options.home(study.name)
-    with places.opened_ledger(study.name, options) as ledger:
+    with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        options = _placed(options, study, ledger)
+        options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name))
-        with resumption.when_free(partial(_held, ledger, study, text, options), partial(_say, console)) as hold:
+        with resumption.acquire_when_free(
+            partial(_held, ledger, study, text, options), partial(_say, console)
+        ) as writer:
             for place in {home.absolute(), options.checkpoint_root(study.name)}:
                 places.mark(place, ledger)
             write_study_file(text, home)
@@ -101,19 +103,19 @@ def search(
                 _say(console, resumption.start_text(found, now=time.time()))
             for line in cautions(study, shapes):
                 _say(console, f"Note: {line}")
-            engine = Search(study, hold, ledger, measure=measure, shape_of=shapes.__getitem__)
-            report, unshown = _run(engine, executor, ledger, hold, options, console)
+            engine = Search(study, writer, ledger, measure=measure, shape_of=shapes.__getitem__)
+            report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
         console.print(results_of(study, ledger.snapshot(study.name)))
         for line in unshown:
             _say(console, line)
         _refuse_empty(ledger, study)
-    return Outcome(study=study, home=home, report=report)
+    return FinishedStudy(study=study, home=home, report=report)
 
 
 def _run(
-    engine: Search, executor: Executor, ledger: Ledger, hold: Hold, options: RunOptions, console: Console
+    engine: Search, executor: Executor, ledger: Ledger, writer: StudyWriter, options: RunOptions, console: Console
 ) -> tuple[Path, Sequence[str]]:
     """Run a study to its end, then write its report and publish it.
 
@@ -125,27 +127,27 @@ def _run(
         uri=options.tracking_uri,
         study=study,
         ledger=ledger,
-        hold=hold,
+        writer=writer,
         home=home,
         store=options.checkpoint_root(study.name),
     )
     try:
-        watched = served(engine, options.metrics_port, host=options.metrics_host)
-        with kept_up(tracker.sync), watched, _progress(study, engine, console) as progress:
+        watched = serve_metrics(engine, options.metrics_port, host=options.metrics_host)
+        with sync_periodically(tracker.sync), watched, _progress(study, engine, console) as progress:
             executor.run(engine, on_event=progress.update)
         tracker.sync()  # the tables name each trial's run
-        hold.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
+        writer.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
         report = write_results(study, ledger.snapshot(study.name), home)
-        hold.renew()
+        writer.renew()
         _publish(tracker, ledger, study, home, options)
     finally:
         unshown = tracker.close()
     return report, unshown
 
 
-def _placed(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
+def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
     """Return `options` with the places that the study was begun with; raise RequestError where these are others."""
-    options = places.continued(options, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
+    options = places.continue_from(options, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
     if options.store:
         root = options.checkpoint_root(study.name)
         require_writable(root)
@@ -249,9 +251,11 @@ def _refuse_what_is_elsewhere(options: RunOptions) -> None:
         raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")
 
 
-def _held(ledger: Ledger, study: Study, text: str, options: RunOptions, unrenewed: tuple[object, ...] | None) -> Hold:
+def _held(
+    ledger: Ledger, study: Study, text: str, options: RunOptions, unrenewed: tuple[object, ...] | None
+) -> StudyWriter:
     store, tracking = places.noted(options)
-    return ledger.hold(
+    return ledger.acquire(
         study.name,
         file_text=text,
         fingerprint=study.fingerprint(),

@@ -113,11 +113,11 @@ def _seconds_per_sample(
     settings = row.train.model_dump_json(exclude={"epochs", "learning_rate"})
     key = f"{row.model.model_dump_json()} {settings} {shape.model_dump_json()} {replicates}"
     if key not in _known:
-        _known[key] = _measured(row, task, shape, data_dir, replicates)
+        _known[key] = _measure(row, task, shape, data_dir, replicates)
     return _known[key]
 
 
-def _measured(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
+def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
     """Return the training time of one sample, all replicates together."""
     affordable = FLOPS_PER_EPOCH / (3 * max(row.size.flops, 1) * replicates)
     batch = max(min(row.train.batch_size, BATCH, int(affordable / STEPS)), 1)

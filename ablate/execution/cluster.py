@@ -32,7 +32,7 @@ class TooFewError(ResourceError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class SlotPlan:
     """How many trials run at a time and what each of them holds."""
 
     slots: int
@@ -46,7 +46,7 @@ class Plan:
 
 
 @contextmanager
-def hushed(name: str) -> Iterator[None]:
+def silence_logger(name: str) -> Iterator[None]:
     """Let a logger of Ray's say nothing inside the block."""
     log = logging.getLogger(name)
     level = log.level
@@ -58,7 +58,7 @@ def hushed(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Start a Ray of our own, or join the one at `address`, and leave it afterwards.
 
     Without an address the pointer that an earlier `ray start` left behind is not followed. A Ray that this process
@@ -70,13 +70,13 @@ def connected(address: str | None, *, check: Callable[[], None] = lambda: None) 
         return
     if address is not None:
         _check_address(address)
-    ours = own_ray(check) if address is None else _joined(address)
-    with ray_private.raylet_silenced(), hushed("ray"), environment(**QUIET), ours:
+    ours = own_ray(check) if address is None else _join(address)
+    with ray_private.raylet_silenced(), silence_logger("ray"), environment(**QUIET), ours:
         yield
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[None]:
+def _join(address: str) -> Iterator[None]:
     try:
         ray_private.join(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:
@@ -130,7 +130,7 @@ def plan(
     gpus_per_trial: float,
     cpus_per_trial: float | None,
     grows: bool = False,
-) -> Plan:
+) -> SlotPlan:
     """Return how many trials fit; raise ResourceError with what there is and what to type.
 
     Where the cluster `grows`, it may have fewer GPUs than `gpus` at the start. Without `cpus_per_trial` a trial holds
@@ -164,10 +164,10 @@ def plan(
         raise TooFewError(
             f"--cpus-per-trial {cpus:g}: {here}, and no node holds one trial. Type --cpus-per-trial {largest_cpus:g}."
         )
-    return Plan(slots=slots, cpus=cpus, gpus=share)
+    return SlotPlan(slots=slots, cpus=cpus, gpus=share)
 
 
-def awaited(make: Callable[[], Plan], *, seconds: float, check: Callable[[], None]) -> Plan:
+def wait_for_nodes(make: Callable[[], SlotPlan], *, seconds: float, check: Callable[[], None]) -> SlotPlan:
     """Return the plan as soon as enough nodes have joined; raise TooFewError where they have not within `seconds`.
 
     `check` is called meanwhile, and what it raises is passed on.
@@ -196,7 +196,7 @@ def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float,
     return int(min(sum(map(min, fits, on_gpus)), _gpu_slots(gpus, share)))
 
 
-def most_slots(nodes: Sequence[Mapping[str, float]], held: Plan, *, gpus: int, most_nodes: int) -> int:
+def most_slots(nodes: Sequence[Mapping[str, float]], held: SlotPlan, *, gpus: int, most_nodes: int) -> int:
     """Return how many trials fit on `most_nodes` nodes like the largest of `nodes`, using `gpus` GPUs at most."""
     largest = max(slots_on([node], cpus=held.cpus, share=held.gpus, gpus=gpus) for node in nodes)
     return min(most_nodes * largest, _gpu_slots(gpus, held.gpus)) if gpus else most_nodes * largest

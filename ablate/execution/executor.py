@@ -22,7 +22,7 @@ from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 if TYPE_CHECKING:
     from ablate.search import Search
 
-TRAINERS = Registry("trainer", {"train": "ablate.execution.resident:train"})
+TRAINERS = Registry("trainer", {"train": "ablate.execution.cached_trainer:train"})
 
 logger = logging.getLogger("ablate.execution")
 

@@ -48,7 +48,7 @@ def submit(address: str, job: Job) -> str:
     with scratch_folder("job") as folder:
         (folder / "study.yaml").write_text(job.study_text, encoding="utf-8")
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        return _started(
+        return _start(
             client,
             address,
             entrypoint=shlex.join(job.words),
@@ -67,12 +67,12 @@ def follow(address: str, submission_id: str, say: Callable[[str], None]) -> str:
             say(lines)
 
     asyncio.run(tail())
-    return _ended(client, submission_id, float("inf"))
+    return _end(client, submission_id, float("inf"))
 
 
 def _require_ablate(client: Any, address: str) -> None:
-    probe = _started(client, address, entrypoint=PROBE, submission_id=f"ablate-version-{os.urandom(4).hex()}")
-    status = _ended(client, probe, PROBE_SECONDS)
+    probe = _start(client, address, entrypoint=PROBE, submission_id=f"ablate-version-{os.urandom(4).hex()}")
+    status = _end(client, probe, PROBE_SECONDS)
     code = client.get_job_info(probe).driver_exit_code
     said = client.get_job_logs(probe).strip().splitlines()
     if code == OTHER_VERSION:
@@ -84,7 +84,7 @@ def _require_ablate(client: Any, address: str) -> None:
         )
 
 
-def _started(client: Any, address: str, **job: Any) -> str:
+def _start(client: Any, address: str, **job: Any) -> str:
     """Submit a job and return its id; a cluster that has just begun has no agent to run it for some seconds."""
     deadline = time.monotonic() + AGENT_SECONDS
     while True:
@@ -92,11 +92,11 @@ def _started(client: Any, address: str, **job: Any) -> str:
             return str(client.submit_job(**job))
         except (OSError, RuntimeError, RayError) as error:
             if NO_AGENT not in str(error) or time.monotonic() > deadline:
-                raise _refused(address, error) from error
+                raise _explain_refusal(address, error) from error
         time.sleep(POLL_SECONDS)
 
 
-def _ended(client: Any, submission_id: str, seconds: float) -> str:
+def _end(client: Any, submission_id: str, seconds: float) -> str:
     deadline = time.monotonic() + seconds
     while True:
         status = str(client.get_job_status(submission_id).value)
@@ -114,9 +114,9 @@ def _client(address: str) -> Any:
     try:
         return JobSubmissionClient(address)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        raise _refused(address, error) from error
+        raise _explain_refusal(address, error) from error
 
 
-def _refused(address: str, error: Exception) -> ResourceError:
+def _explain_refusal(address: str, error: Exception) -> ResourceError:
     text = error_text(error, first_line=True).rstrip(".")
     return ResourceError(f"--address {address}: no Ray dashboard takes a job there: {text}. {SAME_TOKEN}")

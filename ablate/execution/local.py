@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.execution.executor import Assignment, advance, commit
-from ablate.execution.interruption import Interruption
+from ablate.execution.signals import Interruption
 from ablate.files import Place
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
         try:
             ray_private.start(folder, seconds=seconds, check=check)
         except Exception as error:
-            raise _not_started(error) from error
+            raise _explain_failed_start(error) from error
         try:
             yield
         except ClusterLostError:
@@ -63,7 +63,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
             ray.shutdown()
 
 
-def _not_started(error: Exception) -> AblateError:
+def _explain_failed_start(error: Exception) -> AblateError:
     """Return what to raise for an error of `ray.init`, which raises a bare Exception where a process is late."""
     text = error_text(error, first_line=True).rstrip(".")
     if isinstance(error, OSError | ValueError) and not isinstance(error, TimeoutError):

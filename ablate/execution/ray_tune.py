@@ -15,22 +15,20 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.bridge import Conductor, Halt, LedgerScheduler, LedgerSearcher, conducting
 from ablate.execution.cluster import (
     JOIN_SECONDS,
-    Plan,
-    awaited,
-    connected,
+    SlotPlan,
     gcs_address,
-    hushed,
     most_slots,
     node_resources,
     plan,
+    ray_session,
+    silence_logger,
     slots_on,
+    wait_for_nodes,
 )
 from ablate.execution.executor import Assignment
-from ablate.execution.interruption import Interruption
-from ablate.execution.lifeline import lifeline
+from ablate.execution.gcs_watchdog import gcs_watchdog
 from ablate.execution.own_ray import environment
 from ablate.execution.ray_private import (
     PENDING_TRIALS,
@@ -40,6 +38,8 @@ from ablate.execution.ray_private import (
     is_own,
     own_resources,
 )
+from ablate.execution.signals import Interruption
+from ablate.execution.tune_adapter import LedgerScheduler, LedgerSearcher, StopTune, TuneSession, tune_session
 from ablate.execution.worker import TrialActor
 from ablate.files import Place
 from ablate.scratch import scratch_folder
@@ -79,21 +79,21 @@ class RayExecutor:
         if self.address is None:
             self._plan([own_resources()])
             return
-        with connected(self.address):
-            awaited(lambda: self._plan(node_resources()), seconds=JOIN_SECONDS, check=lambda: None)
+        with ray_session(self.address):
+            wait_for_nodes(lambda: self._plan(node_resources()), seconds=JOIN_SECONDS, check=lambda: None)
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` to its end, as `Executor.run` says."""
         with (
             Interruption(self.grace_seconds) as interruption,
-            connected(self.address, check=interruption.listen_and_check),
-            lifeline(gcs_address(), ended=ended_part) as line,
+            ray_session(self.address, check=interruption.listen_and_check),
+            gcs_watchdog(gcs_address(), ended=ended_part) as line,
         ):
             interruption.listen()
             patience = JOIN_SECONDS if self.address else 0.0
-            held = awaited(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
+            held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
             request = self._request(held)
-            conductor = Conductor(
+            conductor = TuneSession(
                 search=search,
                 assign=lambda config: self._assignment(config, search.attempt(config.key), held),
                 on_event=on_event,
@@ -106,7 +106,7 @@ class RayExecutor:
             _tune(conductor, held, pending=max(held.slots, request.most if request else 0))
             interruption.check()
 
-    def _plan(self, nodes: Sequence[Mapping[str, float]]) -> Plan:
+    def _plan(self, nodes: Sequence[Mapping[str, float]]) -> SlotPlan:
         return plan(
             nodes,
             gpus=self.gpus,
@@ -115,14 +115,14 @@ class RayExecutor:
             grows=self.autoscale is not None,
         )
 
-    def _request(self, held: Plan) -> NodeRequest | None:
+    def _request(self, held: SlotPlan) -> NodeRequest | None:
         """Return what to ask of Ray's autoscaler, None without one."""
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
         return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
 
-    def _assignment(self, config: TrialConfig, attempt: int, held: Plan) -> Assignment:
+    def _assignment(self, config: TrialConfig, attempt: int, held: SlotPlan) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
         return Assignment(
             config=config,
@@ -136,12 +136,12 @@ class RayExecutor:
         )
 
 
-def _tune(conductor: Conductor, held: Plan, *, pending: int) -> None:
+def _tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
     """Run Tune until the conductor's search is over; Tune stores no checkpoints, logs or results.
 
     At most `pending` trials wait for their actors at a time.
     """
-    with conducting(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
+    with tune_session(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
         tuner = tune.Tuner(
             tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(
@@ -163,7 +163,7 @@ def _tune(conductor: Conductor, held: Plan, *, pending: int) -> None:
         try:
             with every_death_known():
                 tuner.fit()
-        except Halt as halt:
+        except StopTune as halt:
             if halt.__cause__ is not None:
                 raise halt.__cause__ from None
         finally:
@@ -177,6 +177,10 @@ def _name(trial: Trial) -> str:
 @contextmanager
 def _quiet(pending: int) -> Iterator[None]:
     """Set what Tune reads from the environment, and silence what it logs about itself."""
-    with hushed("ray.tune"), environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}), warnings.catch_warnings():
+    with (
+        silence_logger("ray.tune"),
+        environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         yield

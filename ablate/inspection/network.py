@@ -15,7 +15,7 @@ from torch import Tensor
 from ablate.config import InputShape
 from ablate.errors import AblateError, RequestError
 from ablate.files import DiskFolder, refuse_links
-from ablate.inspection.studies import stored, trial_of
+from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.randomness import stream
@@ -57,14 +57,14 @@ class BlockMaps:
     weights: NDArray[np.float64]
 
 
-def trained(
+def load_network(
     study: str, locations: Locations, *, number: int | None = None, dataset: str | None = None, replicate: int = 0
 ) -> Trained:
     """Return a trial of `study` with its trained weights; left out, the one that leads on the first objective.
 
     Raises RequestError where there is no such trial or replicate, CheckpointError where its weights are gone.
     """
-    found = stored(study, locations)
+    found = read_study(study, locations)
     config = trial_of(found, number, dataset).config.origin
     refuse_links(locations.home(study))
     locations = with_store(locations, found.record)
@@ -80,7 +80,7 @@ def trained(
     )
 
 
-def continued(asked: Trained, prompt: str | None, *, length: int, temperature: float, seed: int) -> str:
+def continue_texts(asked: Trained, prompt: str | None, *, length: int, temperature: float, seed: int) -> str:
     """Return `prompt` and `length` further tokens, each drawn from the network's scores over `temperature`.
 
     A temperature of 0 takes the likeliest. Raises RequestError for a task that does not write one token at a time.
@@ -94,11 +94,11 @@ def continued(asked: Trained, prompt: str | None, *, length: int, temperature: f
     with torch.no_grad():
         for draw in draws:
             scores = asked.module(torch.tensor([ids[-asked.shape.tokens :]]))[0, -1].double()
-            ids.append(_drawn(scores, temperature, float(draw)))
+            ids.append(_draw(scores, temperature, float(draw)))
     return asked.task.decode(ids, asked.data_dir)
 
 
-def translated(asked: Trained, sentences: Sequence[str]) -> list[str]:
+def translate(asked: Trained, sentences: Sequence[str]) -> list[str]:
     """Return the translation of each sentence, by greedy decoding; raise RequestError for another kind of task."""
     if not isinstance(asked.task, Translation):
         raise RequestError(f"task {asked.config.task.task} is not a translation")
@@ -197,7 +197,7 @@ def _input(data: Data, sample: int) -> Tensor | tuple[Tensor, Tensor]:
     return source[:, : int(torch.count_nonzero(source[0] != (data.pad or 0)))], torch.full((1, 1), data.start)
 
 
-def _drawn(scores: Tensor, temperature: float, uniform: float) -> int:
+def _draw(scores: Tensor, temperature: float, uniform: float) -> int:
     if temperature == 0:
         return int(scores.argmax())
     shares = torch.softmax(scores / temperature, dim=-1).cumsum(-1)

@@ -13,7 +13,7 @@ from ablate.analysis import confirmations
 from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.errors import AblateError
-from ablate.inspection.studies import Stored, covered, known_names, stored
+from ablate.inspection.studies import Stored, cover_datasets, known_names, read_study
 from ablate.ledger import StudyRecord
 from ablate.locations import Locations
 from ablate.locations.homes import command_to_continue
@@ -34,7 +34,7 @@ logger = logging.getLogger("ablate")
 def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
     """Return how a study stood when it was read, as plain values (docs/tables.md, status)."""
     record, trials = found.record, found.snapshot.trials
-    study = covered(found.study, trials)
+    study = cover_datasets(found.study, trials)
     here = recorded_searches(found.study, found.snapshot)
     driver, finished = _driver(record), is_finished(here.values(), record.active_seconds)
     state = "running" if driver is not None else "finished" if finished else "interrupted"
@@ -62,7 +62,7 @@ def results_as_values(found: Stored) -> dict[str, Any]:
 
     `best` is null, and `withheld` says why, where page and terminal give no answer yet. NaN and infinity become null.
     """
-    study = covered(found.study, found.snapshot.trials)
+    study = cover_datasets(found.study, found.snapshot.trials)
     trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
     if study.compare is not None:
         return {"comparison": _plain(cells(study, trials, reports).to_dicts())}
@@ -80,7 +80,7 @@ def overview(locations: Locations) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for name in known_names(locations):
         try:
-            found.append(status_of(stored(name, locations), locations))
+            found.append(status_of(read_study(name, locations), locations))
         except AblateError as error:
             logger.warning("%s is left out: %s", name, error)
     return found

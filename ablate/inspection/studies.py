@@ -38,24 +38,24 @@ class Stored:
         """Read study `name` in one transaction; raise RequestError naming the studies there are."""
         snapshot = ledger.snapshot(name)
         if snapshot.study is None:
-            raise RequestError(_unknown(name, [record.name for record in ledger.studies()], ledger.url))
+            raise RequestError(_explain_unknown(name, [record.name for record in ledger.studies()], ledger.url))
         study = parse_study(snapshot.study.file_text, name, known_good=True)
         return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
 
 
-def stored(name: str, locations: Locations) -> Stored:
+def read_study(name: str, locations: Locations) -> Stored:
     """Read study `name` from its ledger as of one moment; raise RequestError naming the studies there are."""
-    with _opened(name, locations) as ledger:
+    with _open(name, locations) as ledger:
         return Stored.of(ledger, name)
 
 
 @contextmanager
-def _opened(name: str, locations: Locations) -> Iterator[Ledger]:
+def _open(name: str, locations: Locations) -> Iterator[Ledger]:
     home = locations.home(name)
     if locations.storage is None:
         refuse_links(home, folders=())
         if not (home / "ledger.sqlite").is_file():
-            raise RequestError(_unknown(name, known_names(locations), str(locations.runs_dir)))
+            raise RequestError(_explain_unknown(name, known_names(locations), str(locations.runs_dir)))
     with Ledger.open(locations.storage_url(name), create=False) as ledger:
         yield ledger
 
@@ -63,7 +63,7 @@ def _opened(name: str, locations: Locations) -> Iterator[Ledger]:
 def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
     """Return the front or the comparison of `snapshot`, to be printed in a terminal."""
     trials, reports = trials_table(snapshot), reports_table(snapshot)
-    return result_lines(covered(study, snapshot.trials), trials, reports, snapshot.notes)
+    return result_lines(cover_datasets(study, snapshot.trials), trials, reports, snapshot.notes)
 
 
 def known_names(locations: Locations) -> list[str]:
@@ -76,7 +76,7 @@ def known_names(locations: Locations) -> list[str]:
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
-    with _opened(name, locations) as ledger:
+    with _open(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
     home = locations.make_home(name)
@@ -86,7 +86,7 @@ def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
-    return write_report(covered(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+    return write_report(cover_datasets(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
 
 
 def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
@@ -139,7 +139,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
     return label, leader
 
 
-def covered(study: Study, trials: Iterable[TrialRecord]) -> Study:
+def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:
     """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
     if study.only is None:
         return study
@@ -147,7 +147,7 @@ def covered(study: Study, trials: Iterable[TrialRecord]) -> Study:
     return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
 
 
-def _unknown(name: str, known: list[str], place: str) -> str:
+def _explain_unknown(name: str, known: list[str], place: str) -> str:
     if not known:
         return f"study {name!r}: there is no study in {place} yet. Start one with: ablate search FILE"
     return f"study {name!r} is not in {place}. {did_you_mean(name, known)}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.files import below
-from ablate.inspection.studies import stored, trial_of
+from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.objectives import mean
@@ -24,12 +24,12 @@ TEST = "test_"
 EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
 
 
-def story(name: str, locations: Locations, *, number: int, dataset: str | None = None) -> dict[str, Any]:
+def trial_details(name: str, locations: Locations, *, number: int, dataset: str | None = None) -> dict[str, Any]:
     """Return all that the ledger knows of one trial, as plain values: what it is, its reports, what befell it.
 
     Raises RequestError where there is no such trial, or one in several data sets and none is named.
     """
-    found = stored(name, locations)
+    found = read_study(name, locations)
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
     own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
@@ -57,8 +57,8 @@ def story(name: str, locations: Locations, *, number: int, dataset: str | None =
     }  # fmt: skip
 
 
-def story_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what `story` found, for a terminal."""
+def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what `trial_details` found, for a terminal."""
     config = found["config"]
     variant = f", {config['variant']}" if config["variant"] else ""
     source = f", from trial {config['source']}" if config["source"] is not None else ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablate.ledger.hold import Hold
 from ablate.ledger.ledger import Ledger
-from ablate.ledger.records import NewTrial, NoteRecord, ReportRecord, Snapshot, StudyRecord, TrialRecord
+from ablate.ledger.records import EventRecord, NewTrial, ReportRecord, Snapshot, StudyRecord, TrialRecord
+from ablate.ledger.study_writer import StudyWriter
 
-__all__ = ["Hold", "Ledger", "NewTrial", "NoteRecord", "ReportRecord", "Snapshot", "StudyRecord", "TrialRecord"]
+__all__ = ["EventRecord", "Ledger", "NewTrial", "ReportRecord", "Snapshot", "StudyRecord", "StudyWriter", "TrialRecord"]

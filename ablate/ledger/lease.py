@@ -27,7 +27,7 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class LeaseRequest:
     """A request for a study: who asks, with which file and places; `now` in UTC epoch seconds.
 
     `unrenewed` is the mark (LedgerHeldError) that the lease had for as long as it lasts: it has ended if it still has
@@ -50,7 +50,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grant:
+class Lease:
     """A granted claim: the study's row, its new epoch, the revision and the active seconds to continue from."""
 
     study_id: int
@@ -84,7 +84,7 @@ def is_gone(*, place: str, pid: int, started: str | None) -> bool:
     return now is not None and bool(started) and now != started
 
 
-def claim(connection: Connection, wanted: Claim) -> Grant:
+def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
     """Create the study or raise its epoch by one; raise LedgerHeldError while another driver has it.
 
     No clock decides: a lease is over once it was released, its process is gone from this machine, or the claim says
@@ -116,7 +116,7 @@ def claim(connection: Connection, wanted: Claim) -> Grant:
     return _grant(row, epoch)
 
 
-def _create(connection: Connection, wanted: Claim) -> Grant:
+def _create(connection: Connection, wanted: LeaseRequest) -> Lease:
     row = {
         "name": wanted.study,
         "file": wanted.file_text,
@@ -127,12 +127,12 @@ def _create(connection: Connection, wanted: Claim) -> Grant:
     }
     study_id = int(connection.execute(insert(study_table).returning(study_table.c.id), row).scalar_one())
     connection.execute(insert(lease_table).values(study_id=study_id, epoch=1, revision=0, **_holder(wanted)))
-    return Grant(study_id=study_id, epoch=1, revision=0, active_seconds=0.0)
+    return Lease(study_id=study_id, epoch=1, revision=0, active_seconds=0.0)
 
 
-def _grant(row: RowMapping, epoch: int) -> Grant:
+def _grant(row: RowMapping, epoch: int) -> Lease:
     active = float(row["active_seconds"])
-    return Grant(study_id=row["study_id"], epoch=epoch, revision=row["revision"], active_seconds=active)
+    return Lease(study_id=row["study_id"], epoch=epoch, revision=row["revision"], active_seconds=active)
 
 
 def _mark(row: RowMapping) -> tuple[object, ...]:
@@ -140,12 +140,12 @@ def _mark(row: RowMapping) -> tuple[object, ...]:
     return row["epoch"], row["revision"], row["beat"], row["held_until"]
 
 
-def _places(wanted: Claim) -> dict[str, str]:
+def _places(wanted: LeaseRequest) -> dict[str, str]:
     places = {"store": wanted.store, "tracking": wanted.tracking}
     return {name: place for name, place in places.items() if place is not None}
 
 
-def _holder(wanted: Claim) -> dict[str, Any]:
+def _holder(wanted: LeaseRequest) -> dict[str, Any]:
     return {
         "holder": wanted.holder,
         "host": wanted.process.host,

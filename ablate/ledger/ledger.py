@@ -11,11 +11,10 @@ from sqlalchemy import Connection, RowMapping, Select, Table, func, select
 
 from ablate.errors import NoLedgerError
 from ablate.ledger.database import Database
-from ablate.ledger.hold import Hold
-from ablate.ledger.lease import Claim, claim, this_process
+from ablate.ledger.lease import LeaseRequest, claim, this_process
 from ablate.ledger.migration import columns_of
 from ablate.ledger.records import (
-    NoteRecord,
+    EventRecord,
     ReportRecord,
     Snapshot,
     StudyRecord,
@@ -26,6 +25,7 @@ from ablate.ledger.records import (
     trial_from_row,
 )
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
+from ablate.ledger.study_writer import StudyWriter
 from ablate.trial import TrialState
 
 RETRY_SECONDS = 30.0
@@ -93,7 +93,7 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def hold(
+    def acquire(
         self,
         study: str,
         *,
@@ -106,7 +106,7 @@ class Ledger:
         unrenewed: tuple[object, ...] | None = None,
         store: str | None = None,
         tracking: str | None = None,
-    ) -> Hold:
+    ) -> StudyWriter:
         """Create the study or raise its epoch by one, and return the right to write it.
 
         Raise LedgerHeldError (who, where, since when) while another driver has it, unless `takeover`. A lease is over
@@ -114,7 +114,7 @@ class Ledger:
         that its LedgerHeldError gave `lease_seconds` ago. Raise StudyMismatchError where the study was started with
         another seed. File and fingerprint are replaced, and `store` and `tracking` (without credentials) where given.
         """
-        wanted = Claim(
+        wanted = LeaseRequest(
             study=study,
             file_text=file_text,
             fingerprint=fingerprint,
@@ -128,8 +128,8 @@ class Ledger:
             store=store,
             tracking=tracking,
         )
-        grant = self._database.write(lambda connection: claim(connection, wanted))
-        return Hold(self._database, wanted, grant, clock=self._clock, monotonic=self._monotonic)
+        lease = self._database.write(lambda connection: claim(connection, wanted))
+        return StudyWriter(self._database, wanted, lease, clock=self._clock, monotonic=self._monotonic)
 
     def studies(self) -> list[StudyRecord]:
         """Return every study, ordered by name."""
@@ -187,7 +187,7 @@ class Ledger:
             notes=[note_from_row(row) for row in notes],
         )
 
-    def notes(self, name: str) -> list[NoteRecord]:
+    def events(self, name: str) -> list[EventRecord]:
         """Return a study's events in the order of commit."""
         return [note_from_row(row) for row in self._rows(_NOTES.where(study_table.c.name == name))]
 

@@ -125,7 +125,7 @@ class ReportRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoteRecord:
+class EventRecord:
     """An event of the study, such as the freezing of a front or the opening of the test split."""
 
     rowid: int
@@ -146,7 +146,7 @@ class Snapshot:
     study: StudyRecord | None
     trials: list[TrialRecord]
     reports: list[ReportRecord]
-    notes: list[NoteRecord]
+    notes: list[EventRecord]
 
 
 def to_text(value: object, what: str) -> str:
@@ -195,7 +195,7 @@ def trial_from_row(row: RowMapping) -> TrialRecord:
             **{name: row[name] for name in same},
         )
     except DAMAGED as error:
-        raise _damaged(f"trial {row['dataset']}/{row['number']}", error) from error
+        raise _explain_damage(f"trial {row['dataset']}/{row['number']}", error) from error
 
 
 def report_from_row(row: RowMapping, study: str) -> ReportRecord:
@@ -204,7 +204,7 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
     try:
         metrics = metrics_from_text(row["metrics"])
     except DAMAGED as error:
-        raise _damaged(f"epoch {row['epoch']} of trial {row['dataset']}/{row['number']}", error) from error
+        raise _explain_damage(f"epoch {row['epoch']} of trial {row['dataset']}/{row['number']}", error) from error
     return ReportRecord(
         rowid=row["id"],
         key=key,
@@ -221,15 +221,15 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
     )
 
 
-def note_from_row(row: RowMapping) -> NoteRecord:
+def note_from_row(row: RowMapping) -> EventRecord:
     """Return the record of a note's row; raise LedgerError where it is damaged."""
     same = ("kind", "dataset", "driver_epoch", "created_at")
     try:
         payload = dict(json.loads(row["payload"]))
     except DAMAGED as error:
-        raise _damaged(f"note {row['id']} ({row['kind']!r})", error) from error
-    return NoteRecord(rowid=row["id"], payload=payload, **{name: row[name] for name in same})
+        raise _explain_damage(f"note {row['id']} ({row['kind']!r})", error) from error
+    return EventRecord(rowid=row["id"], payload=payload, **{name: row[name] for name in same})
 
 
-def _damaged(what: str, error: Exception) -> LedgerError:
+def _explain_damage(what: str, error: Exception) -> LedgerError:
     return LedgerError(f"ledger: {what} is damaged: {error_text(error, first_line=True)}")

@@ -100,7 +100,7 @@ def requeue(scope: Scope, key: TrialKey, error: str | None) -> None:
     """Set a running trial back to WAITING."""
     trial = _trial(scope, key)
     _require(key, trial, TrialState.RUNNING, doing="requeue")
-    _change(scope, trial, {"state": TrialState.WAITING, "error": _stored(error), "driver_epoch": scope.epoch})
+    _change(scope, trial, {"state": TrialState.WAITING, "error": _read_stored(error), "driver_epoch": scope.epoch})
 
 
 def report(
@@ -160,14 +160,14 @@ def note(scope: Scope, kind: str, dataset: str | None, payload: Mapping[str, Any
         "study_id": scope.study_id,
         "kind": kind,
         "dataset": dataset,
-        "payload": to_text({name: _stored(value) for name, value in payload.items()}, f"note {kind!r}"),
+        "payload": to_text({name: _read_stored(value) for name, value in payload.items()}, f"note {kind!r}"),
         "driver_epoch": scope.epoch,
         "created_at": scope.now,
     }
     scope.connection.execute(insert(note_table), row)
 
 
-def _stored(value: Any) -> Any:
+def _read_stored(value: Any) -> Any:
     return storable(value) if isinstance(value, str) else value
 
 
@@ -191,7 +191,7 @@ def _change(scope: Scope, trial: Row[*tuple[Any, ...]], values: Mapping[str, Any
 def _ending(scope: Scope, state: TrialState, error: str | None) -> dict[str, Any]:
     if not state.finished:
         raise LedgerError(f"{state} does not end a trial")
-    return {"state": state, "finished_at": scope.now, "error": _stored(error)}
+    return {"state": state, "finished_at": scope.now, "error": _read_stored(error)}
 
 
 def _trial_row(scope: Scope, record: NewTrial) -> dict[str, Any]:

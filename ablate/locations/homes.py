@@ -32,7 +32,7 @@ class Owner:
 
 
 @contextmanager
-def opened_ledger(study: str, locations: Locations) -> Iterator[Ledger]:
+def open_study(study: str, locations: Locations) -> Iterator[Ledger]:
     """Open the ledger for a driver of `study`, making its home, and the ledger where there is none yet.
 
     Raises RequestError, with nothing made, where the home belongs to another ledger or lacks the checkpoints of
@@ -89,7 +89,7 @@ def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locatio
         )
 
 
-def continued(locations: L, record: StudyRecord | None, *, begun: bool) -> L:
+def continue_from(locations: L, record: StudyRecord | None, *, begun: bool) -> L:
     """Return `locations` with the places that the study was begun with, where they name none.
 
     Raises RequestError where they name other ones and the study has `begun`, unless with `relocate`.
@@ -102,13 +102,13 @@ def continued(locations: L, record: StudyRecord | None, *, begun: bool) -> L:
             _refuse_another(
                 "--tracking-uri", locations.tracking_uri, record.tracking, f"study {record.name!r} is shown in"
             )
-    tracking = locations.tracking_uri or _named(record.tracking)
+    tracking = locations.tracking_uri or _place_named(record.tracking)
     return replace(with_store(locations, record), tracking_uri=tracking)
 
 
 def with_store(locations: L, record: StudyRecord) -> L:
     """Return `locations` with the store of the study's checkpoints, where they name none."""
-    return replace(locations, store=locations.store or _named(record.store))
+    return replace(locations, store=locations.store or _place_named(record.store))
 
 
 def noted(locations: Locations) -> tuple[str, str | None]:
@@ -160,7 +160,7 @@ def _same(place: str) -> str:
     return redact_url(lasting(place)).removeprefix("file://")
 
 
-def _named(noted: str | None) -> str | None:
+def _place_named(noted: str | None) -> str | None:
     return None if noted == DEFAULT else noted
 
 

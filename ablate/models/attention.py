@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.config import ModelConfig
-from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, prefixed, under, unit_gain
+from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, under, unit_gain
 from ablate.models.positions import first_pairs
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
@@ -78,9 +78,9 @@ class Attention(nn.Module):
         query, key = self._compared(x)
         similarity = self._similarity(query, key, mask)
         if mask is not None:
-            similarity = masked(similarity, mask, like=x, heads=self.heads)
+            similarity = apply_mask(similarity, mask, like=x, heads=self.heads)
         weights = torch.softmax(similarity, dim=-1)
-        mixed = joined(torch.bmm(weights, by_head(self._averaged(x, key), self.heads)), self.heads, like=x)
+        mixed = join_heads(torch.bmm(weights, by_head(self._averaged(x, key), self.heads)), self.heads, like=x)
         return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
     def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -102,7 +102,7 @@ class Attention(nn.Module):
             similarity = torch.cat([similarity[..., :-1], own.unsqueeze(-1)], dim=-1)
         if self.pair_position is not None:
             similarity = self._positioned(similarity, self.pair_position)
-        mixed = joined(torch.bmm(torch.softmax(similarity, dim=-1), values), self.heads, like=x)
+        mixed = join_heads(torch.bmm(torch.softmax(similarity, dim=-1), values), self.heads, like=x)
         return self._projected(mixed), Past(keys=keys, values=values, diagonal=diagonal)
 
     def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class Attention(nn.Module):
             key = self.key(x)
             return key, key
         if form == "collapsed":
-            return self.query_key(x), _shifted(x, self.key_bias)
+            return self.query_key(x), _shift(x, self.key_bias)
         if form == "mirrored":
             return _times(x, self.query_key_triangle.symmetric()), x
         key = _times(x, self.query_key_triangle.lower())
@@ -139,7 +139,7 @@ class Attention(nn.Module):
         """Return s [R*B*H, T, T] after scaling, diagonal and +Pos, in this order."""
         similarity = torch.bmm(by_head(query, self.heads), by_head(key, self.heads).mT) * self.scale
         if self.normalised_diagonal:
-            similarity = _diagonal_normalised(similarity, self._diagonal_mean(similarity, mask, like=query))
+            similarity = _normalise_diagonal(similarity, self._diagonal_mean(similarity, mask, like=query))
         if self.pair_position is None:
             return similarity
         return self._positioned(similarity, self.pair_position)
@@ -182,18 +182,18 @@ class Attention(nn.Module):
         form = self.similarity_form
         if form == "separate":
             query = self.query.initial(under(draw, "query"))
-            return prefixed("query", query) | prefixed("key", self.key.initial(under(draw, "key")))
+            return add_prefix("query", query) | add_prefix("key", self.key.initial(under(draw, "key")))
         if form == "shared":
             # s_ii = |k|^2 / sqrt(d) begins at 1, not at sqrt(d), where every token would see little but itself
             gain = (self.width // self.heads) ** -0.25
-            return prefixed("key", self.key.initial(under(draw, "key"), gain=gain))
+            return add_prefix("key", self.key.initial(under(draw, "key"), gain=gain))
         key = unit_gain(draw, "key.weight", self.width, self.width)
         if form in ("mirrored", "cholesky"):
             key = key * self.width**-0.25  # one head, and the gain of `shared`
         if form == "collapsed":
             product = {"weight": unit_gain(draw, "query.weight", self.width, self.width) @ key.mT}
             shift = {} if self.key_bias is None else {"key_bias": torch.zeros(self.width)}
-            return prefixed("query_key", product | self.query_key.initial_bias()) | shift
+            return add_prefix("query_key", product | self.query_key.initial_bias()) | shift
         gram = key @ key.mT
         matrix = gram if form == "mirrored" else torch.linalg.cholesky(gram)
         return {"query_key_triangle.weight": self.query_key_triangle.packed(matrix)}
@@ -205,11 +205,11 @@ class Attention(nn.Module):
         if form == "collapsed":
             value = unit_gain(draw, "value.weight", self.width, self.width)
             product = {"weight": BRANCH_GAIN * value @ unit_gain(draw, "output.weight", self.width, self.width)}
-            return prefixed("value_output", product | self.value_output.initial_bias())
-        output = prefixed("output", self.output.initial(under(draw, "output"), gain=BRANCH_GAIN))
+            return add_prefix("value_output", product | self.value_output.initial_bias())
+        output = add_prefix("output", self.output.initial(under(draw, "output"), gain=BRANCH_GAIN))
         if form == "key":
             return output
-        return prefixed("value", self.value.initial(under(draw, "value"))) | output
+        return add_prefix("value", self.value.initial(under(draw, "value"))) | output
 
 
 def by_head(x: Tensor, heads: int) -> Tensor:
@@ -221,7 +221,7 @@ def by_head(x: Tensor, heads: int) -> Tensor:
     return split.transpose(1, 2).reshape(-1, tokens, width // heads)
 
 
-def joined(mixed: Tensor, heads: int, *, like: Tensor) -> Tensor:
+def join_heads(mixed: Tensor, heads: int, *, like: Tensor) -> Tensor:
     """Return [R*B*H, T, N/H] in the shape [*R, B, T, N] of `like`."""
     if heads == 1:
         return mixed.view(like.shape)
@@ -229,7 +229,7 @@ def joined(mixed: Tensor, heads: int, *, like: Tensor) -> Tensor:
     return split.transpose(1, 2).reshape(like.shape)
 
 
-def masked(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) -> Tensor:
+def apply_mask(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) -> Tensor:
     """Return s [R*B*H, T, S] with the lowest number where `mask` is False; `like` is [*R, B, T, N].
 
     The lowest number has a weight of exactly zero next to any other, and keeps a row that sees nothing finite.
@@ -241,7 +241,7 @@ def masked(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) -> Ten
     return per_head.masked_fill(~mask, lowest).view(similarity.shape)
 
 
-def _shifted(x: Tensor, bias: Tensor | None) -> Tensor:
+def _shift(x: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return x
     return x + (bias if bias.dim() == 1 else bias[:, None, None, :])
@@ -254,7 +254,7 @@ def _times(x: Tensor, matrix: Tensor) -> Tensor:
     return torch.bmm(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
 
 
-def _diagonal_normalised(similarity: Tensor, mean: Tensor) -> Tensor:
+def _normalise_diagonal(similarity: Tensor, mean: Tensor) -> Tensor:
     """Return s with s_ii / mean_i on its diagonal (paper B, appendix)."""
     on_diagonal = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
     return torch.where(on_diagonal, similarity / _away_from_zero(mean), similarity)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ablate.config import ModelConfig
 from ablate.models.attention import Attention
-from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, prefixed, under
+from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
 
 
 class MLP(nn.Module):
@@ -27,7 +27,7 @@ class MLP(nn.Module):
         """Return initial values by parameter name."""
         hidden = self.hidden.initial(under(draw, "hidden"))
         output = self.output.initial(under(draw, "output"), gain=BRANCH_GAIN)
-        return prefixed("hidden", hidden) | prefixed("output", output)
+        return add_prefix("hidden", hidden) | add_prefix("output", output)
 
 
 class Sublayers(nn.Module):
@@ -74,11 +74,11 @@ class Sublayers(nn.Module):
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name."""
-        values = prefixed("attention", self.attention.initial(under(draw, "attention")))
+        values = add_prefix("attention", self.attention.initial(under(draw, "attention")))
         if self.mlp is not None:
-            values |= prefixed("mlp", self.mlp.initial(under(draw, "mlp")))
+            values |= add_prefix("mlp", self.mlp.initial(under(draw, "mlp")))
         for name, norm in (("attention_norm", self.attention_norm), ("mlp_norm", self.mlp_norm)):
-            values |= {} if norm is None else prefixed(name, norm.initial())
+            values |= {} if norm is None else add_prefix(name, norm.initial())
         return values
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ablate.config import ModelConfig
-from ablate.models.attention import Past, by_head, joined, masked
+from ablate.models.attention import Past, apply_mask, by_head, join_heads
 from ablate.models.block import Sublayers
-from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, prefixed, under
+from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
 from ablate.models.stack import Stack, Tokens
 
 
@@ -53,16 +53,16 @@ class CrossAttention(nn.Module):
         """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, S]."""
         similarity = torch.bmm(by_head(self.query(x), self.heads), memory.keys.mT) * self.scale
         if memory.visible is not None:
-            similarity = masked(similarity, memory.visible, like=x, heads=self.heads)
+            similarity = apply_mask(similarity, memory.visible, like=x, heads=self.heads)
         weights = torch.softmax(similarity, dim=-1)
-        mixed: Tensor = self.output(joined(torch.bmm(weights, memory.values), self.heads, like=x))
+        mixed: Tensor = self.output(join_heads(torch.bmm(weights, memory.values), self.heads, like=x))
         return mixed, weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name."""
-        values = prefixed("output", self.output.initial(under(draw, "output"), gain=BRANCH_GAIN))
+        values = add_prefix("output", self.output.initial(under(draw, "output"), gain=BRANCH_GAIN))
         for name, part in (("query", self.query), ("key", self.key), ("value", self.value)):
-            values |= prefixed(name, part.initial(under(draw, name)))
+            values |= add_prefix(name, part.initial(under(draw, name)))
         return values
 
 
@@ -95,8 +95,8 @@ class DecoderBlock(Sublayers):
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name."""
-        values = super().initial(draw) | prefixed("cross", self.cross.initial(under(draw, "cross")))
-        return values | ({} if self.cross_norm is None else prefixed("cross_norm", self.cross_norm.initial()))
+        values = super().initial(draw) | add_prefix("cross", self.cross.initial(under(draw, "cross")))
+        return values | ({} if self.cross_norm is None else add_prefix("cross_norm", self.cross_norm.initial()))
 
 
 class Decoder(Stack):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ablate.config import InputShape, ModelConfig
 from ablate.models.attention import Past
 from ablate.models.decoder import Decoder
-from ablate.models.layers import TOKEN_HEAD_GAIN, Draw, Dropout, Projection, prefixed, start, under
+from ablate.models.layers import TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
 from ablate.models.stack import Encoder, Tokens
 
 
@@ -85,6 +85,6 @@ class EncoderDecoder(nn.Module):
 
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name, from standard normal values drawn per path."""
-        values = prefixed("encoder", self.encoder.initial(under(draw, "encoder")))
-        values |= prefixed("decoder", self.decoder.initial(under(draw, "decoder")))
-        return values | prefixed("head", self.head.initial(under(draw, "head"), gain=TOKEN_HEAD_GAIN))
+        values = add_prefix("encoder", self.encoder.initial(under(draw, "encoder")))
+        values |= add_prefix("decoder", self.decoder.initial(under(draw, "decoder")))
+        return values | add_prefix("head", self.head.initial(under(draw, "head"), gain=TOKEN_HEAD_GAIN))

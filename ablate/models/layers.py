@@ -25,7 +25,7 @@ def under(draw: Draw, prefix: str) -> Draw:
     return lambda path, shape: draw(f"{prefix}.{path}", shape)
 
 
-def prefixed(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return `values` with `prefix.` before every name."""
     return {f"{prefix}.{name}": value for name, value in values.items()}
 

@@ -27,20 +27,20 @@ def measure(config: ModelConfig, shape: InputShape) -> Size:
     their names in OUTSIDE_BODY. A module that cannot run on the meta
     device is counted on the CPU with one sample of zeros. Raises RegistryError for an unknown builder.
     """
-    return _measured(config.model_dump_json(), shape.model_dump_json())
+    return _measure(config.model_dump_json(), shape.model_dump_json())
 
 
 @lru_cache(maxsize=4096)
-def _measured(config_json: str, shape_json: str) -> Size:
+def _measure(config_json: str, shape_json: str) -> Size:
     config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
     try:
-        return _counted(config, shape, torch.device("meta"))
+        return _count(config, shape, torch.device("meta"))
     except (RuntimeError, NotImplementedError):
         with torch.random.fork_rng(devices=[]):
-            return _counted(config, shape, torch.device("cpu"))
+            return _count(config, shape, torch.device("cpu"))
 
 
-def _counted(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
+def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
     with device:
         module: nn.Module = build(config, shape).eval()
         sample = _sample(shape)

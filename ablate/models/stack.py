@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ablate.config import ModelConfig
 from ablate.models.block import Block, Sublayers
 from ablate.models.embedding import Lookup
-from ablate.models.layers import Draw, Dropout, Projection, prefixed, under
+from ablate.models.layers import Draw, Dropout, Projection, add_prefix, under
 from ablate.models.positions import first_places, pair_sinusoidal, sinusoidal
 
 EMBEDDING_GAIN = 0.4  # near the root mean square of the centred places: content and place weigh alike
@@ -99,7 +99,7 @@ class Stack(nn.Module):
         The embedding's bias starts at minus the mean of the fixed positions: most of their channels hardly change
         over a few tokens, and a part that all tokens share would rule every similarity and every norm.
         """
-        values = prefixed("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
+        values = add_prefix("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
         if self.fixed_position is not None:
             of_patches = self.fixed_position[0 if self.class_token is None else 1 :]
             values["embedding.bias"] = -of_patches.mean(0)
@@ -108,9 +108,9 @@ class Stack(nn.Module):
         if self.position is not None:
             values["position"] = draw("position", tuple(self.position.shape))
         for index, block in enumerate(self.blocks):
-            values |= prefixed(f"blocks.{index}", block.initial(under(draw, f"blocks.{index}")))
+            values |= add_prefix(f"blocks.{index}", block.initial(under(draw, f"blocks.{index}")))
         if self.value_output is not None:
-            values |= prefixed("value_output", self.value_output.initial(under(draw, "value_output")))
+            values |= add_prefix("value_output", self.value_output.initial(under(draw, "value_output")))
         return values
 
 

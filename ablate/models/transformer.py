@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ablate.config import InputShape, ModelConfig
 from ablate.errors import RequestError
 from ablate.models.encoder_decoder import EncoderDecoder
-from ablate.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, prefixed, start, under
+from ablate.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
 from ablate.models.stack import Encoder, Tokens
 
 
@@ -65,4 +65,4 @@ class Transformer(Encoder):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name, from standard normal values drawn per path."""
         gain = HEAD_GAIN if self.output == "sample" else TOKEN_HEAD_GAIN
-        return super().initial(draw) | prefixed("head", self.head.initial(under(draw, "head"), gain=gain))
+        return super().initial(draw) | add_prefix("head", self.head.initial(under(draw, "head"), gain=gain))

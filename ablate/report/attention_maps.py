@@ -53,7 +53,7 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
     try:
         for block, path in zip(blocks, paths, strict=True):
             picture = BytesIO()
-            _drawn(block, title).savefig(picture, dpi=110, format="png")
+            _draw(block, title).savefig(picture, dpi=110, format="png")
             DiskFolder(folder).write(path.name, picture.getvalue())
         packed = BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
@@ -63,7 +63,7 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
     return [*paths, numbers]
 
 
-def _drawn(block: Maps, title: str) -> Figure:
+def _draw(block: Maps, title: str) -> Figure:
     """Return one block's maps; similarities share a scale that is symmetric about zero, weights begin at zero."""
     from matplotlib.figure import Figure  # half a second to import, and only pictures need it
     from matplotlib.ticker import MaxNLocator

@@ -57,7 +57,7 @@ def confirmation_text(study: Study, trials: pl.DataFrame, dataset: str, split: s
     if found.is_open:
         return f"provisional: {open_text(found)}; the numbers are of the {split} split"
     if split == "test":
-        count = _confirmed(trials, dataset)
+        count = _find_confirmed(trials, dataset)
         networks = f"{count} network{'s' * (count != 1)}"
         if study.protocol == "paper":
             return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
@@ -69,12 +69,12 @@ def confirmation_text(study: Study, trials: pl.DataFrame, dataset: str, split: s
 
 def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
     """Return `; 7 of them are on the front`, or nothing where every confirmed network is."""
-    if on_front >= _confirmed(trials, dataset):
+    if on_front >= _find_confirmed(trials, dataset):
         return ""
     return f"; {on_front} of them {'is' if on_front == 1 else 'are'} on the front"
 
 
-def _confirmed(trials: pl.DataFrame, dataset: str) -> int:
+def _find_confirmed(trials: pl.DataFrame, dataset: str) -> int:
     return confirmed(trials).filter(pl.col("dataset") == dataset).select(NETWORK).n_unique()
 
 

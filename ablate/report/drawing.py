@@ -69,18 +69,18 @@ class Figure:
         return {**shared, "concat": parts, "columns": PANEL_COLUMNS, "spacing": 28}
 
 
-def painted(spec: Any, palette: Mapping[str, str]) -> Any:
+def paint(spec: Any, palette: Mapping[str, str]) -> Any:
     """Return a copy of a specification with its colour roles filled in; data is left as it is."""
     if isinstance(spec, dict):
-        return {k: v if k in ("values", "datasets") else painted(v, palette) for k, v in spec.items()}
+        return {k: v if k in ("values", "datasets") else paint(v, palette) for k, v in spec.items()}
     if isinstance(spec, list):
-        return [painted(item, palette) for item in spec]
+        return [paint(item, palette) for item in spec]
     return palette.get(spec, spec) if isinstance(spec, str) else spec
 
 
 def write_png(figure: Figure, folder: Path) -> Path:
     """Write a figure in light colours on white, twice its size in pixels, in one step."""
-    spec = painted({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
+    spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
     name = f"{figure.stem}.png"
     DiskFolder(folder).write(name, vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
     return folder / name

@@ -24,7 +24,7 @@ from ablate.study import Study
 LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
 
 
-def rendered(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
+def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
     """Return a page as HTML; the template extends frame.html.j2, which wants `status`, `methods` and `files`."""
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (

@@ -75,7 +75,7 @@ def reach(metric: str, mean: float, low: float | None, high: float | None, n: in
     return f" ± {100 * half:.2f}" if half >= 0.00005 else " ± <0.01"
 
 
-def signed(metric: str, value: float | None) -> str:
+def format_signed(metric: str, value: float | None) -> str:
     """Return a difference with its sign: points for a share, thousands for a count, three digits for the rest."""
     if value is None or not math.isfinite(value):
         return DASH
@@ -84,7 +84,7 @@ def signed(metric: str, value: float | None) -> str:
     return text if not text.strip("0.,") else f"{'−' if value < 0 else '+'}{text}"
 
 
-def spoken(metric: str) -> str:
+def spell_metric(metric: str) -> str:
     """Return a metric's name in words: `val_accuracy` is `validation accuracy`."""
     words = {
         "params": "parameters",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.registry import SAMPLERS, SCHEDULERS
 from ablate.search.confirmation import FrontMember
-from ablate.search.returns import Return
+from ablate.search.resumption_log import Resumption
 from ablate.search.standing import Standing
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = [
     "SAMPLERS",
     "SCHEDULERS",
     "FrontMember",
-    "Return",
+    "Resumption",
     "SamplerRequest",
     "Scheduler",
     "SchedulerRequest",

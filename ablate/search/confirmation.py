@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ablate.ledger import NewTrial
 from ablate.objectives import losses, on_front
 from ablate.randomness import stream
-from ablate.search.progress import Progress, loss_matrix
+from ablate.search.trial_progress import TrialProgress, loss_matrix
 from ablate.trial import TrialConfig, TrialState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class FrontMember:
     values: tuple[float, ...]
 
 
-def front(study: Study, trials: Sequence[Progress]) -> tuple[FrontMember, ...]:
+def front(study: Study, trials: Sequence[TrialProgress]) -> tuple[FrontMember, ...]:
     """Return the trials on the front (`on_front`), the best on the first objective first."""
     states = [trial.state for trial in trials]
     stands = on_front(study.objectives, study.constraints, states, lambda name: [t.metric(name) for t in trials])
@@ -60,7 +60,7 @@ def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tup
 
 
 def confirmation_trials(
-    trials: Sequence[Progress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], shape: InputShape
+    trials: Sequence[TrialProgress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], shape: InputShape
 ) -> list[NewTrial]:
     """Return one full-length trial per search trial in `wanted`, on the seeds beside it, numbered on from the last."""
     sizes = {trial.number: trial.size for trial in trials}
@@ -74,24 +74,24 @@ def confirmation_trials(
     return records
 
 
-def untested(trials: Sequence[Progress]) -> list[Progress]:
+def find_untested(trials: Sequence[TrialProgress]) -> list[TrialProgress]:
     """Return the COMPLETE search trials of a comparison that no trial evaluates on the test split yet."""
     had = {trial.config.evaluates for trial in trials}
     complete = [t for t in trials if t.config.stage == "search" and t.state is TrialState.COMPLETE]
     return [trial for trial in complete if trial.number not in had]
 
 
-def evaluations(trials: Sequence[Progress], shape: InputShape) -> list[NewTrial]:
+def evaluations(trials: Sequence[TrialProgress], shape: InputShape) -> list[NewTrial]:
     """Return one trial per untested trial, which reads its trained networks on the test split."""
     first, records = max((trial.number for trial in trials), default=-1) + 1, []
-    for number, trial in enumerate(untested(trials), start=first):
+    for number, trial in enumerate(find_untested(trials), start=first):
         key = replace(trial.key, number=number)
         config = replace(trial.config, key=key, stage="confirm", source=_first(trial), evaluates=trial.number)
         records.append(NewTrial(config=config, size=trial.size, shape=shape))
     return records
 
 
-def shuffled(
+def shuffle(
     study: Study, dataset: str, wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]]
 ) -> list[tuple[TrialConfig, tuple[int, ...]]]:
     """Return `wanted` in a keyed order that does not depend on results: it favours no configuration.
@@ -102,7 +102,7 @@ def shuffled(
     return [by_number[i] for i in stream(study.seed, dataset, 0, "confirmation").permutation(len(by_number))]
 
 
-def seeds_by_source(trials: Iterable[Progress]) -> dict[int, tuple[int, ...]]:
+def seeds_by_source(trials: Iterable[TrialProgress]) -> dict[int, tuple[int, ...]]:
     """Return the seeds that each trial's configuration has been given, in trials of its own or of further seeds.
 
     The key is the trial that was first: `source` of the others.
@@ -113,7 +113,9 @@ def seeds_by_source(trials: Iterable[Progress]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def lacking(seeds: Iterable[int], trials: Sequence[Progress], more: Iterable[int] = ()) -> dict[int, tuple[int, ...]]:
+def find_missing_seeds(
+    seeds: Iterable[int], trials: Sequence[TrialProgress], more: Iterable[int] = ()
+) -> dict[int, tuple[int, ...]]:
     """Return which of `seeds` each configuration in `trials` or `more` was not given, without those given all.
 
     A configuration with a trial that failed is left as it is: the seeds that follow would stand for all of them.
@@ -124,5 +126,5 @@ def lacking(seeds: Iterable[int], trials: Sequence[Progress], more: Iterable[int
     return {number: missing for number, missing in found.items() if missing and number not in failed}
 
 
-def _first(trial: Progress) -> int:
+def _first(trial: TrialProgress) -> int:
     return trial.number if trial.config.source is None else trial.config.source

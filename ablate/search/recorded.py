@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ablate.ledger import NoteRecord, Snapshot, TrialRecord
-from ablate.search.confirmation import FrontMember, front, lacking, spread, untested
-from ablate.search.progress import Progress, Step, steps
+from ablate.ledger import EventRecord, Snapshot, TrialRecord
+from ablate.search.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
+from ablate.search.trial_progress import ReportSummary, TrialProgress, steps
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
 
 if TYPE_CHECKING:
@@ -24,16 +24,18 @@ class RecordedSearch:
 
     study: Study
     dataset: str
-    trials: dict[int, Progress] = field(default_factory=dict)
+    trials: dict[int, TrialProgress] = field(default_factory=dict)
     exhausted: bool = False
     time_up: float = 0.0  # the budget of seconds that was found to be spent
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
 
-    def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
+    def restore(
+        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
+    ) -> None:
         """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
         for record in records:
-            self.trials[record.key.number] = Progress.of(record)
+            self.trials[record.key.number] = TrialProgress.of(record)
         for step in steps:
             self.trials[step.key.number].take(step)
         for note in notes:
@@ -50,7 +52,7 @@ class RecordedSearch:
         elif kind == TEST_OPENED:
             self.test_opened = True
 
-    def search_trials(self) -> list[Progress]:
+    def search_trials(self) -> list[TrialProgress]:
         """Return the search's trials by number."""
         return [trial for trial in self.trials.values() if trial.config.stage == "search"]
 
@@ -64,17 +66,20 @@ class RecordedSearch:
         begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
         chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
         seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
-        return [(self.trials[number].config, missing) for number, missing in lacking(seeds, begun, chosen).items()]
+        return [
+            (self.trials[number].config, missing)
+            for number, missing in find_missing_seeds(seeds, begun, chosen).items()
+        ]
 
     @property
     def settled(self) -> bool:
         """Whether the front of all search trials is frozen and every requested trial on the test split exists."""
         if not self.study.opens_test:
             return True
-        asked = untested(list(self.trials.values())) if self.study.compare is not None else self.unconfirmed()
+        asked = find_untested(list(self.trials.values())) if self.study.compare is not None else self.unconfirmed()
         return self.frozen_at == len(self.search_trials()) and not asked
 
-    def lacks_seeds(self) -> tuple[Progress, tuple[int, ...]] | None:
+    def lacks_seeds(self) -> tuple[TrialProgress, tuple[int, ...]] | None:
         """Return the first trial of a comparison that was given fewer seeds than the study now asks for, with these."""
         return next(((self.trials[number], seeds) for number, seeds in self._lacking().items()), None)
 
@@ -86,7 +91,7 @@ class RecordedSearch:
     def _lacking(self) -> dict[int, tuple[int, ...]]:
         if self.study.compare is None:
             return {}
-        return lacking(range(self.study.replicates), self.search_trials())
+        return find_missing_seeds(range(self.study.replicates), self.search_trials())
 
 
 def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSearch]:

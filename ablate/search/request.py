@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.search.dimensions import Dimensions
+from ablate.search.search_space import SearchSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class SamplerRequest:
     """
 
     name: str
-    dimensions: Dimensions
+    dimensions: SearchSpace
     study_seed: int
     dataset: str
     seed: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 
-class Sight(TypedDict):
+class RungReport(TypedDict):
     """One report as a scheduler sees it (see Scheduler)."""
 
     number: int
@@ -30,7 +30,7 @@ class Rungs:
 
     build: Callable[[], Scheduler]
     common: Scheduler
-    _seen: dict[int, list[Sight]] = field(default_factory=lambda: defaultdict(list))
+    _seen: dict[int, list[RungReport]] = field(default_factory=lambda: defaultdict(list))
     _own: dict[int, Scheduler] = field(default_factory=dict)
 
     @staticmethod
@@ -46,26 +46,26 @@ class Rungs:
         make = SCHEDULERS.load(study.scheduler.name)
         return Rungs(build=lambda: make(request), common=make(request))
 
-    def observe(self, sight: Sight, *, shared: bool) -> None:
+    def observe(self, rung_report: RungReport, *, shared: bool) -> None:
         """Take in a report whose decision has been made; `shared`: by the scheduler that sees all."""
         if shared:
-            self.common.observe(**sight)
+            self.common.observe(**rung_report)
         else:
-            self._seen[sight["number"]].append(sight)
+            self._seen[rung_report["number"]].append(rung_report)
 
-    def decide(self, sight: Sight, *, rivals: Sequence[int] | None) -> Decision:
+    def decide(self, rung_report: RungReport, *, rivals: Sequence[int] | None) -> Decision:
         """Take in a report and say whether its trial goes on.
 
         `rivals`, all of which must have ended, are the trials that it is compared with, their reports in the order
         of number and epoch; None: whatever was reported before.
         """
         if rivals is None:
-            return self.common.decide(**sight)
-        number = sight["number"]
+            return self.common.decide(**rung_report)
+        number = rung_report["number"]
         if number not in self._own:
             self._own[number] = self._shown([*rivals, number])
-        self._seen[number].append(sight)
-        return self._own[number].decide(**sight)
+        self._seen[number].append(rung_report)
+        return self._own[number].decide(**rung_report)
 
     def end(self, number: int) -> None:
         """Let go of what only a trial that goes on needs."""
@@ -74,6 +74,6 @@ class Rungs:
     def _shown(self, numbers: Sequence[int]) -> Scheduler:
         scheduler = self.build()
         for number in numbers:
-            for sight in sorted(self._seen[number], key=lambda seen: seen["epoch"]):
-                scheduler.observe(**sight)
+            for rung_report in sorted(self._seen[number], key=lambda seen: seen["epoch"]):
+                scheduler.observe(**rung_report)
         return scheduler

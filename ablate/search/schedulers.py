@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import RequestError, did_you_mean
-from ablate.search.progress import loss_matrix
+from ablate.search.trial_progress import loss_matrix
 from ablate.trial import Decision
 
 

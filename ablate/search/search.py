@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.objectives import count_states
 from ablate.search.confirmation import FrontMember
+from ablate.search.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
 from ablate.search.demand import most_at_once
-from ablate.search.lane import FAILED, RESUMED, RETRIED, Lane
-from ablate.search.progress import Progress, Step, steps
 from ablate.search.recorded import (
     DRIVER_STARTED,
     EXHAUSTED,
@@ -28,9 +27,10 @@ from ablate.search.recorded import (
     is_over,
     is_time_up,
 )
-from ablate.search.returns import Return, Returns
+from ablate.search.resumption_log import Resumption, ResumptionLog
 from ablate.search.standing import Standing
 from ablate.search.suggester import Measure
+from ablate.search.trial_progress import ReportSummary, TrialProgress, steps
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ PATIENCE = Patience()
 def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
     """Raise RequestError where sampler or scheduler do not suit the study; nothing is recorded."""
     for name in study.labels:
-        Lane.of(study, name, measure=measure, shape_of=shape_of)
+        DatasetSearch.of(study, name, measure=measure, shape_of=shape_of)
 
 
 class Search:
@@ -66,7 +66,7 @@ class Search:
     def __init__(
         self,
         study: Study,
-        hold: Hold,
+        writer: StudyWriter,
         ledger: Ledger,
         *,
         measure: Measure,
@@ -75,7 +75,7 @@ class Search:
     ) -> None:
         self.study = study
         self._patience = patience
-        self._hold = hold
+        self._writer = writer
         self._ledger = ledger
         self._measure = measure
         self._shape_of = shape_of
@@ -83,7 +83,7 @@ class Search:
         self._out: set[TrialKey] = set()
         self._stopped = False
         self._begun = self._behind = False
-        self._returns = Returns()
+        self._returns = ResumptionLog()
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
@@ -108,19 +108,19 @@ class Search:
         FAIL, as is a search trial at its first diverged replicate. STOP from the scheduler makes it PRUNED.
         """
         with self._lock, self._in_step():
-            lane = self._lanes[key.dataset]
-            trial = lane.trials[key.number]
+            subsearch = self._subsearches[key.dataset]
+            trial = subsearch.trials[key.number]
             self._returns.reported(trial, report)
             if report.epoch in trial.decisions:
                 return trial.decisions[report.epoch]
             if trial.state.finished:
                 return Decision.STOP
-            decision, state, error = self._judge(lane, trial, report)
-            self._note_opened_test(lane, trial, report)
-            stands = self._hold.report(key, report, decision, state, error)
-            trial.take(Step.of(key, report, stands))
+            decision, state, error = self._judge(subsearch, trial, report)
+            self._note_opened_test(subsearch, trial, report)
+            stands = self._writer.report(key, report, decision, state, error)
+            trial.take(ReportSummary.of(key, report, stands))
             if state is not None:
-                self._end(lane, trial, state)
+                self._end(subsearch, trial, state)
             return stands
 
     def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
@@ -130,20 +130,20 @@ class Search:
         traceback, for the note of it.
         """
         with self._lock, self._in_step():
-            lane = self._lanes[key.dataset]
-            trial = lane.trials[key.number]
+            subsearch = self._subsearches[key.dataset]
+            trial = subsearch.trials[key.number]
             if trial.state.finished:
                 return
             if retry:
-                attempts = lane.retries(key.number) + 1
+                attempts = subsearch.retries(key.number) + 1
                 if attempts < self._patience.attempts:
-                    self._note(lane, RETRIED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
+                    self._note(subsearch, RETRIED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
                     self._put_back(trial, message)
                     return
                 message = f"{message} (attempt {attempts} at epoch {trial.epoch})"
-            self._note(lane, FAILED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
-            self._hold.finish(key, TrialState.FAIL, message)
-            self._end(lane, trial, TrialState.FAIL)
+            self._note(subsearch, FAILED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
+            self._writer.finish(key, TrialState.FAIL, message)
+            self._end(subsearch, trial, TrialState.FAIL)
 
     def pause(self, key: TrialKey) -> None:
         """Put a trial back that was asked to pause and has done so: it goes on from its checkpoint.
@@ -151,18 +151,18 @@ class Search:
         Unlike one whose driver was killed, it is not suspected of having ended its driver.
         """
         with self._lock, self._in_step():
-            trial = self._lanes[key.dataset].trials[key.number]
+            trial = self._subsearches[key.dataset].trials[key.number]
             if trial.state is TrialState.RUNNING:
                 self._put_back(trial, None)
 
     def attempt(self, key: TrialKey) -> int:
         """Return how often a trial was handed out, over all drivers: it names this attempt's checkpoints."""
         with self._lock:
-            return self._lanes[key.dataset].trials[key.number].attempt
+            return self._subsearches[key.dataset].trials[key.number].attempt
 
     def check(self) -> None:
         """Raise StaleDriverError where another driver is known to have taken the study over; ask no database."""
-        self._hold.check()
+        self._writer.check()
 
     def stop(self) -> None:
         """Hand out nothing more."""
@@ -178,9 +178,9 @@ class Search:
     def finished(self) -> bool:
         """Whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
         with self._lock:
-            return is_finished(self._lanes.values(), self._hold.active_seconds())
+            return is_finished(self._subsearches.values(), self._writer.active_seconds())
 
-    def returns(self) -> tuple[Return, ...]:
+    def returns(self) -> tuple[Resumption, ...]:
         """Return each time that a trial which had been started before was handed out, and what it had to repeat."""
         with self._lock:
             return tuple(self._returns.found)
@@ -188,146 +188,159 @@ class Search:
     def counts(self) -> dict[str, dict[str, int]]:
         """Return for each data set how many of its trials are in each state that occurs."""
         with self._lock:
-            found = {name: count_states(t.state for t in lane.trials.values()) for name, lane in self._lanes.items()}
+            found = {
+                name: count_states(t.state for t in subsearch.trials.values())
+                for name, subsearch in self._subsearches.items()
+            }
             return {name: {state: n for state, n in counts.items() if n} for name, counts in found.items()}
 
     def reported(self) -> dict[str, int]:
         """Return for each data set how many reports have been committed."""
         with self._lock:
-            return {name: sum(len(t.decisions) for t in lane.trials.values()) for name, lane in self._lanes.items()}
+            return {
+                name: sum(len(t.decisions) for t in subsearch.trials.values())
+                for name, subsearch in self._subsearches.items()
+            }
 
     def most_at_once(self) -> int:
         """Return how many trials could run at a time now, those that run included."""
         with self._lock:
-            lanes = tuple(self._lanes.values())
-            return len(self._out) if self._stopped else most_at_once(self.study, lanes, room=self._room)
+            subsearches = tuple(self._subsearches.values())
+            return len(self._out) if self._stopped else most_at_once(self.study, subsearches, room=self._room)
 
     def standings(self, planned: Mapping[str, int]) -> tuple[Standing, ...]:
         """Return how far each data set is; `planned` are the search trials of each, of which some may never start."""
         with self._lock:
             limit = self.study.budget.wall_clock
-            left = None if limit is None else limit - self._hold.active_seconds()
+            left = None if limit is None else limit - self._writer.active_seconds()
             return tuple(
-                lane.standing(lane.to_start(planned[name]) if self._room(lane) else 0, left)
-                for name, lane in self._lanes.items()
+                subsearch.standing(subsearch.to_start(planned[name]) if self._room(subsearch) else 0, left)
+                for name, subsearch in self._subsearches.items()
             )
 
     def front(self, dataset: str) -> tuple[FrontMember, ...]:
         """Return the front of a data set's finished search trials, best on the first objective first."""
         with self._lock:
-            return self._lanes[dataset].front()
+            return self._subsearches[dataset].front()
 
-    def _judge(self, lane: Lane, trial: Progress, report: Report) -> tuple[Decision, TrialState | None, str | None]:
-        step = Step.of(trial.key, report, Decision.CONTINUE)
+    def _judge(
+        self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
+    ) -> tuple[Decision, TrialState | None, str | None]:
+        step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         if step.diverged and (report.final or trial.config.stage == "search"):
             seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
             return Decision.STOP, TrialState.FAIL, f"diverged at epoch {report.epoch} (seeds {seeds})"
         if report.final:
-            missing = lane.missing_objectives(trial, step)
+            missing = subsearch.missing_objectives(trial, step)
             if missing:
                 known = ", ".join(sorted(step.means))
                 error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
                 return Decision.STOP, TrialState.FAIL, error
             return Decision.CONTINUE, TrialState.COMPLETE, None
-        decision = lane.decide(trial, step)
+        decision = subsearch.decide(trial, step)
         return decision, TrialState.PRUNED if decision is Decision.STOP else None, None
 
-    def _note_opened_test(self, lane: Lane, trial: Progress, report: Report) -> None:
+    def _note_opened_test(self, subsearch: DatasetSearch, trial: TrialProgress, report: Report) -> None:
         names = (name for metrics in report.metrics for name in metrics)
-        if trial.config.stage == "confirm" and not lane.test_opened and any(n.startswith("test_") for n in names):
-            self._note(lane, TEST_OPENED, trial=trial.number)
+        if trial.config.stage == "confirm" and not subsearch.test_opened and any(n.startswith("test_") for n in names):
+            self._note(subsearch, TEST_OPENED, trial=trial.number)
 
-    def _put_back(self, trial: Progress, message: str | None) -> None:
-        self._hold.requeue(trial.key, message)
+    def _put_back(self, trial: TrialProgress, message: str | None) -> None:
+        self._writer.requeue(trial.key, message)
         trial.state = TrialState.WAITING
         self._out.discard(trial.key)
         self._queue.append(trial)
 
-    def _end(self, lane: Lane, trial: Progress, state: TrialState) -> None:
+    def _end(self, subsearch: DatasetSearch, trial: TrialProgress, state: TrialState) -> None:
         trial.state = state
         self._out.discard(trial.key)
-        lane.tell(trial)
+        subsearch.tell(trial)
 
-    def _unfinished(self) -> Progress | None:
+    def _unfinished(self) -> TrialProgress | None:
         while self._queue:
             trial = self._queue.popleft()
-            lane = self._lanes[trial.key.dataset]
+            subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
-                if lane.resumptions(trial.number) >= (most := self._patience.resumptions):
+                if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
                     message = f"its driver ended {most} times at epoch {trial.epoch} without a further report"
                     self.fail(trial.key, message)
                     continue
-                self._note(lane, RESUMED, trial=trial.number, epoch=trial.epoch)
+                self._note(subsearch, RESUMED, trial=trial.number, epoch=trial.epoch)
             return trial
         return None
 
-    def _suggest(self) -> Progress | None:
+    def _suggest(self) -> TrialProgress | None:
         """Ask for the data set that has the fewest search trials, the first in the file among equals."""
         self._note_time_up()
         while True:
-            open_lanes = [lane for lane in self._lanes.values() if self._room(lane)]
+            open_subsearches = [subsearch for subsearch in self._subsearches.values() if self._room(subsearch)]
             if self.study.budget.scope == "per_dataset":  # where one is shared, a turn that waits holds up the next
-                open_lanes = [lane for lane in open_lanes if not lane.waits]
-            lane = min(open_lanes, key=lambda candidate: len(candidate.search_trials()), default=None)
-            if lane is None or lane.waits:
+                open_subsearches = [subsearch for subsearch in open_subsearches if not subsearch.waits]
+            subsearch = min(open_subsearches, key=lambda candidate: len(candidate.search_trials()), default=None)
+            if subsearch is None or subsearch.waits:
                 return None
-            new = lane.suggest()
+            new = subsearch.suggest()
             if new is not None:
                 self._begin()
-                self._hold.add_trials([new])
-                return lane.add(new)
-            self._note(lane, EXHAUSTED, search_trials=len(lane.search_trials()))
+                self._writer.add_trials([new])
+                return subsearch.add(new)
+            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
 
-    def _hand_out(self, trial: Progress) -> TrialConfig:
+    def _hand_out(self, trial: TrialProgress) -> TrialConfig:
         self._begin()
-        trial.attempt = self._hold.start(trial.key)
+        trial.attempt = self._writer.start(trial.key)
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
         self._returns.handed_out(trial)
         return trial.config
 
-    def _room(self, lane: Lane) -> bool:
-        return has_room(lane, self._lanes.values(), self._hold.active_seconds())
+    def _room(self, subsearch: DatasetSearch) -> bool:
+        return has_room(subsearch, self._subsearches.values(), self._writer.active_seconds())
 
     def _note_time_up(self) -> None:
         """Commit that time is up: a driver that is killed now has stored less time than that."""
         limit = self.study.budget.wall_clock
         if limit is None or not self._begun:
             return
-        for lane in self._lanes.values():
-            up = is_time_up(lane, self._hold.active_seconds())
-            if has_trials_left(lane, self._lanes.values()) and lane.time_up < limit and up:
-                self._note(lane, TIME_UP, wall_clock=limit, search_trials=len(lane.search_trials()))
+        for subsearch in self._subsearches.values():
+            up = is_time_up(subsearch, self._writer.active_seconds())
+            if has_trials_left(subsearch, self._subsearches.values()) and subsearch.time_up < limit and up:
+                self._note(subsearch, TIME_UP, wall_clock=limit, search_trials=len(subsearch.search_trials()))
 
-    def _over(self, lane: Lane) -> bool:
-        return is_over(lane, self._lanes.values(), self._hold.active_seconds())
+    def _over(self, subsearch: DatasetSearch) -> bool:
+        return is_over(subsearch, self._subsearches.values(), self._writer.active_seconds())
 
     def _freeze(self) -> bool:
         """Freeze the fronts of the searches that have just ended; return whether there was one."""
-        ready = [lane for lane in self._lanes.values() if self._over(lane) and not lane.settled]
-        for lane in ready:
-            new = lane.to_confirm()
+        ready = [
+            subsearch for subsearch in self._subsearches.values() if self._over(subsearch) and not subsearch.settled
+        ]
+        for subsearch in ready:
+            new = subsearch.to_confirm()
             self._begin()
-            self._hold.add_trials(new)
-            self._queue.extend(lane.add(record) for record in new)
+            self._writer.add_trials(new)
+            self._queue.extend(subsearch.add(record) for record in new)
             chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
-            self._note(lane, FROZEN, search_trials=len(lane.search_trials()), confirmed=chosen)
+            self._note(subsearch, FROZEN, search_trials=len(subsearch.search_trials()), confirmed=chosen)
         return bool(ready)
 
-    def _note(self, lane: Lane, kind: str, **payload: object) -> None:
+    def _note(self, subsearch: DatasetSearch, kind: str, **payload: object) -> None:
         self._begin()
-        self._hold.note(kind, lane.dataset, payload)
-        lane.mark(kind, payload)
+        self._writer.note(kind, subsearch.dataset, payload)
+        subsearch.mark(kind, payload)
 
     def _begin(self) -> None:
         """Note the driver at its first act: one that finds nothing to do leaves no trace."""
         if not self._begun:
-            self._hold.note(DRIVER_STARTED, None, {"holder": self._hold.holder})
+            self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder})
             self._begun = True
 
-    def _empty_lanes(self) -> dict[str, Lane]:
+    def _empty_subsearches(self) -> dict[str, DatasetSearch]:
         datasets = self.study.labels
-        return {name: Lane.of(self.study, name, measure=self._measure, shape_of=self._shape_of) for name in datasets}
+        return {
+            name: DatasetSearch.of(self.study, name, measure=self._measure, shape_of=self._shape_of)
+            for name in datasets
+        }
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -343,18 +356,20 @@ class Search:
     def _restore(self) -> None:
         """Rebuild everything from the ledger, but for what executors hold at this moment."""
         found = self._ledger.snapshot(self.study.name)
-        self._lanes = self._empty_lanes()
+        self._subsearches = self._empty_subsearches()
         taken = steps(found.reports)
-        for name, lane in self._lanes.items():
-            lane.restore(
+        for name, subsearch in self._subsearches.items():
+            subsearch.restore(
                 [t for t in found.trials if t.key.dataset == name],
                 [s for s in taken if s.key.dataset == name],
                 [n for n in found.notes if n.dataset == name],
             )
-        waiting = [t for lane in self._lanes.values() for t in lane.trials.values() if not t.state.finished]
-        order = list(self._lanes)
+        waiting = [
+            t for subsearch in self._subsearches.values() for t in subsearch.trials.values() if not t.state.finished
+        ]
+        order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue = deque(t for t in waiting if t.key not in self._out)
-        own = (note for note in found.notes if note.driver_epoch == self._hold.epoch)
+        own = (note for note in found.notes if note.driver_epoch == self._writer.epoch)
         self._begun = any(note.kind == DRIVER_STARTED for note in own)
         self._behind = False

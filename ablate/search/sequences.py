@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial
 
 from ablate.errors import RequestError
 from ablate.randomness import stream
-from ablate.search.dimensions import GRID_LIMIT, Dimensions, count_of, inner_at_share, shuffled, walk
 from ablate.search.request import SamplerRequest
+from ablate.search.search_space import GRID_LIMIT, SearchSpace, count_of, inner_at_share, shuffled, walk
 
 if TYPE_CHECKING:
     import optuna
@@ -27,7 +27,7 @@ class SequenceEndedError(Exception):
 class SequenceSampler(BaseSampler):
     """Takes the first place behind that of the last trial, or behind `rejected`, the place tried just before."""
 
-    def __init__(self, *, dimensions: Dimensions, rejected: Mapping[str, Any]) -> None:
+    def __init__(self, *, dimensions: SearchSpace, rejected: Mapping[str, Any]) -> None:
         self.dimensions = dimensions
         self._rejected = rejected.get(PLACE)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.objectives import count_states
-from ablate.search.progress import Progress
+from ablate.search.trial_progress import TrialProgress
 from ablate.trial import Stage, TrialState
 
 
@@ -19,7 +19,7 @@ class StageStanding:
 
     stage: Stage
     states: Mapping[str, int]
-    running: tuple[Progress, ...]
+    running: tuple[TrialProgress, ...]
     to_start: int
     seconds: float | None
 
@@ -44,7 +44,7 @@ class StageStanding:
         longest = max([*rest, self.seconds if new else 0.0])
         return max((sum(rest) + new * self.seconds) / max(slots, 1), longest)
 
-    def _expected(self, trial: Progress) -> float:
+    def _expected(self, trial: TrialProgress) -> float:
         """Return the seconds of a running trial: confirmation is never stopped early, a search trial may be."""
         assert self.seconds is not None
         return full_seconds(trial) or self.seconds if self.stage == "confirm" else self.seconds
@@ -77,7 +77,7 @@ class Standing:
 
 
 def stage_standing(
-    stage: Stage, trials: Sequence[Progress], *, to_start: int, otherwise: float | None = None
+    stage: Stage, trials: Sequence[TrialProgress], *, to_start: int, otherwise: float | None = None
 ) -> StageStanding:
     """Return the standing of the trials of one stage; `otherwise` are its seconds while none of them says any."""
     own = [trial for trial in trials if trial.config.stage == stage]
@@ -93,6 +93,6 @@ def stage_standing(
     )
 
 
-def full_seconds(trial: Progress) -> float | None:
+def full_seconds(trial: TrialProgress) -> float | None:
     """Return the seconds that all epochs of a trial take, from those that it has reported."""
     return trial.wall_seconds / trial.epoch * trial.config.train.epochs if trial.epoch else None

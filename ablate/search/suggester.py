@@ -17,12 +17,12 @@ from ablate.errors import RequestError
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
-from ablate.search.dimensions import ENUMERATION_LIMIT, Dimensions, decode, shuffled, walk
-from ablate.search.history import STUDY_NAME, History
-from ablate.search.outcomes import Outcomes
-from ablate.search.progress import Progress, metric_of
+from ablate.search.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.search.request import SamplerRequest
+from ablate.search.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.search.sequences import SequenceEndedError, SequenceSampler
+from ablate.search.trial_converter import TrialConverter
+from ablate.search.trial_progress import TrialProgress, metric_of
 from ablate.study import VARIANT
 from ablate.study.effect import effective
 from ablate.trial import TrialState
@@ -66,19 +66,19 @@ class Suggester:
     _designed: Sequence[Mapping[str, Any]] | None = None
 
     @cached_property
-    def dimensions(self) -> Dimensions:
+    def dimensions(self) -> SearchSpace:
         """The data set's space."""
-        return Dimensions.of(self.study.space_for(self.dataset))
+        return SearchSpace.of(self.study.space_for(self.dataset))
 
     @cached_property
-    def outcomes(self) -> Outcomes:
+    def converter(self) -> TrialConverter:
         """How trials are told."""
-        return Outcomes.of(self.study, self.dimensions)
+        return TrialConverter.of(self.study, self.dimensions)
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> LedgerStorage:
         """What the sampler may know."""
-        return History(self.outcomes.directions)
+        return LedgerStorage(self.converter.directions)
 
     @cached_property
     def _optuna(self) -> optuna.Study:
@@ -89,10 +89,10 @@ class Suggester:
             self._designed = self.study.design(self.dataset)
         return self._designed
 
-    def put(self, trial: Progress, *, unheard: bool = False) -> None:
-        """Take in a trial, or its new standing; while it is `unheard` it counts as running, whatever became of it."""
+    def put(self, trial: TrialProgress, *, as_running: bool = False) -> None:
+        """Take in a trial, or its new standing; `as_running` counts it as running, whatever became of it."""
         known = self.history.has(trial.number)
-        told = self.outcomes.told(replace(trial, state=TrialState.RUNNING) if unheard else trial)
+        told = self.converter.to_frozen_trial(replace(trial, state=TrialState.RUNNING) if as_running else trial)
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.model, trial.config.train))
@@ -160,7 +160,7 @@ class Suggester:
             values: dict[str, Any] = {}
             for name, spec in self.dimensions.space.ranges.items():
                 if self.dimensions.space.is_active(name, values):
-                    inner[name] = _suggested(trial, name, self.dimensions.distributions[name])
+                    inner[name] = _to_suggestion(trial, name, self.dimensions.distributions[name])
                     values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()
@@ -224,7 +224,7 @@ class Suggester:
         return self._refused[text]
 
 
-def _suggested(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
+def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
     if isinstance(distribution, optuna.distributions.CategoricalDistribution):
         return int(trial.suggest_categorical(name, distribution.choices))  # type: ignore[arg-type]
     if isinstance(distribution, optuna.distributions.IntDistribution):

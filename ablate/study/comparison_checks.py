@@ -12,9 +12,11 @@ from ablate.study.study import Study
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
     """Yield the faults of `compare`, `parts`, `settings` and `only`."""
-    yield from _unknown("only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())])
+    yield from _unknown_names(
+        "only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())]
+    )
     for index, row in enumerate(study.settings):
-        yield from _unknown(f"settings.{index}.datasets", row.datasets, study.datasets)
+        yield from _unknown_names(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:
         yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
     if study.sampler.name == "design" and study.compare is None:
@@ -37,23 +39,23 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
         if metric.startswith("test_"):
             rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
             yield Fault(path="compare.metrics", value=metric, rule=rule)
-    yield from _unknown("compare.baseline", (compare.baseline,), rows)
+    yield from _unknown_names("compare.baseline", (compare.baseline,), rows)
     for column, labels in compare.columns.items():
-        yield from _unknown(f"compare.columns.{column}", labels, study.datasets)
+        yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
     columns = list(compare.columns) or list(study.datasets)
     for metric, by_column in compare.published.items():
         path = f"compare.published.{metric}"
-        yield from _unknown(path, (metric,), [*compare.metrics, "params", "q"])
-        yield from _unknown(path, by_column, columns)
+        yield from _unknown_names(path, (metric,), [*compare.metrics, "params", "q"])
+        yield from _unknown_names(path, by_column, columns)
         for column, cells in by_column.items():
-            yield from _unknown(f"{path}.{column}", cells, rows)
+            yield from _unknown_names(f"{path}.{column}", cells, rows)
             for variant, figure in cells.items():
                 if is_share(metric) and not 0 <= figure.value <= 1:
                     rule = f"an accuracy is a share, not percent: {figure.value / 100:g}?"
                     yield Fault(path=f"{path}.{column}.{variant}", value=figure.value, rule=rule)
 
 
-def _unknown(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:
+def _unknown_names(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:
     listed = list(dict.fromkeys(known))
     for name in names:
         if name not in listed:

@@ -21,9 +21,9 @@ from ablate.study.sections import (
     Confirm,
     Constraint,
     DatasetSettings,
-    Figure,
     Objective,
     Part,
+    PublishedFigure,
     SamplerConfig,
     SchedulerConfig,
     Variant,
@@ -207,7 +207,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "variants": Variant,
         "settings": DatasetSettings,
         "parts": Part,
-        "published": Figure,
+        "published": PublishedFigure,
         "compare": Compare,
     }
     for part in inside:

@@ -170,7 +170,7 @@ class Part(Section):
     """Training settings as they are without the part."""
 
 
-class Figure(Section):
+class PublishedFigure(Section):
     """One published number."""
 
     value: float
@@ -182,12 +182,12 @@ class Figure(Section):
 def _figure(value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return {"value": value}
-    if not isinstance(value, (dict, Figure)):
+    if not isinstance(value, (dict, PublishedFigure)):
         raise ValueError("a published figure is a number, or {value: number, note: text}")
     return value
 
 
-Cell = Annotated[Figure, BeforeValidator(_figure, json_schema_input_type=float | Figure)]
+Cell = Annotated[PublishedFigure, BeforeValidator(_figure, json_schema_input_type=float | PublishedFigure)]
 
 
 class Compare(Section):

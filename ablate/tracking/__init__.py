@@ -9,11 +9,11 @@ from ablate.files import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.store import reachable
-from ablate.tracking.tracker import Tracker, kept_up
+from ablate.tracking.tracker import Tracker, sync_periodically
 from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
 
 if TYPE_CHECKING:
-    from ablate.ledger import Hold, Ledger
+    from ablate.ledger import Ledger, StudyWriter
     from ablate.study import Study
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "UiCommand",
     "build",
     "default_uri",
-    "kept_up",
     "reachable",
     "serve",
+    "sync_periodically",
     "ui_command",
 ]
 
@@ -36,7 +36,7 @@ def build(
     uri: str | None,
     study: Study,
     ledger: Ledger,
-    hold: Hold | None,
+    writer: StudyWriter | None,
     home: Path,
     store: Place | None = None,
 ) -> Tracker:
@@ -46,6 +46,6 @@ def build(
     folder of artifacts beside the study's home. Checkpoints are found below `store`, by default the study's home.
     """
     tracker: Tracker = TRACKERS.load(name)(
-        name, uri=uri, study=study, ledger=ledger, hold=hold, home=home, store=home if store is None else store
+        name, uri=uri, study=study, ledger=ledger, writer=writer, home=home, store=home if store is None else store
     )
     return tracker

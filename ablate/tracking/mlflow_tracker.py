@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
 from ablate.files import Place
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.redaction import error_text, redact_text, redact_url
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect
@@ -40,7 +40,7 @@ class MlflowTracker:
         uri: str,
         study: Study,
         ledger: Ledger,
-        hold: Hold | None,
+        writer: StudyWriter | None,
         home: Path,
         store: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -49,7 +49,7 @@ class MlflowTracker:
         self._place = redact_url(uri)
         self._study = study
         self._ledger = ledger
-        self._hold = hold
+        self._writer = writer
         self._home = home
         self._checkpoints = home if store is None else store
         self._clock = clock
@@ -116,7 +116,7 @@ class MlflowTracker:
                 store=self._store,
                 study=self._study,
                 ledger=self._ledger,
-                hold=self._hold,
+                writer=self._writer,
                 environment=environment_tags(),
             )
         self._projector.advance()
@@ -176,7 +176,7 @@ class MlflowTracker:
         return True
 
     def _overtaken(self) -> bool:
-        return self._hold is not None and self._hold.lost
+        return self._writer is not None and self._writer.lost
 
     def _fail(self, error: Exception) -> None:
         self._reason = redact_text(f"{type(error).__name__}: {error}", self.uri)[:REASON_LIMIT]
@@ -192,13 +192,13 @@ def build(
     uri: str | None,
     study: Study,
     ledger: Ledger,
-    hold: Hold | None,
+    writer: StudyWriter | None,
     home: Path,
     store: Place | None = None,
 ) -> MlflowTracker:
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
-    Nothing is imported or connected before the first call. Without `hold` the ledger is only read, and runs that it
+    Nothing is imported or connected before the first call. Without `writer` the ledger is only read, and runs that it
     does not name are found by their tags. Raises RequestError for a folder as store (`file:`, `./mlruns`): MLflow would
     write a metric there a second time when it is sent again.
     """
@@ -208,5 +208,5 @@ def build(
             f" (sqlite:///{home.parent.absolute()}/mlflow.db) or a server (http://…)"
         )
     return MlflowTracker(
-        uri=uri or default_uri(home.parent), study=study, ledger=ledger, hold=hold, home=home, store=store
+        uri=uri or default_uri(home.parent), study=study, ledger=ledger, writer=writer, home=home, store=store
     )

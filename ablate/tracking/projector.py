@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ablate.errors import LedgerError, StaleDriverError
-from ablate.ledger import Hold, Ledger, StudyRecord, TrialRecord
+from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.store import RefusedError, Run, Store
@@ -39,12 +39,12 @@ class Projector:
     """
 
     def __init__(
-        self, *, store: Store, study: Study, ledger: Ledger, hold: Hold | None, environment: Mapping[str, str]
+        self, *, store: Store, study: Study, ledger: Ledger, writer: StudyWriter | None, environment: Mapping[str, str]
     ) -> None:
         self._store = store
         self._study = study
         self._ledger = ledger
-        self._hold = hold
+        self._writer = writer
         self._environment = dict(environment)
         self._revision = -1
         self._owed: dict[TrialKey, TrialRecord] = {}
@@ -142,7 +142,7 @@ class Projector:
         parent = self._parent(trial.key.dataset, study)
         shown = self._trials.get(trial.key) or self._run_of(trial, study, parent)
         if trial.mlflow_run_id != shown.run_id:
-            self._record(shown, lambda hold: hold.set_mlflow_run(trial.key, shown.run_id))
+            self._record(shown, lambda writer: writer.set_mlflow_run(trial.key, shown.run_id))
         if trial.state.finished:
             self._finished.add(trial.key.dataset)
         mark = f"{trial.state}/{trial.attempt}/{trial.epochs_done}"
@@ -219,7 +219,7 @@ class Projector:
             self._store.log(shown.run_id, parameters=missing, tags=contents.study_note(self._study))
         self._parents[dataset] = shown
         if run.run_id != recorded:
-            self._record(shown, lambda hold: hold.set_mlflow_parent(dataset, run.run_id))
+            self._record(shown, lambda writer: writer.set_mlflow_parent(dataset, run.run_id))
         return shown
 
     def _existing(self, where: Mapping[str, str], recorded: str | None) -> Run | None:
@@ -231,11 +231,11 @@ class Projector:
             self._store.delete(twin.run_id)
         return found[0] if found else None
 
-    def _record(self, shown: _Shown, write: Callable[[Hold], None]) -> None:
-        if self._hold is None:
+    def _record(self, shown: _Shown, write: Callable[[StudyWriter], None]) -> None:
+        if self._writer is None:
             return
         try:
-            write(self._hold)
+            write(self._writer)
         except StaleDriverError:
             if shown.new:
                 self._store.delete(shown.run_id)

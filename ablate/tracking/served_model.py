@@ -79,7 +79,7 @@ class ServedModel:
         with torch.inference_mode():
             batches = [torch.tensor(inputs[i : i + BATCH]) for i in range(0, len(inputs), BATCH)]
             if self.description.writes:
-                return _joined([self._written(batch).numpy() for batch in batches], self._pad)
+                return _join([self._written(batch).numpy() for batch in batches], self._pad)
             if not batches:
                 return np.empty((0, *output_shape(self.description.shape, inputs.shape[1])), dtype=np.float32)
             scores = torch.cat([self._scores(batch) for batch in batches])
@@ -152,7 +152,7 @@ def output_shape(shape: InputShape, tokens: int) -> tuple[int, ...]:
     return {"sample": (shape.outputs,), "token": (tokens, shape.outputs), "set": (tokens,)}[shape.output]
 
 
-def _joined(written: list[np.ndarray], pad: int) -> np.ndarray:
+def _join(written: list[np.ndarray], pad: int) -> np.ndarray:
     """Return texts [b, t] of different lengths as one array [B, T'], filled up with `pad`."""
     longest = max((ids.shape[1] for ids in written), default=0)
     filled = [np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=pad) for ids in written]

@@ -37,7 +37,7 @@ class Tracker(Protocol):
 
 
 @contextmanager
-def kept_up(sync: Callable[[], None]) -> Iterator[None]:
+def sync_periodically(sync: Callable[[], None]) -> Iterator[None]:
     """Call `sync` every SYNC_SECONDS from a thread of its own inside the block, so that it never delays a trial."""
     ended = threading.Event()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablate.training.loop import train
 from ablate.training.modules import predictor
-from ablate.training.rows import RowGroup
+from ablate.training.rows import ReplicaGroup
 from ablate.training.schedule import multipliers
 
-__all__ = ["RowGroup", "multipliers", "predictor", "train"]
+__all__ = ["ReplicaGroup", "multipliers", "predictor", "train"]

@@ -42,7 +42,7 @@ logger = logging.getLogger("ablate.training")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Mark:
+class CheckpointId:
     """Where a trial stood when a checkpoint was written; of two files of a trial, the one of the greater mark counts.
 
     `epoch` epochs were done, and `step` steps of the next one.
@@ -61,13 +61,12 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A trial as it stood: its last `report`, its training time, and `tensors` as RowGroup.tensors gives them.
+    """A trial as it stood: its last `report`, its training time, and `tensors` as ReplicaGroup.tensors gives them.
 
-    `midway` is what the epoch that `mark.step` steps belong to needs beside (docs/training.md); `metrics` names the
-    means in it.
+    `midway` is what the epoch of `checkpoint_id.step` needs beside (docs/training.md); `metrics` names the means in it.
     """
 
-    mark: Mark
+    checkpoint_id: CheckpointId
     report: Report | None
     wall_seconds: float
     tensors: Mapping[str, Tensor]
@@ -100,25 +99,25 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
     Of what this attempt and earlier ones wrote the newest two files are kept; those of later attempts are not touched.
     Raises CheckpointDownError where `place` cannot be written.
     """
-    mark = checkpoint.mark
+    checkpoint_id = checkpoint.checkpoint_id
     content = json.dumps(
         {
             "format": FORMAT,
             "report": None if checkpoint.report is None else _plain(checkpoint.report),
             "trial": checkpoint.trial,
             "shape": checkpoint.shape.model_dump(),
-            "epoch": mark.epoch,
-            "step": mark.step,
+            "epoch": checkpoint_id.epoch,
+            "step": checkpoint_id.step,
             "wall_seconds": checkpoint.wall_seconds,
             "metrics": checkpoint.metrics,
         }
     )
     tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
     packed = save(tensors, metadata={"content": content, "sha256": _checksum(content, tensors)})
-    with _answering(f"write checkpoint {redact_url(place)}/{mark.name}", place):
+    with _faults_explained(f"write checkpoint {redact_url(place)}/{checkpoint_id.name}", place):
         folder = open_folder(place)
-        folder.write(mark.name, packed)
-        own = [name for found, name in _newest_first(folder) if found.attempt <= mark.attempt]
+        folder.write(checkpoint_id.name, packed)
+        own = [name for found, name in _newest_first(folder) if found.attempt <= checkpoint_id.attempt]
         for name in own[KEPT:]:
             folder.remove(name)
 
@@ -130,7 +129,7 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
     CheckpointError where a whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
     """
     own = partial(_is_of, attempt)
-    with _answering(f"read checkpoints in {redact_url(place)}", place):
+    with _faults_explained(f"read checkpoints in {redact_url(place)}", place):
         folder = open_folder(place)
         folder.sweep(own)
         for _ in range(LISTINGS):
@@ -139,7 +138,7 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
             if found is not None or not vanished:
                 break
     if found is not None:
-        _check_identity(f"{redact_url(place)}/{found.mark.name}", found, config)
+        _check_identity(f"{redact_url(place)}/{found.checkpoint_id.name}", found, config)
     return found
 
 
@@ -149,12 +148,12 @@ def read(place: Place, name: str) -> Checkpoint:
     Raises CheckpointError where it is not whole or not there, CheckpointDownError where `place` cannot be read.
     """
     path = f"{redact_url(place)}/{name}"
-    with _answering(f"read checkpoint {path}", place):
+    with _faults_explained(f"read checkpoint {path}", place):
         try:
             packed = open_folder(place).read(name)
         except FileNotFoundError:
             raise CheckpointError(f"no checkpoint {path}") from None
-    return _unpacked(packed, name, path)
+    return _unpack(packed, name, path)
 
 
 def _newest_whole(
@@ -164,7 +163,7 @@ def _newest_whole(
     vanished = False
     for name, before in zip(names, [*names[1:], None], strict=False):
         try:
-            return _unpacked(folder.read(name), name, f"{redact_url(place)}/{name}"), vanished
+            return _unpack(folder.read(name), name, f"{redact_url(place)}/{name}"), vanished
         except FileNotFoundError:
             vanished = True
         except _DamagedError as error:
@@ -180,20 +179,20 @@ def _is_of(attempt: int | None, name: str) -> bool:
     return match is not None and attempt is not None and _mark(match).attempt <= attempt
 
 
-def _newest_first(folder: Folder) -> list[tuple[Mark, str]]:
+def _newest_first(folder: Folder) -> list[tuple[CheckpointId, str]]:
     found = [(match, name) for name in folder.names() if (match := _NAME.fullmatch(name))]
     return sorted(((_mark(match), name) for match, name in found), reverse=True)
 
 
-def _mark(match: re.Match[str]) -> Mark:
+def _mark(match: re.Match[str]) -> CheckpointId:
     epoch, step, attempt = (int(number or 0) for number in match.groups())
-    return Mark(attempt=attempt, epoch=epoch, step=step)
+    return CheckpointId(attempt=attempt, epoch=epoch, step=step)
 
 
-def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
+def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
     """Return the checkpoint in `packed`; raise CheckpointError, whatever the bytes are."""
     try:
-        metadata, mark = _metadata(packed), _NAME.fullmatch(name)
+        metadata, checkpoint_id = _metadata(packed), _NAME.fullmatch(name)
         tensors = load(packed)
         if _checksum(metadata["content"], tensors) != metadata["sha256"]:
             raise _DamagedError(f"damaged checkpoint {path}: its checksum does not match")
@@ -205,11 +204,11 @@ def _unpacked(packed: bytes, name: str, path: str) -> Checkpoint:
         content = _Content.model_validate(fields)
     except _FAULTS as error:
         raise _DamagedError(f"damaged checkpoint {path}: {error_text(error)}") from error
-    found = None if mark is None else _mark(mark)
+    found = None if checkpoint_id is None else _mark(checkpoint_id)
     if found is None or (found.epoch, found.step) != (content.epoch, content.step):
         raise _DamagedError(f"damaged checkpoint {path}: it holds epoch {content.epoch}, step {content.step}")
     return Checkpoint(
-        mark=found,
+        checkpoint_id=found,
         report=content.report,
         wall_seconds=content.wall_seconds,
         tensors={name: value for name, value in tensors.items() if not name.startswith("midway.")},
@@ -256,7 +255,7 @@ def _checksum(content: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def _answering(doing: str, place: Place) -> Iterator[None]:
+def _faults_explained(doing: str, place: Place) -> Iterator[None]:
     """Turn what a disk or a store refuses into a CheckpointDownError that says in one line what to do."""
     try:
         yield

@@ -14,12 +14,12 @@ from ablate.errors import RequestError, TrialError
 from ablate.tasks import Data, Task
 from ablate.tasks.base import Decoded
 from ablate.training.evaluate import WHOLE
-from ablate.training.rows import RowGroup
+from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples, lengths
 from ablate.trial import TrialConfig
 
 
-def check_decoding(task: Task, data: Data, group: RowGroup, config: TrialConfig) -> None:
+def check_decoding(task: Task, data: Data, group: ReplicaGroup, config: TrialConfig) -> None:
     """Raise RequestError where the task is judged by what a model writes, and this one cannot write."""
     if not isinstance(task, Decoded):
         if hasattr(task, "corpus_metrics"):
@@ -38,7 +38,7 @@ def check_decoding(task: Task, data: Data, group: RowGroup, config: TrialConfig)
 
 
 def corpus_metrics(
-    group: RowGroup,
+    group: ReplicaGroup,
     task: Decoded,
     data: Data,
     samples: Samples,
@@ -68,7 +68,7 @@ def corpus_metrics(
 
 
 def _decoder(
-    group: RowGroup, data: Data, *, steps: int, batch: int, between: Callable[[], None]
+    group: ReplicaGroup, data: Data, *, steps: int, batch: int, between: Callable[[], None]
 ) -> Callable[[Tensor], Tensor]:
     """Return what maps source ids [n, S] to what each replicate writes, int64 [R, n, T'] on the CPU.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.tasks import Task
-from ablate.training.rows import RowGroup
+from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples
 
 BATCH = 256  # samples per replicate: fits a core's cache, and fills a GPU with rows
@@ -39,7 +39,7 @@ class Means:
 
 @torch.no_grad()
 def evaluate(
-    group: RowGroup, task: Task, samples: Samples, *, batch: int = BATCH, between: Callable[[], None] | None = None
+    group: ReplicaGroup, task: Task, samples: Samples, *, batch: int = BATCH, between: Callable[[], None] | None = None
 ) -> dict[str, Tensor]:
     """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each.
 

@@ -19,14 +19,14 @@ from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
 from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
-from ablate.training.course import CADENCE, Cadence, Course, never
 from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.modules import initial_weights, plain_module
 from ablate.training.order import epoch_index, keys, steps_per_epoch
-from ablate.training.parts import Parts, split, test_part
-from ablate.training.rows import DTYPES, RowGroup
+from ablate.training.progress import CADENCE, Cadence, TrainingProgress, never
+from ablate.training.rows import DTYPES, ReplicaGroup
 from ablate.training.samples import Samples
 from ablate.training.schedule import multipliers
+from ablate.training.splits import Splits, split, test_part
 from ablate.trial import Report, TrialConfig
 
 STEPS_BETWEEN_CHECKS = 64  # asking a GPU whether any row is alive waits for it
@@ -42,8 +42,8 @@ class _Trial:
     task: Task
     data: Data
     shape: InputShape
-    parts: Parts
-    group: RowGroup
+    parts: Splits
+    group: ReplicaGroup
     judged: bool
 
 
@@ -67,32 +67,34 @@ def train(
     is written and PausedError raised; another is written as often as `cadence` says. `data` replaces what
     the task would load; with `judged` False, what a model writes is not looked at. A replicate whose loss or gradient
     is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. A trial
-    that evaluates another one yields one Report (`_tested`); `checkpoints` is then the folder of that other one.
+    that evaluates another one yields one Report (`_run_test`); `checkpoints` is then the folder of that other one.
     Torch's thread count and global random state are left alone. Raises CheckpointError (CheckpointDownError where
     `checkpoints` cannot be read or written now), DataError, RegistryError and PausedError.
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data, judged=judged)
     if config.evaluates is not None:
-        yield _tested(trial, checkpoints, pause)
+        yield _run_test(trial, checkpoints, pause)
         return
-    course = Course(config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause, cadence=cadence)
-    course.go_on()
-    if course.report is not None:
-        yield course.report
-    while course.epoch < config.train.epochs:
-        course.clock.start()
+    progress = TrainingProgress(
+        config, trial.shape, trial.group, place=checkpoints, attempt=attempt, pause=pause, cadence=cadence
+    )
+    progress.go_on()
+    if progress.report is not None:
+        yield progress.report
+    while progress.epoch < config.train.epochs:
+        progress.clock.start()
         try:
-            metrics = _epoch(trial, course)
+            metrics = _epoch(trial, progress)
         except _AllDiverged:
-            yield _diverged(config, course.epoch + 1, course.clock.stop())
+            yield _diverged(config, progress.epoch + 1, progress.clock.stop())
             return
-        wall_seconds = course.clock.stop()
-        course.end_epoch()
+        wall_seconds = progress.clock.stop()
+        progress.end_epoch()
         if metrics is not None:
             diverged = tuple(not alive for alive in trial.group.alive.tolist())
-            final = course.epoch == config.train.epochs
-            yield course.keep(
-                Report(epoch=course.epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
+            final = progress.epoch == config.train.epochs
+            yield progress.keep(
+                Report(epoch=progress.epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
             )
 
 
@@ -104,7 +106,7 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     steps = steps_per_epoch(parts.train.index.shape[1], config.train)
     schedule = multipliers(config.train.schedule, epochs=config.train.epochs, steps_per_epoch=steps)
     rows = len(config.seeds)
-    group = RowGroup(
+    group = ReplicaGroup(
         plain_module(config, shape),
         [initial_weights(config, shape, replicate=replicate) for replicate in range(rows)],
         [config.train] * rows,
@@ -117,36 +119,36 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group, judged=judged)
 
 
-def _epoch(trial: _Trial, course: Course) -> tuple[dict[str, float], ...] | None:
+def _epoch(trial: _Trial, progress: TrainingProgress) -> tuple[dict[str, float], ...] | None:
     """Train the next epoch, or what is left of it; return each replicate's metrics if a report is due."""
-    means = _train_epoch(trial, course)
-    epoch, settings = course.epoch + 1, trial.config.train
+    means = _train_epoch(trial, progress)
+    epoch, settings = progress.epoch + 1, trial.config.train
     final = epoch == settings.epochs
     if not final and epoch % settings.report_every:
         return None
-    return _metrics(trial, means.values(), final=final, between=partial(course.ask, means))
+    return _metrics(trial, means.values(), final=final, between=partial(progress.ask, means))
 
 
-def _train_epoch(trial: _Trial, course: Course) -> Means:
+def _train_epoch(trial: _Trial, progress: TrainingProgress) -> Means:
     """Train the next epoch, or what is left of it; return the running means over all of it of loss and metrics."""
-    group, config, epoch = trial.group, trial.config, course.epoch + 1
+    group, config, epoch = trial.group, trial.config, progress.epoch + 1
     index = epoch_index(config, trial.parts.train, epoch=epoch)
     augmentation = keys(config, "augmentation", epoch)
     means = Means(group.pad)
     group.module.train()
     group.key_dropout(keys(config, "dropout", epoch))
-    left = index[:, course.step * config.train.batch_size :]  # of the index, so that what was seen is not read again
+    left = index[:, progress.step * config.train.batch_size :]  # of the index, so that what was seen is not read again
     batches = trial.parts.train.batches(left, config.train.batch_size, keys=augmentation)
     with _keyed_global_generator(config, epoch, group.device), closing(batches):
-        course.take_up(means)
-        course.ask(means)
+        progress.take_up(means)
+        progress.ask(means)
         for x, targets in batches if left.numel() else ():
             scores, losses = group.step(x, targets)
             means.add(trial.task.metrics(scores, targets), targets, losses=losses)
-            if course.step % STEPS_BETWEEN_CHECKS == 0:
+            if progress.step % STEPS_BETWEEN_CHECKS == 0:
                 _require_alive(group)
-            course.step += 1
-            course.ask(means)
+            progress.step += 1
+            progress.ask(means)
     _require_alive(group)
     return means
 
@@ -174,7 +176,7 @@ def _metrics(
     group.freeze(~torch.isfinite(validation["loss"]))
     _require_alive(group)
     values |= {f"val_{name}": value for name, value in validation.items()}
-    written = _written(trial, trial.parts.validation, "validation", between)
+    written = _write_checkpoint(trial, trial.parts.validation, "validation", between)
     values |= {f"val_{name}": value for name, value in written.items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
@@ -183,7 +185,7 @@ def _metrics(
     return tuple(dict(zip(values, row, strict=True)) for row in rows)
 
 
-def _tested(trial: _Trial, place: Place | None, pause: Callable[[], bool]) -> Report:
+def _run_test(trial: _Trial, place: Place | None, pause: Callable[[], bool]) -> Report:
     """Return the last report of the trial that is evaluated, with its networks' metrics on the test split added.
 
     Nothing is trained or written. Raises CheckpointError where the checkpoint of its last epoch is not there.
@@ -212,7 +214,7 @@ def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor
     """Return the metrics on the test split by name, one value per replicate."""
     test = test_part(trial.data, trial.config, device=trial.group.device, dtype=trial.group.dtype)
     values = {f"test_{name}": value for name, value in _evaluated(trial, test, between).items()}
-    return values | {f"test_{name}": value for name, value in _written(trial, test, "test", between).items()}
+    return values | {f"test_{name}": value for name, value in _write_checkpoint(trial, test, "test", between).items()}
 
 
 def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:
@@ -222,7 +224,7 @@ def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> 
     return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
 
 
-def _written(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
+def _write_checkpoint(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
     """Return the task's metrics of what the replicates write, none for a task without."""
     if not trial.judged or not isinstance(trial.task, Decoded):
         return {}
@@ -238,7 +240,7 @@ def _written(trial: _Trial, samples: Samples, part: str, between: Callable[[], N
     )
 
 
-def _require_alive(group: RowGroup) -> None:
+def _require_alive(group: ReplicaGroup) -> None:
     if not bool(group.alive.any()):
         raise _AllDiverged
 

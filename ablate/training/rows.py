@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Segment:
     """Where one parameter lies in a row: columns `start` to `stop`, then `pad` unused ones."""
 
     name: str
@@ -35,18 +35,18 @@ class Place:
         return rows[:, self.start : self.stop].view(rows.shape[0], *self.shape)
 
 
-def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Place, ...]:
+def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
     """Return the places of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
     places, start = [], 0
     for name, shape in shapes.items():
         stop = start + shape.numel()
         pad = -stop % ALIGNMENT
-        places.append(Place(name=name, shape=shape, start=start, stop=stop, pad=pad))
+        places.append(Segment(name=name, shape=shape, start=start, stop=stop, pad=pad))
         start = stop + pad
     return tuple(places)
 
 
-class RowGroup:
+class ReplicaGroup:
     """R replicas as rows: weights, gradients and moments are [R, P], settings [R, 1].
 
     `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
@@ -222,7 +222,7 @@ class RowGroup:
             raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
         for name, value in mine.items():
             if value.shape != tensors[name].shape or value.dtype != tensors[name].dtype:
-                got, rule = _described(tensors[name]), _described(value)
+                got, rule = _describe(tensors[name]), _describe(value)
                 raise CheckpointError(f"checkpoint of another model: {name} is {got}, the trial's is {rule}")
         for place in self.places:
             place.of(self.state.weights).copy_(tensors[f"weights.{place.name}"])
@@ -247,5 +247,5 @@ def _owner(mine: bool) -> str:
     return "trial's model" if mine else "checkpoint"
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

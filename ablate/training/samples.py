@@ -58,8 +58,8 @@ class Samples:
         if data.start is not None and isinstance(inputs, Tensor):
             pairs = Pairs(source=lengths(inputs, data.pad), target=lengths(targets, data.pad))
         return Samples(
-            inputs=_moved(inputs, device) if isinstance(inputs, Tensor) else inputs,
-            targets=_moved(targets, device),
+            inputs=_move(inputs, device) if isinstance(inputs, Tensor) else inputs,
+            targets=_move(targets, device),
             index=index,
             scale=torch.as_tensor(data.scale, dtype=dtype, device=device),
             shift=torch.as_tensor(data.shift, dtype=dtype, device=device),
@@ -137,7 +137,7 @@ def lengths(ids: Tensor, pad: int | None) -> Tensor:
     return (ids != pad).sum(1).clamp(min=1).cpu()
 
 
-def _moved(values: Tensor, device: torch.device) -> Tensor:
+def _move(values: Tensor, device: torch.device) -> Tensor:
     """Return `values` on `device`, contiguous unless its rows overlap: then the text moves once, not every window."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     if extent >= values.numel():

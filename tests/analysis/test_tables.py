@@ -14,7 +14,7 @@ from ablate import files as folder
 from ablate.analysis import tables as results
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.errors import ResultsDownError
-from ablate.ledger import Hold, Ledger, NewTrial
+from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.trial import Decision, Report, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, report_of, take
 from support.paths import REPOSITORY
@@ -32,29 +32,29 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.fixture
 def filled(ledger: Ledger) -> Iterator[Ledger]:
     """Two data sets; five trials with an int-or-'none' parameter, NaN, a metric that one trial has alone."""
-    with take(ledger) as hold:
-        fill(hold)
+    with take(ledger) as writer:
+        fill(writer)
         yield ledger
 
 
-def fill(hold: Hold) -> None:
+def fill(writer: StudyWriter) -> None:
     for number, choice in enumerate(CHOICES):
         parameters = {"model.mlp": choice, "model.width": 60 + number, "train.learning_rate": 10.0**-number}
         if number == 1:
             parameters |= {"model.residual": False, "only.int_and_float": 3, "variant": "symmetric"}
         if number == 2:
             parameters |= {"only.int_and_float": 0.5}
-        hold.add_trials([new_trial(number, "mnist", parameters=parameters)])
-    hold.add_trials([NewTrial(config=new_trial(0, stage="confirm", source=4).config)])
+        writer.add_trials([new_trial(number, "mnist", parameters=parameters)])
+    writer.add_trials([NewTrial(config=new_trial(0, stage="confirm", source=4).config)])
     for number in (0, 1):
-        hold.start(key(number, "mnist"))
-        hold.report(key(number, "mnist"), report_of(1, 0.5, 0.25), Decision.CONTINUE)
-    hold.report(key(0, "mnist"), report_of(2, 0.375, 0.125, final=True), Decision.CONTINUE, TrialState.COMPLETE)
+        writer.start(key(number, "mnist"))
+        writer.report(key(number, "mnist"), report_of(1, 0.5, 0.25), Decision.CONTINUE)
+    writer.report(key(0, "mnist"), report_of(2, 0.375, 0.125, final=True), Decision.CONTINUE, TrialState.COMPLETE)
     broken = report_of(2, math.nan, 0.5, diverged=(True, False))
-    hold.report(key(1, "mnist"), broken, Decision.STOP, TrialState.FAIL, "diverged")
-    hold.start(key(2, "mnist"))
+    writer.report(key(1, "mnist"), broken, Decision.STOP, TrialState.FAIL, "diverged")
+    writer.start(key(2, "mnist"))
     odd = Report(epoch=1, metrics=({"val_loss": 1.0, "state": 7.0}, {"val_loss": 2.0, "state": 9.0}), wall_seconds=2.0)
-    hold.report(key(2, "mnist"), odd, Decision.CONTINUE)
+    writer.report(key(2, "mnist"), odd, Decision.CONTINUE)
 
 
 def test_trials_table_holds_what_the_ledger_was_given(filled: Ledger) -> None:

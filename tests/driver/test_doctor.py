@@ -11,7 +11,7 @@ import pytest
 
 import ablate.files
 from ablate.driver import run as drive
-from ablate.driver.doctor import Finding, examine, look_until_sound
+from ablate.driver.doctor import Examination, examine, look_until_sound
 from ablate.driver.options import RunOptions
 from ablate.errors import CheckpointDownError
 from ablate.ledger import Ledger
@@ -177,7 +177,7 @@ def test_the_doctor_looks_again_with_growing_pauses_until_the_last_moment() -> N
         slept.append(seconds)
         now[0] += seconds
 
-    bad = [Finding(what="ledger", good=False, seen="no")]
+    bad = [Examination(what="ledger", good=False, seen="no")]
     found = look_until_sound(
         lambda: bad, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
     )
@@ -189,9 +189,9 @@ def test_the_doctor_ends_as_soon_as_nothing_that_is_needed_is_at_fault() -> None
     looks = iter([False, False, True])
     slept: list[float] = []
 
-    def look() -> list[Finding]:
-        tracking = Finding(what="tracking", good=False, seen="away", needed=False)
-        return [tracking, Finding(what="ledger", good=next(looks), seen="")]
+    def look() -> list[Examination]:
+        tracking = Examination(what="tracking", good=False, seen="away", needed=False)
+        return [tracking, Examination(what="ledger", good=next(looks), seen="")]
 
     found = look_until_sound(look, lambda *_: None, seconds=600.0, sleep=slept.append)
     assert [each.good for each in found] == [False, True]

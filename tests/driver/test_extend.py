@@ -122,7 +122,9 @@ def test_each_confirmed_network_gets_the_seeds_it_lacks(tmp_path: Path) -> None:
     run(SEARCH.replace("replicates: 3", "replicates: 5"), tmp_path)
     assert stored(tmp_path) == after
     with Ledger.open(url_in(tmp_path)) as ledger:
-        notes = [(n.kind, n.payload.get("confirmed")) for n in ledger.notes("s") if n.kind in ("frozen", "test_opened")]
+        notes = [
+            (n.kind, n.payload.get("confirmed")) for n in ledger.events("s") if n.kind in ("frozen", "test_opened")
+        ]
     assert notes == [("frozen", list(first)), ("test_opened", None)] * 2
 
 
@@ -150,10 +152,10 @@ def test_an_extension_that_is_killed_goes_on(tmp_path: Path, survived: int) -> N
         run(SEARCH, tmp_path / folder)
     run(more, tmp_path / "calm")
     study, left = parse_study(more), [survived]
-    with Ledger.open(url_in(tmp_path / "killed")) as ledger, hold_of(study, ledger, file_text=more) as hold:
-        search = search_of(study, hold, ledger)
+    with Ledger.open(url_in(tmp_path / "killed")) as ledger, hold_of(study, ledger, file_text=more) as writer:
+        search = search_of(study, writer, ledger)
         for name in ("add_trials", "note", "start", "report"):
-            setattr(hold, name, dying(getattr(hold, name), left))
+            setattr(writer, name, dying(getattr(writer, name), left))
         with pytest.raises(CrashError):
             run_rest(search)
     run(more, tmp_path / "killed")

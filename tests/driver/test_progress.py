@@ -106,10 +106,10 @@ def test_search_and_confirmation_are_counted_apart(tmp_path: Path) -> None:
 def test_trials_that_never_start_are_not_waited_for(tmp_path: Path) -> None:
     """A budget of time that is spent: the two trials that run are all that is left of the search."""
     text = STUDY.replace(f"trials: {TRIALS}", f"trials: {TRIALS}, wall_clock: 1s")
-    with opened(parse_study(text), tmp_path) as (search, hold, _):
+    with opened(parse_study(text), tmp_path) as (search, writer, _):
         first = [search.next_trial() for _ in range(2)]
         assert all(first)
-        hold.active_seconds = lambda: 2.0  # type: ignore[method-assign]
+        writer.active_seconds = lambda: 2.0  # type: ignore[method-assign]
         (standing,) = search.standings({"digits": TRIALS})
         (stage, _) = standing.stages
         assert (stage.total, stage.done, len(stage.running)) == (2, 0, 2)
@@ -191,8 +191,8 @@ def test_a_comparison_that_was_given_seeds_counts_the_trials_that_give_them(tmp_
         Simulated(search, Console(file=io.StringIO(), width=80), planned=2).run()
     more = text + "replicates: 3\n"
     study = parse_study(more)
-    with Ledger.open(url_in(tmp_path), clock=Clock()) as ledger, hold_of(study, ledger, file_text=more) as hold:
-        search = search_of(study, hold, ledger)
+    with Ledger.open(url_in(tmp_path), clock=Clock()) as ledger, hold_of(study, ledger, file_text=more) as writer:
+        search = search_of(study, writer, ledger)
         (standing,) = search.standings({"digits": 2})
         assert (standing.current.done, standing.current.total) == (2, 4)
         assert search.next_trial() is not None

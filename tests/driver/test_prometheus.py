@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ablate.driver.prometheus import served
+from ablate.driver.prometheus import serve_metrics
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
@@ -37,9 +37,9 @@ def scraped(port: int) -> dict[tuple[str, ...], float]:
 def test_what_is_scraped_is_what_the_ledger_holds_at_that_moment(tmp_path: Path) -> None:
     study = study_of(datasets={"digits": {}, "mnist": {}}, scheduler={"name": "asha", "min_epochs": 3})
     port = free_port()
-    with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as hold:
-        search = search_of(study, hold, ledger)
-        with served(search, port):
+    with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as writer:
+        search = search_of(study, writer, ledger)
+        with serve_metrics(search, port):
             before = scraped(port)
             assert {value for key, value in before.items() if key[0] != "ablate_best"} == {0.0}
             for _ in range(9):
@@ -65,9 +65,9 @@ def test_what_is_scraped_is_what_the_ledger_holds_at_that_moment(tmp_path: Path)
 
 def test_a_port_that_is_taken_is_said_in_one_line_and_none_serves_nothing(tmp_path: Path) -> None:
     study = study_of()
-    with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as hold:
-        search = search_of(study, hold, ledger)
-        with served(search, None):
+    with Ledger.open(url_in(tmp_path)) as ledger, hold_of(study, ledger) as writer:
+        search = search_of(study, writer, ledger)
+        with serve_metrics(search, None):
             pass
         with socket.socket() as taken:
             taken.bind(("0.0.0.0", 0))
@@ -77,6 +77,6 @@ def test_a_port_that_is_taken_is_said_in_one_line_and_none_serves_nothing(tmp_pa
                 pytest.raises(
                     RequestError, match=rf"--metrics-port {port}: 127.0.0.1:{port} cannot be listened on \(.*in use"
                 ),
-                served(search, port),
+                serve_metrics(search, port),
             ):
                 pass

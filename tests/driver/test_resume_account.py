@@ -37,12 +37,12 @@ def go_on(study: Study, folder: Path, first: Callable[[TrialConfig], list[Report
     clock = Clock(Clock().now + 3 * 3600 + 5)
     with (
         Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger,
-        hold_of(study, ledger, holder="bob (process 7)") as hold,
+        hold_of(study, ledger, holder="bob (process 7)") as writer,
     ):
         found = resumption.find(ledger, study)
         assert found is not None
         start = resumption.start_text(found, now=clock())
-        search = search_of(study, hold, ledger)
+        search = search_of(study, writer, ledger)
         while (config := search.next_trial()) is not None:
             done = 0
             for report in first(config):
@@ -116,7 +116,7 @@ def finish_searching(search: Search) -> None:
         for epoch in range(1, 10):
             search.report(config.key, timed(config, epoch, 50.0 + epoch))
     assert config is not None
-    search._hold.requeue(config.key)
+    search._writer.requeue(config.key)
 
 
 def test_checkpoints_that_were_whole_cost_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from ablate.driver import resume as resumption
 from ablate.errors import LedgerHeldError
-from ablate.ledger import Hold, Ledger, lease
+from ablate.ledger import Ledger, StudyWriter, lease
 from support.ledgers import Clock, raw_connection, take
 
 LEASE = 60.0
@@ -29,7 +29,7 @@ class Elsewhere:
         self.began = clock.now
         with monkeypatch.context() as patch:
             patch.setattr(lease, "_place", lambda: "another machine")
-            self.hold = take(ledger, holder="ada", lease_seconds=LEASE)
+            self.writer = take(ledger, holder="ada", lease_seconds=LEASE)
 
     def sleep(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -43,11 +43,11 @@ class Elsewhere:
     def waited(self) -> float:
         return self.clock.now - self.began
 
-    def ask(self) -> Hold:
-        def asked(mark: tuple[object, ...] | None) -> Hold:
+    def ask(self) -> StudyWriter:
+        def asked(mark: tuple[object, ...] | None) -> StudyWriter:
             return take(self.ledger, holder="bob", unrenewed=mark)
 
-        return resumption.when_free(asked, self.said.append, monotonic=self.clock, sleep=self.sleep)
+        return resumption.acquire_when_free(asked, self.said.append, monotonic=self.clock, sleep=self.sleep)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsew
 
 
 def test_a_driver_elsewhere_that_renews_no_more_is_followed_once_its_lease_has_ended(elsewhere: Elsewhere) -> None:
-    with elsewhere.ask() as hold:
-        assert hold.epoch == 2
+    with elsewhere.ask() as writer:
+        assert writer.epoch == 2
     assert LEASE <= elsewhere.waited <= LEASE + 1
     waits, ends = elsewhere.said
     assert re.search(r"held by ada .* It may be gone: waiting 60 s to see whether it renews its lease\.$", waits)
@@ -69,13 +69,13 @@ def test_a_driver_elsewhere_that_renews_no_more_is_followed_once_its_lease_has_e
 @pytest.mark.parametrize("jump", [1e8, -1e8])
 def test_the_clocks_of_the_machines_do_not_matter(elsewhere: Elsewhere, jump: float) -> None:
     elsewhere.then = lambda waited: elsewhere.wall(jump if waited == 30 else 0.0)
-    with elsewhere.ask() as hold:
-        assert hold.epoch == 2
+    with elsewhere.ask() as writer:
+        assert writer.epoch == 2
     assert LEASE <= elsewhere.waited <= LEASE + 1
 
 
 def test_a_driver_elsewhere_that_renews_is_alive_and_the_second_is_refused(elsewhere: Elsewhere) -> None:
-    elsewhere.then = lambda waited: elsewhere.hold.renew() if waited == 20 else None
+    elsewhere.then = lambda waited: elsewhere.writer.renew() if waited == 20 else None
     with pytest.raises(LedgerHeldError, match="held by ada"):
         elsewhere.ask()
     assert elsewhere.waited == 20
@@ -104,6 +104,8 @@ def test_a_driver_that_lives_here_is_refused_at_once(tmp_path: Path) -> None:
         take(ledger, holder="ada"),
         pytest.raises(LedgerHeldError, match="held by ada"),
     ):
-        resumption.when_free(lambda mark: take(ledger, holder="bob", unrenewed=mark), said.append, sleep=slept.append)
+        resumption.acquire_when_free(
+            lambda mark: take(ledger, holder="bob", unrenewed=mark), said.append, sleep=slept.append
+        )
     assert said == []
     assert slept == []

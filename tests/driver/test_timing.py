@@ -77,7 +77,7 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
 def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[int] = []
     monkeypatch.setattr(pace, "_known", {})
-    monkeypatch.setattr(pace, "_measured", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
+    monkeypatch.setattr(pace, "_measure", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
     row = pace.Paced(model=ModelConfig(), train=TrainConfig(), size=Size(params=1, params_body=1, flops=1))
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
         task = entry(task=name, length=length)

@@ -117,7 +117,7 @@ def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_a_note(kind:
     assert witness.recorded(home)[1].error == "ValueError: the wheels came off"
     with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
         (note,) = [
-            note.payload for note in ledger.notes("faked") if note.kind == "failed" and note.payload["trial"] == 1
+            note.payload for note in ledger.events("faked") if note.kind == "failed" and note.payload["trial"] == 1
         ]
     assert (note["epoch"], note["message"]) == (1, "ValueError: the wheels came off")
     assert "and more that fits no line" in note["detail"]
@@ -151,7 +151,7 @@ def test_a_driver_that_was_overtaken_ends_with_that_error_and_nothing_running(ki
             study = ledger.study("faked")
             assert study is not None
             request = {"file_text": study.file_text, "fingerprint": study.fingerprint, "seed": study.seed}
-            ledger.hold("faked", **request, holder="another", takeover=True).release()
+            ledger.acquire("faked", **request, holder="another", takeover=True).release()
 
     with witness.searching(tmp_path, 3) as search, pytest.raises(StaleDriverError, match="another"):
         executor(kind, tmp_path).run(search, on_event=overtake)

@@ -117,7 +117,7 @@ def test_a_study_is_handed_over_followed_and_handed_over_again_without_a_new_row
         assert "Submitted handed-" in done.stdout
         assert "Report: " in done.stdout, "its log is followed to the end"
         with Ledger.open(f"sqlite:///{tmp_path}/runs/handed/ledger.sqlite", create=False) as ledger:
-            rows.append((ledger.trials("handed"), ledger.reports("handed"), ledger.notes("handed")))
+            rows.append((ledger.trials("handed"), ledger.reports("handed"), ledger.events("handed")))
     assert len(rows[0][0]) == 2
     assert rows[0] == rows[1]
     assert _left(dashboard) == ["SUCCEEDED"] * 2

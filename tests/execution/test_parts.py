@@ -15,12 +15,12 @@ import pytest
 
 from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import ClusterLostError, ResourceError
-from ablate.execution import cluster, lifeline
-from ablate.execution.bridge import Conductor, Halt
-from ablate.execution.cluster import Plan, awaited, connected, plan
+from ablate.execution import cluster, gcs_watchdog
+from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
 from ablate.execution.executor import Assignment
-from ablate.execution.interruption import Interruption
 from ablate.execution.own_ray import environment
+from ablate.execution.signals import Interruption
+from ablate.execution.tune_adapter import StopTune, TuneSession
 from ablate.training import train
 from ablate.trial import TrialConfig, TrialKey, checkpoint_folder
 from support import counted
@@ -102,7 +102,7 @@ class Joining:
         self.nodes = nodes
         self.looks = 0
 
-    def plan(self, gpus: int, per_trial: float = 1.0) -> Plan:
+    def plan(self, gpus: int, per_trial: float = 1.0) -> SlotPlan:
         self.looks += 1
         return plan(self.nodes[: self.looks], gpus=gpus, gpus_per_trial=per_trial, cpus_per_trial=None)
 
@@ -118,7 +118,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_nodes_that_join_late_are_waited_for(slept: list[float], caplog: pytest.LogCaptureFixture) -> None:
     joining = Joining({}, {"CPU": 32.0, "GPU": 4.0}, {"CPU": 32.0, "GPU": 4.0}, {"CPU": 32.0, "GPU": 4.0})
     checks: list[None] = []
-    assert awaited(lambda: joining.plan(8), seconds=60, check=lambda: checks.append(None)).slots == 8
+    assert wait_for_nodes(lambda: joining.plan(8), seconds=60, check=lambda: checks.append(None)).slots == 8
     assert (joining.looks, len(slept), len(checks)) == (3, 2, 3)
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("--gpus 8: the cluster has 0 GPUs and 0 CPUs on 1 node.")
@@ -127,15 +127,15 @@ def test_nodes_that_join_late_are_waited_for(slept: list[float], caplog: pytest.
 
 def test_waiting_ends_with_what_there_is_and_never_begins_for_what_no_node_can_mend(slept: list[float]) -> None:
     with pytest.raises(ResourceError, match="--gpus 8: the cluster has 4 GPUs"):
-        awaited(lambda: Joining(ONE_BOX[0] | {"GPU": 4.0}).plan(8), seconds=2.5, check=lambda: None)
+        wait_for_nodes(lambda: Joining(ONE_BOX[0] | {"GPU": 4.0}).plan(8), seconds=2.5, check=lambda: None)
     assert sum(slept) == 2.5
     slept.clear()
     with pytest.raises(ResourceError, match=r"--gpus-per-trial 1\.5"):
-        awaited(lambda: Joining(*ONE_BOX).plan(8, 1.5), seconds=60, check=lambda: None)
+        wait_for_nodes(lambda: Joining(*ONE_BOX).plan(8, 1.5), seconds=60, check=lambda: None)
     with pytest.raises(ResourceError, match="--gpus 9"):
-        awaited(lambda: Joining(*ONE_BOX).plan(9), seconds=0, check=lambda: None)
+        wait_for_nodes(lambda: Joining(*ONE_BOX).plan(9), seconds=0, check=lambda: None)
     with pytest.raises(InterruptedError):
-        awaited(lambda: Joining({}).plan(8), seconds=60, check=Mock(side_effect=[None, InterruptedError]))
+        wait_for_nodes(lambda: Joining({}).plan(8), seconds=60, check=Mock(side_effect=[None, InterruptedError]))
     assert slept == [1.0]
 
 
@@ -154,7 +154,7 @@ def test_an_address_where_no_cluster_is_is_refused_at_once(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
-        with pytest.raises(ResourceError, match=re.escape(message)), connected(address):
+        with pytest.raises(ResourceError, match=re.escape(message)), ray_session(address):
             pass
 
 
@@ -230,7 +230,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     waiting = [TrialKey(study="s", dataset="d", number=number) for number in range(3)]
     search.next_trial = lambda: Mock(key=waiting.pop(0)) if waiting else None
     search.fail = lambda key, message, retry: waiting.insert(0, key)
-    conductor = Conductor(
+    conductor = TuneSession(
         search=search,
         assign=lambda config: Mock(home=tmp_path, config=config),
         on_event=lambda: None,
@@ -260,7 +260,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     conductor.ended("fourth")
     assert handed_out("fifth") == 2
     conductor.ended("fifth")
-    with pytest.raises(Halt, match=r"^$"):
+    with pytest.raises(StopTune, match=r"^$"):
         conductor.suggest("sixth")
 
 
@@ -268,11 +268,11 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, seconds in (("KNOCK_SECONDS", 0.01), ("LOST_SECONDS", 0.3), ("LEAVE_SECONDS", 0.6)):
-        monkeypatch.setattr(lifeline, name, seconds)
+        monkeypatch.setattr(gcs_watchdog, name, seconds)
     left: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        line = lifeline.Lifeline(address, leave=left.append)
+        line = gcs_watchdog.GcsWatchdog(address, leave=left.append)
         watching = threading.Thread(target=line.watch)
         watching.start()
         time.sleep(0.7)

@@ -16,11 +16,11 @@ from ray.tune.experiment import Trial
 from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
 from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
-from ablate.execution import RayExecutor, bridge, ray_tune
+from ablate.execution import RayExecutor, ray_tune, tune_adapter
 from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.bridge import Conductor
 from ablate.execution.cluster import JOIN_SECONDS
-from ablate.execution.interruption import Interruption
+from ablate.execution.signals import Interruption
+from ablate.execution.tune_adapter import TuneSession
 
 
 class Stage:
@@ -28,12 +28,12 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
-        monkeypatch.setattr(bridge, "request_pause", self.asked.append)
+        monkeypatch.setattr(tune_adapter, "request_pause", self.asked.append)
         self.search, self.answers = Mock(), Mock()
         self.interruption = Interruption(grace_seconds=20.0)
         self.clock = 100.0
-        monkeypatch.setattr("ablate.execution.interruption.time.monotonic", lambda: self.clock)
-        self.conductor = Conductor(
+        monkeypatch.setattr("ablate.execution.signals.time.monotonic", lambda: self.clock)
+        self.conductor = TuneSession(
             search=self.search,
             assign=lambda config: Mock(config=config),
             on_event=lambda: None,
@@ -136,19 +136,24 @@ def test_only_a_cluster_elsewhere_is_waited_for(
 ) -> None:
     waits: list[float] = []
 
-    def awaited(make: object, *, seconds: float, check: object) -> None:
+    def wait_for_nodes(make: object, *, seconds: float, check: object) -> None:
         waits.append(seconds)
         raise StopIteration
 
     @contextmanager
-    def lifeline(_: str, *, ended: object) -> Iterator[Mock]:
+    def gcs_watchdog(_: str, *, ended: object) -> Iterator[Mock]:
         yield Mock()
 
     @contextmanager
-    def connected(_: str | None, *, check: object) -> Iterator[None]:
+    def ray_session(_: str | None, *, check: object) -> Iterator[None]:
         yield
 
-    fakes = {"awaited": awaited, "lifeline": lifeline, "connected": connected, "gcs_address": lambda: "head:6379"}
+    fakes = {
+        "wait_for_nodes": wait_for_nodes,
+        "gcs_watchdog": gcs_watchdog,
+        "ray_session": ray_session,
+        "gcs_address": lambda: "head:6379",
+    }
     for name, fake in fakes.items():
         monkeypatch.setattr(ray_tune, name, fake)
     with pytest.raises(StopIteration):

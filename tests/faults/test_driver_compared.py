@@ -81,16 +81,16 @@ def test_every_network_is_read_on_test_once_though_the_driver_is_killed(tmp_path
     assert len(opened(run)) == (survived > 0) + (survived > 2)
     page = finish(run)
     trials = run.trials()
-    trained = [trial for trial in trials if trial.config.evaluates is None]
+    load_network = [trial for trial in trials if trial.config.evaluates is None]
     assert sorted((t.key.dataset, t.config.evaluates) for t in evaluating(run)) == sorted(
-        (t.key.dataset, t.key.number) for t in trained
+        (t.key.dataset, t.key.number) for t in load_network
     )
     assert {str(t.state) for t in trials} == {"COMPLETE"}
     assert sorted(opened(run)) == ["again", "digits"]
     with run.ledger() as ledger:
         reports = ledger.reports(run.name)
     own = {(r.key, r.replicate): r for r in reports if "test_accuracy" in r.metrics}
-    assert len(own) == len([r for r in reports if "test_accuracy" in r.metrics]) == 2 * len(trained)
+    assert len(own) == len([r for r in reports if "test_accuracy" in r.metrics]) == 2 * len(load_network)
     for trial in evaluating(run):
         expected = by_hand(run, trial)
         assert [own[trial.key, i].metrics["test_accuracy"] for i in (0, 1)] == pytest.approx(expected, abs=1e-12)

@@ -16,8 +16,15 @@ from ablate.analysis.tables import trials_table
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search
 from ablate.errors import RequestError
-from ablate.inspection.network import BlockMaps, attention_maps, continued, trained, translated, write_translations
-from ablate.inspection.studies import stored
+from ablate.inspection.network import (
+    BlockMaps,
+    attention_maps,
+    continue_texts,
+    load_network,
+    translate,
+    write_translations,
+)
+from ablate.inspection.studies import read_study
 from ablate.report import write_maps
 from ablate.tasks import data_folder
 from support.commands import run
@@ -62,26 +69,26 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> RunOptions:
 
 @pytest.mark.services
 def test_the_likeliest_text_is_that_of_a_plain_loop(words: RunOptions) -> None:
-    asked = trained("words", words, number=1, replicate=1)
+    asked = load_network("words", words, number=1, replicate=1)
     ids = asked.task.encode("two . three", None)
     for _ in range(40):  # longer than the context of 16
         ids.append(int(asked.module(torch.tensor([ids[-16:]]))[0, -1].argmax()))
-    assert continued(asked, "two . three", length=40, temperature=0, seed=0) == asked.task.decode(ids, None)
+    assert continue_texts(asked, "two . three", length=40, temperature=0, seed=0) == asked.task.decode(ids, None)
 
 
 def test_draws_are_keyed_and_follow_the_scores(words: RunOptions) -> None:
-    asked = trained("words", words, number=0)
-    texts = [continued(asked, None, length=30, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
+    asked = load_network("words", words, number=0)
+    texts = [continue_texts(asked, None, length=30, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
-    cold = continued(asked, "one", length=30, temperature=1e-6, seed=5)
-    assert cold == continued(asked, "one", length=30, temperature=0, seed=0)
+    cold = continue_texts(asked, "one", length=30, temperature=1e-6, seed=5)
+    assert cold == continue_texts(asked, "one", length=30, temperature=0, seed=0)
 
 
 @pytest.mark.services
 def test_symmetric_similarities_are_symmetric_in_what_is_exported(words: RunOptions, tmp_path: Path) -> None:
     expected = {0: False, 1: True, 2: False}  # QKV, KV, K+Pos
     for number, symmetric in expected.items():
-        blocks = attention_maps(trained("words", words, number=number), 3)
+        blocks = attention_maps(load_network("words", words, number=number), 3)
         paths = write_maps(blocks, tmp_path / str(number), title="words")
         assert [path.name for path in paths] == ["block-1.png", "block-2.png", "maps.npz"]
         assert all(path.stat().st_size > 1000 for path in paths)
@@ -110,31 +117,31 @@ def test_a_long_title_is_broken_into_lines_above_the_maps(tmp_path: Path) -> Non
 
 
 def test_the_trial_that_leads_on_the_first_objective_is_asked_unless_another_is_named(words: RunOptions) -> None:
-    table = trials_table(stored("words", words).snapshot)
+    table = trials_table(read_study("words", words).snapshot)
     assert table["val_accuracy"].n_unique() == 3
-    assert trained("words", words).config.key.number == table["trial"][int(table["val_accuracy"].arg_max() or 0)]
-    assert trained("words", words, number=2).config.variant == "K+Pos"
+    assert load_network("words", words).config.key.number == table["trial"][int(table["val_accuracy"].arg_max() or 0)]
+    assert load_network("words", words, number=2).config.variant == "K+Pos"
 
 
 def test_what_cannot_be_asked_is_refused_in_one_line(words: RunOptions) -> None:
     with pytest.raises(RequestError, match=r"trial 9 of study 'words': there is no such trial"):
-        trained("words", words, number=9)
+        load_network("words", words, number=9)
     with pytest.raises(RequestError, match=r"no data set 'word'\. Did you mean 'words'"):
-        trained("words", words, dataset="word")
-    asked = trained("words", words)
+        load_network("words", words, dataset="word")
+    asked = load_network("words", words)
     with pytest.raises(RequestError, match=r"task numbers is not a translation"):
-        translated(asked, ["one"])
+        translate(asked, ["one"])
     with pytest.raises(RequestError, match=r"no training sample 1000000"):
         attention_maps(asked, 1_000_000)
     with pytest.raises(RequestError, match=r"'blue'"):
-        continued(asked, "blue", length=1, temperature=1.0, seed=0)
+        continue_texts(asked, "blue", length=1, temperature=1.0, seed=0)
 
 
 @pytest.mark.services
 def test_the_commands_print_text_and_write_pictures(words: RunOptions, capfd: pytest.CaptureFixture[str]) -> None:
     place = ("--runs-dir", str(words.runs_dir))
     code, out, _ = run(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
-    assert (code, len(trained("words", words).task.encode(out, None))) == (0, 13)
+    assert (code, len(load_network("words", words).task.encode(out, None))) == (0, 13)
     code, out, _ = run(capfd, "maps", "words", "--trial", "1", "--sample", "2", *place)
     files = [Path(line) for line in out.split()]
     assert code == 0
@@ -150,7 +157,7 @@ def test_bleu_is_that_of_sacrebleus_own_command_and_of_the_report(tmp_path: Path
     if not (data_folder(shared) / "multi30k" / "train.de").is_file():
         pytest.skip("Multi30k is not here (../shared/data or ABLATE_DATA)")
     settings = driven(MULTI30K, tmp_path, shared)
-    asked = trained("pairs", settings)
+    asked = load_network("pairs", settings)
     written = write_translations(asked, "validation", tmp_path / "out")
     command = [sys.executable, "-m", "sacrebleu", str(written.references), "-i", str(written.hypotheses)]
     printed = subprocess.run([*command, "-b", "-w", "10"], capture_output=True, text=True, check=True).stdout
@@ -159,11 +166,11 @@ def test_bleu_is_that_of_sacrebleus_own_command_and_of_the_report(tmp_path: Path
     assert len(lines) == written.sentences == round(0.004 * 1014)
     published = (data_folder(shared) / "multi30k" / "val.en").read_text(encoding="utf-8").split("\n")
     assert written.references.read_text().splitlines() == [published[i * 1014 // 4] for i in range(4)]
-    table = trials_table(stored("pairs", settings).snapshot)  # the second trial reads the first on the test split
+    table = trials_table(read_study("pairs", settings).snapshot)  # the second trial reads the first on the test split
     reported, repeated = table["val_bleu"]
     assert repeated == reported
-    tests = write_translations(trained("pairs", settings, number=1), "test", tmp_path / "test")
+    tests = write_translations(load_network("pairs", settings, number=1), "test", tmp_path / "test")
     assert tests.bleu == pytest.approx(table["test_bleu"][1], abs=1e-9)
     assert written.bleu == pytest.approx(reported, abs=1e-9)
     assert reported > 0
-    assert translated(asked, ["Ein Mann."])[0] != ""
+    assert translate(asked, ["Ein Mann."])[0] != ""

@@ -106,7 +106,7 @@ def test_a_finished_study_that_was_given_more_to_confirm_is_not_finished(tmp_pat
     more = driver.text.replace("replicates: 2", "replicates: 3")
     with Ledger.open(f"sqlite:///{driver.runs}/looked/ledger.sqlite") as ledger:
         fingerprint = driver.study.fingerprint()
-        ledger.hold("looked", file_text=more, fingerprint=fingerprint, seed=0, holder="ada").release()
+        ledger.acquire("looked", file_text=more, fingerprint=fingerprint, seed=0, holder="ada").release()
     found = look(driver)[1]
     assert (found["state"], found["stage"]["digits"]) == ("interrupted", "confirm")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ablate.driver.options import RunOptions
 from ablate.errors import RequestError
-from ablate.inspection.trial import story, story_lines
+from ablate.inspection.trial import details_lines, trial_details
 from support import fakes, witness
 from support.commands import run
 
@@ -33,7 +33,7 @@ def told(tmp_path: Path) -> Path:
 
 def test_each_trial_tells_its_own_story(told: Path) -> None:
     settings = RunOptions(runs_dir=told)
-    good, again, failed = (story("faked", settings, number=number) for number in range(3))
+    good, again, failed = (trial_details("faked", settings, number=number) for number in range(3))
     assert (good["state"], good["epochs"], good["max_epochs"], good["events"]) == ("COMPLETE", 2, 2, [])
     losses = [(r["epoch"], r["replicate"], r["metrics"]["val_loss"]) for r in good["reports"]]
     assert losses == [(epoch, 0, fakes.loss(0, epoch)) for epoch in (1, 2)]
@@ -73,9 +73,9 @@ def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 def test_an_absent_or_ambiguous_trial_is_refused_with_what_there_is(told: Path) -> None:
     with pytest.raises(RequestError, match="trial 9 of study 'faked': there is no such trial"):
-        story("faked", RunOptions(runs_dir=told), number=9)
+        trial_details("faked", RunOptions(runs_dir=told), number=9)
     with pytest.raises(RequestError, match=r"has no data set 'digit'\. Did you mean 'digits'"):
-        story("faked", RunOptions(runs_dir=told), number=0, dataset="digit")
+        trial_details("faked", RunOptions(runs_dir=told), number=0, dataset="digit")
 
 
 def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_path: Path) -> None:
@@ -87,15 +87,15 @@ def test_a_trial_of_one_data_set_is_not_told_what_befell_that_of_another(tmp_pat
         search.fail(configs[0].key, "ValueError: no")
         search.report(configs[1].key, fakes.report(configs[1], 1))
     settings = RunOptions(runs_dir=tmp_path)
-    one, two = (story("faked", settings, number=0, dataset=name) for name in ("one", "two"))
+    one, two = (trial_details("faked", settings, number=0, dataset=name) for name in ("one", "two"))
     assert (one["state"], len(one["events"]), one["reports"]) == ("FAIL", 1, [])
     assert (two["error"], two["events"], len(two["reports"])) == (None, [], 1)
     with pytest.raises(RequestError, match=r"several data sets have one\. Type --dataset to say which: one, two"):
-        story("faked", settings, number=0)
+        trial_details("faked", settings, number=0)
 
 
 def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_own(told: Path) -> None:
-    found = story("faked", RunOptions(runs_dir=told), number=0)
+    found = trial_details("faked", RunOptions(runs_dir=told), number=0)
 
     def row(epoch: int, replicate: int, **metrics: float | None) -> dict[str, object]:
         return {"epoch": epoch, "replicate": replicate, "decision": "CONTINUE", "metrics": metrics}
@@ -103,7 +103,7 @@ def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_o
     first = [row(1, 0, val_accuracy=0.9, val_loss=1.0), row(1, 1, val_accuracy=0.7, val_loss=None)]
     last = [row(2, n, val_accuracy=0.5, val_loss=2.0, test_accuracy=share) for n, share in enumerate((0.25, 0.75))]
     screen = Console(width=80, record=True, file=io.StringIO())
-    for line in story_lines(found | {"reports": first + last}):
+    for line in details_lines(found | {"reports": first + last}):
         screen.print(line)
     text = screen.export_text()
     assert re.search(r"\n +1 +80\.00% +– +CONTINUE", text), "a diverged replicate has no mean"

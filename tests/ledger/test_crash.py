@@ -72,9 +72,9 @@ def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(storage: str) ->
 def test_a_postgresql_restart_in_mid_study_loses_and_doubles_nothing(
     mode: str, postgres_server: PostgresServer
 ) -> None:
-    with Ledger.open(postgres_server.empty()) as ledger, take(ledger) as hold:
-        hold.add_trials([new_trial(0)])
-        hold.start(key(0))
+    with Ledger.open(postgres_server.empty()) as ledger, take(ledger) as writer:
+        writer.add_trials([new_trial(0)])
+        writer.start(key(0))
         written: list[int] = []
         enough, stop = threading.Event(), threading.Event()
         faults: list[BaseException] = []
@@ -82,7 +82,7 @@ def test_a_postgresql_restart_in_mid_study_loses_and_doubles_nothing(
         def drive() -> None:
             try:
                 while not stop.is_set():
-                    hold.report(key(0), report_of(len(written) + 1), Decision.CONTINUE)
+                    writer.report(key(0), report_of(len(written) + 1), Decision.CONTINUE)
                     written.append(len(written) + 1)
                     if len(written) % 40 == 0:
                         enough.set()
@@ -106,4 +106,4 @@ def test_a_postgresql_restart_in_mid_study_loses_and_doubles_nothing(
         found = [report.epoch for report in ledger.reports(STUDY) if report.replicate == 0]
         assert found == written
         assert ledger.study(STUDY) is not None
-        assert not hold.lost
+        assert not writer.lost

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from ablate.errors import LedgerError
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision
 from support.ledgers import STUDY, key, new_trial, raw_connection, report_of, take
 from support.postgres import PASSWORD, PostgresServer
@@ -99,8 +99,8 @@ def test_another_program_s_database_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    with Ledger.open(f"sqlite:///{path}") as ledger, take(ledger) as hold:
-        hold.add_trials([new_trial(number) for number in range(50)])
+    with Ledger.open(f"sqlite:///{path}") as ledger, take(ledger) as writer:
+        writer.add_trials([new_trial(number) for number in range(50)])
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
     path.write_bytes(content)
@@ -109,8 +109,8 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
 
 
 def test_a_damaged_row_is_said(storage: str) -> None:
-    with Ledger.open(storage) as ledger, take(ledger) as hold:
-        hold.add_trials([new_trial(0)])
+    with Ledger.open(storage) as ledger, take(ledger) as writer:
+        writer.add_trials([new_trial(0)])
         with raw_connection(ledger) as raw:
             raw.execute(text("UPDATE ablate_trial SET config = '{\"key\": 3}'"))
             raw.commit()
@@ -164,8 +164,8 @@ def test_an_unwritable_folder_is_said(foreign_folder: Path) -> None:
 
 def test_a_finished_study_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
     url = f"sqlite:///{foreign_folder}/ledger.sqlite"
-    with Ledger.open(url) as ledger, take(ledger) as hold:
-        hold.add_trials([new_trial(0)])
+    with Ledger.open(url) as ledger, take(ledger) as writer:
+        writer.add_trials([new_trial(0)])
         wanted = ledger.trials(STUDY)
     lock_out(foreign_folder)
     with Ledger.open(url, create=False) as reader:
@@ -174,10 +174,10 @@ def test_a_finished_study_can_be_read_where_nothing_may_be_written(foreign_folde
             take(reader)
 
 
-def report_until_refused(hold: Hold, written: list[int]) -> None:
+def report_until_refused(writer: StudyWriter, written: list[int]) -> None:
     """Report one epoch after another and append to `written` what was acknowledged."""
     for epoch in range(1, 2000):
-        hold.report(key(0), report_of(epoch), Decision.CONTINUE)
+        writer.report(key(0), report_of(epoch), Decision.CONTINUE)
         written.append(epoch)
 
 
@@ -190,19 +190,19 @@ def test_a_full_disk_is_one_line_and_the_hold_goes_on_once_it_is_freed(tmp_path:
     if mounted.returncode:
         pytest.skip(f"no small file system can be mounted: {mounted.stderr.strip()}")
     try:
-        with Ledger.open(f"sqlite:///{disk}/ledger.sqlite") as ledger, take(ledger) as hold:
-            hold.add_trials([new_trial(0)])
-            hold.start(key(0))
+        with Ledger.open(f"sqlite:///{disk}/ledger.sqlite") as ledger, take(ledger) as writer:
+            writer.add_trials([new_trial(0)])
+            writer.start(key(0))
             (disk / "ballast").write_bytes(b"x" * (shutil.disk_usage(disk).free - 64 * 1024))
             written: list[int] = []
             with pytest.raises(
                 LedgerError, match=r"^ledger sqlite:///[^\n]*: the disk is full; free some space[^\n]*$"
             ):
-                report_until_refused(hold, written)
+                report_until_refused(writer, written)
             done = written[-1]
             assert [r.epoch for r in ledger.reports(STUDY) if r.replicate == 1] == list(range(1, done + 1))
             (disk / "ballast").unlink()
-            hold.report(key(0), report_of(done + 1), Decision.CONTINUE)
+            writer.report(key(0), report_of(done + 1), Decision.CONTINUE)
             assert ledger.trials(STUDY)[0].epochs_done == done + 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -75,8 +75,8 @@ def test_a_write_that_was_rolled_back_is_not_taken_for_the_first_write_of_the_dr
 
 
 def test_a_heartbeat_that_failed_once_beats_again(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Ledger.open(storage) as ledger, take(ledger, lease_seconds=0.6) as hold:
-        real, beats = hold.renew, list[float]()
+    with Ledger.open(storage) as ledger, take(ledger, lease_seconds=0.6) as writer:
+        real, beats = writer.renew, list[float]()
 
         def renew() -> None:
             beats.append(time.monotonic())
@@ -84,7 +84,7 @@ def test_a_heartbeat_that_failed_once_beats_again(storage: str, monkeypatch: pyt
                 raise LedgerError("ledger: a hiccup")
             real()
 
-        monkeypatch.setattr(hold, "renew", renew)
+        monkeypatch.setattr(writer, "renew", renew)
         taken = ledger.study(STUDY)
         assert taken is not None
         assert taken.held_until is not None
@@ -122,13 +122,13 @@ def test_a_frozen_driver_cannot_keep_its_lock(on_postgres: Ledger) -> None:
 
 
 def test_two_reads_of_one_snapshot_see_one_moment(ledger: Ledger) -> None:
-    with take(ledger) as hold:
-        hold.add_trials([new_trial(0)])
-        hold.start(key(0))
+    with take(ledger) as writer:
+        writer.add_trials([new_trial(0)])
+        writer.start(key(0))
 
         def seen(connection: Connection) -> list[int]:
             counts = [connection.execute(text("SELECT count(*) FROM ablate_report")).scalar_one()]
-            hold.report(key(0), report_of(1), Decision.CONTINUE)
+            writer.report(key(0), report_of(1), Decision.CONTINUE)
             return [*counts, connection.execute(text("SELECT count(*) FROM ablate_report")).scalar_one()]
 
         assert ledger._database.read(seen) == [0, 0]
@@ -181,10 +181,10 @@ def test_sqlite_loses_nothing_to_a_dead_process_and_reaches_the_disk_at_the_end(
     with Ledger.open(f"sqlite:///{path}") as ledger:
         settings = [ledger._database._pragma(name) for name in ("synchronous", "journal_mode", "foreign_keys")]
         assert settings == [1, "wal", 1]
-        hold = take(ledger)
-        hold.add_trials([new_trial(0)])
+        writer = take(ledger)
+        writer.add_trials([new_trial(0)])
         before = path.read_bytes()
-        hold.release()
+        writer.release()
         assert path.read_bytes() != before, "the log was copied into the file"
         copy = tmp_path / "copy.sqlite"
         copy.write_bytes(path.read_bytes())

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from ablate.errors import LedgerError, LedgerHeldError, StaleDriverError, StudyMismatchError
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
-WRITES: dict[str, Callable[[Hold], Any]] = {
+WRITES: dict[str, Callable[[StudyWriter], Any]] = {
     "add_trials": lambda h: h.add_trials([new_trial(2)]),
     "start": lambda h: h.start(key(0)),
     "requeue": lambda h: h.requeue(key(1)),
@@ -39,7 +39,7 @@ ledger = Ledger.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    hold = ledger.hold("s", file_text="", fingerprint="", seed=7, holder=sys.argv[2])
+    hold = ledger.acquire("s", file_text="", fingerprint="", seed=7, holder=sys.argv[2])
     print("won", hold.epoch, flush=True)
 except LedgerHeldError as error:
     print("lost", error, flush=True)
@@ -104,7 +104,7 @@ def test_a_stale_driver_writes_nothing(write: str, ledger: Ledger) -> None:
 
 
 def test_a_lease_is_refused_with_who_since_when_and_given_to_whom_saw_no_renewal(ledger: Ledger, clock: Clock) -> None:
-    with take(ledger, lease_seconds=60.0) as hold:
+    with take(ledger, lease_seconds=60.0) as writer:
         since = "2023-11-14 22:13:20 UTC"
         said = (
             rf"study 's' is held by ada \(host .*, pid {os.getpid()}\) since {since}\."
@@ -113,25 +113,25 @@ def test_a_lease_is_refused_with_who_since_when_and_given_to_whom_saw_no_renewal
         with pytest.raises(LedgerHeldError, match=said) as first:
             take(ledger, holder="bob")
         assert (first.value.here, first.value.lease_seconds) == (True, 60.0)
-        hold.renew()
+        writer.renew()
         with pytest.raises(LedgerHeldError, match="held by ada") as second:
             take(ledger, holder="bob", unrenewed=first.value.mark)
-        hold.note("frozen")
+        writer.note("frozen")
         with pytest.raises(LedgerHeldError, match="held by ada") as third:
             take(ledger, holder="bob", unrenewed=second.value.mark)
         with take(ledger, holder="bob", unrenewed=third.value.mark) as fourth:
             assert fourth.epoch == 2
         with pytest.raises(StaleDriverError, match="another driver took over"):
-            hold.renew()
+            writer.renew()
 
 
 @pytest.mark.parametrize("jump", [3600.0 * 24 * 365, -3600.0 * 24 * 365])
 def test_a_clock_that_jumps_neither_gives_nor_keeps_a_lease(jump: float, ledger: Ledger, clock: Clock) -> None:
-    with take(ledger) as hold:
+    with take(ledger) as writer:
         clock.now += jump
         with pytest.raises(LedgerHeldError, match="held by ada") as refused:
             take(ledger, holder="bob")
-        hold.renew()
+        writer.renew()
         clock.now -= 2 * jump
         with pytest.raises(LedgerHeldError, match="held by ada") as again:
             take(ledger, holder="bob", unrenewed=refused.value.mark)
@@ -140,21 +140,21 @@ def test_a_clock_that_jumps_neither_gives_nor_keeps_a_lease(jump: float, ledger:
 
 
 def test_a_lapsed_lease_that_nobody_took_still_writes(ledger: Ledger, clock: Clock) -> None:
-    with take(ledger, lease_seconds=1.0) as hold:
+    with take(ledger, lease_seconds=1.0) as writer:
         clock.now += 3600
-        hold.add_trials([new_trial(0)])
-        assert not hold.lost
+        writer.add_trials([new_trial(0)])
+        assert not writer.lost
 
 
 def test_release_frees_the_study_and_ends_the_right_to_write(ledger: Ledger) -> None:
-    hold = take(ledger)
-    hold.release()
-    hold.release()
+    writer = take(ledger)
+    writer.release()
+    writer.release()
     study = ledger.study(STUDY)
     assert study is not None
     assert study.held_until is None
     with pytest.raises(LedgerError, match="this driver has released it"):
-        hold.add_trials([new_trial(0)])
+        writer.add_trials([new_trial(0)])
     with take(ledger) as second:
         second.add_trials([new_trial(0)])
         assert second.epoch == 2
@@ -198,8 +198,8 @@ def test_of_processes_racing_for_a_study_exactly_one_wins_and_its_death_frees_it
             take(ledger)
         processes[winner].send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, processes[winner].pid, os.WEXITED | os.WNOWAIT)
-        with take(ledger) as hold:  # a zombie is dead, too
-            assert hold.epoch == 2
+        with take(ledger) as writer:  # a zombie is dead, too
+            assert writer.epoch == 2
         for process in processes:
             process.kill()
             process.communicate()
@@ -219,8 +219,8 @@ def test_a_reused_pid_is_dead_and_a_pid_of_elsewhere_is_not(ledger: Ledger) -> N
     lease(process_started="1", place="another boot of another machine")
     with pytest.raises(LedgerHeldError, match="held by ada"):
         take(ledger)
-    for hold in (first, second):
-        hold.release()
+    for writer in (first, second):
+        writer.release()
 
 
 @pytest.mark.parametrize("write", [name for name in WRITES if name != "renew"])  # the heartbeat beats again anyway
@@ -232,39 +232,39 @@ def test_a_commit_whose_acknowledgement_is_lost_happens_once(
         rows = (found.trials, found.reports, found.notes)
         return *rows, opened.mlflow_parents(STUDY), opened.counts(STUDY)
 
-    def prepared(opened: Ledger) -> Hold:
-        hold = take(opened)
-        hold.add_trials([new_trial(0), new_trial(1)])
-        hold.start(key(1))
-        hold.report(key(1), report_of(1), Decision.CONTINUE)
-        return hold
+    def prepared(opened: Ledger) -> StudyWriter:
+        writer = take(opened)
+        writer.add_trials([new_trial(0), new_trial(1)])
+        writer.start(key(1))
+        writer.report(key(1), report_of(1), Decision.CONTINUE)
+        return writer
 
     twin = f"sqlite:///{tmp_path_factory.mktemp('twin')}/ledger.sqlite"
     with Ledger.open(twin, clock=clock, monotonic=clock) as other, prepared(other) as undisturbed:
         expected = WRITES[write](undisturbed)
         wanted = said(other)
-    hold = prepared(ledger)
+    writer = prepared(ledger)
     lose_next_acknowledgements(ledger, 3)
-    assert WRITES[write](hold) == expected
+    assert WRITES[write](writer) == expected
     assert said(ledger) == wanted
-    hold.set_mlflow_run(key(0), "after")
-    hold.release()
+    writer.set_mlflow_run(key(0), "after")
+    writer.release()
 
 
 def test_a_claim_whose_acknowledgement_is_lost_is_not_refused_by_itself(ledger: Ledger) -> None:
     take(ledger).release()
     lose_next_acknowledgements(ledger, 1)
-    with take(ledger) as hold:
-        assert hold.epoch == 2
+    with take(ledger) as writer:
+        assert writer.epoch == 2
 
 
 def test_after_a_write_in_doubt_the_hold_goes_on(ledger: Ledger) -> None:
-    with take(ledger) as hold:
+    with take(ledger) as writer:
         ledger._database.retry_seconds = 0.0
         lose_next_acknowledgements(ledger, 1)
         with pytest.raises(LedgerError, match="acknowledgement lost"):
-            hold.add_trials([new_trial(0)])
-        assert hold.start(key(0)) == 1, "it was committed all the same"
+            writer.add_trials([new_trial(0)])
+        assert writer.start(key(0)) == 1, "it was committed all the same"
 
 
 def lose_next_acknowledgements(ledger: Ledger, count: int) -> None:
@@ -288,8 +288,8 @@ def lose_next_acknowledgements(ledger: Ledger, count: int) -> None:
 
 
 def test_a_fault_before_the_commit_is_tried_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    with take(ledger) as hold:
-        hold.add_trials([new_trial(0)])
+    with take(ledger) as writer:
+        writer.add_trials([new_trial(0)])
         real = Connection.execute
         left = [4]
 
@@ -303,7 +303,7 @@ def test_a_fault_before_the_commit_is_tried_again(ledger: Ledger, monkeypatch: p
 
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "execute", execute)
-            assert hold.start(key(0)) == 1
+            assert writer.start(key(0)) == 1
         assert left[0] < 0
         assert ledger.trials(STUDY)[0].attempt == 1
 

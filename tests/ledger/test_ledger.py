@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from ablate.errors import LedgerError
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, Report, TrialKey, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
@@ -31,15 +31,15 @@ def ledger(storage: str, clock: Clock) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def hold(ledger: Ledger) -> Iterator[Hold]:
+def writer(ledger: Ledger) -> Iterator[StudyWriter]:
     with take(ledger) as held:
         yield held
 
 
-def test_a_trial_is_read_back_as_it_was_written(ledger: Ledger, hold: Hold, clock: Clock) -> None:
+def test_a_trial_is_read_back_as_it_was_written(ledger: Ledger, writer: StudyWriter, clock: Clock) -> None:
     parameters = {"a.int": 3, "b.float": 0.1 + 0.2, "c.none": "none", "d.bool": True, "e.null": None, "é": "\x00ü😀"}
     wanted = new_trial(0, replicates=3, parameters=parameters, variant="symmetric", study_seed=2**62)
-    hold.add_trials([wanted])
+    writer.add_trials([wanted])
     (found,) = ledger.trials(STUDY)
     assert found.config == wanted.config
     assert (found.size, found.shape, found.sampler_state) == (SIZE, SHAPE, wanted.sampler_state)
@@ -48,16 +48,16 @@ def test_a_trial_is_read_back_as_it_was_written(ledger: Ledger, hold: Hold, cloc
     assert (found.error, found.checkpoint, found.mlflow_run_id, found.driver_epoch) == (None, None, None, 1)
 
 
-def test_the_course_of_a_trial_with_its_times(ledger: Ledger, hold: Hold, clock: Clock) -> None:
+def test_the_course_of_a_trial_with_its_times(ledger: Ledger, writer: StudyWriter, clock: Clock) -> None:
     began = clock.now
-    hold.add_trials([new_trial(0)])
+    writer.add_trials([new_trial(0)])
     clock.now += 1
-    assert hold.start(key(0)) == 1
+    assert writer.start(key(0)) == 1
     clock.now += 1
-    assert hold.report(key(0), report_of(1), CONTINUE) is CONTINUE
-    assert hold.start(key(0)) == 2, "a second attempt of a trial whose process died"
+    assert writer.report(key(0), report_of(1), CONTINUE) is CONTINUE
+    assert writer.start(key(0)) == 2, "a second attempt of a trial whose process died"
     clock.now += 1
-    assert hold.report(key(0), report_of(3, final=True), STOP, PRUNED, error=None) is STOP
+    assert writer.report(key(0), report_of(3, final=True), STOP, PRUNED, error=None) is STOP
     (trial,) = ledger.trials(STUDY)
     assert (trial.state, trial.attempt, trial.epochs_done, trial.wall_seconds) == (PRUNED, 2, 3, 4.5)
     assert (trial.created_at, trial.started_at, trial.finished_at) == (began, began + 1, began + 3)
@@ -73,10 +73,10 @@ def test_the_course_of_a_trial_with_its_times(ledger: Ledger, hold: Hold, clock:
     assert reports[3].metrics == {"val_loss": 0.25 / 3, "val_accuracy": 1 - 0.25 / 3}
 
 
-def test_not_finite_metrics_come_back_as_they_were(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(0, replicates=3)])
-    hold.start(key(0))
-    hold.report(key(0), report_of(1, math.nan, math.inf, -math.inf, diverged=(True, False, False)), CONTINUE)
+def test_not_finite_metrics_come_back_as_they_were(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0, replicates=3)])
+    writer.start(key(0))
+    writer.report(key(0), report_of(1, math.nan, math.inf, -math.inf, diverged=(True, False, False)), CONTINUE)
     first, second, third = ledger.reports(STUDY)
     assert math.isnan(first.metrics["val_loss"])
     assert (second.metrics["val_loss"], third.metrics["val_loss"]) == (math.inf, -math.inf)
@@ -86,18 +86,18 @@ def test_not_finite_metrics_come_back_as_they_were(ledger: Ledger, hold: Hold) -
     assert stored == '{"val_loss":null,"val_accuracy":null}'
 
 
-def test_the_first_decision_of_an_epoch_stands(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(0)])
-    hold.start(key(0))
-    hold.report(key(0), report_of(1), CONTINUE)
-    hold.report(key(0), report_of(2), STOP, PRUNED)
+def test_the_first_decision_of_an_epoch_stands(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
+    writer.report(key(0), report_of(1), CONTINUE)
+    writer.report(key(0), report_of(2), STOP, PRUNED)
     before = (ledger.trials(STUDY), ledger.reports(STUDY))
-    assert hold.report(key(0), report_of(1, 9.0, 9.0), STOP, FAIL, "late") is CONTINUE
-    assert hold.report(key(0), report_of(2, 9.0, 9.0), CONTINUE) is STOP, "also after the end"
+    assert writer.report(key(0), report_of(1, 9.0, 9.0), STOP, FAIL, "late") is CONTINUE
+    assert writer.report(key(0), report_of(2, 9.0, 9.0), CONTINUE) is STOP, "also after the end"
     assert (ledger.trials(STUDY), ledger.reports(STUDY)) == before
 
 
-REFUSED: dict[str, tuple[Callable[[Hold], Any], str]] = {
+REFUSED: dict[str, tuple[Callable[[StudyWriter], Any], str]] = {
     "report of a finished trial": (lambda h: h.report(key(2), report_of(5), CONTINUE), "it is COMPLETE"),
     "report of a waiting trial": (lambda h: h.report(key(0), report_of(1), CONTINUE), "it is WAITING"),
     "an epoch before the last": (lambda h: h.report(key(1), report_of(2), CONTINUE), "epoch 2 reported after epoch 3"),
@@ -119,43 +119,47 @@ REFUSED: dict[str, tuple[Callable[[Hold], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_state_does_not_allow_is_refused_and_nothing_is_written(case: str, ledger: Ledger, hold: Hold) -> None:
+def test_what_the_state_does_not_allow_is_refused_and_nothing_is_written(
+    case: str, ledger: Ledger, writer: StudyWriter
+) -> None:
     act, reason = REFUSED[case]
-    hold.add_trials([new_trial(number) for number in range(3)])
+    writer.add_trials([new_trial(number) for number in range(3)])
     for number in (1, 2):
-        hold.start(key(number))
-        hold.report(key(number), report_of(3), CONTINUE)
-    hold.finish(key(2), COMPLETE)
+        writer.start(key(number))
+        writer.report(key(number), report_of(3), CONTINUE)
+    writer.finish(key(2), COMPLETE)
     before = ledger.snapshot(STUDY)
     with pytest.raises(LedgerError, match=reason):
-        act(hold)
+        act(writer)
     assert ledger.snapshot(STUDY) == before
-    assert hold.start(key(0)) == 1, "the hold goes on after a refusal"
+    assert writer.start(key(0)) == 1, "the hold goes on after a refusal"
 
 
-def test_an_end_repeated_is_ignored_and_a_waiting_trial_may_fail(ledger: Ledger, hold: Hold, clock: Clock) -> None:
-    hold.add_trials([new_trial(0)])
-    hold.finish(key(0), FAIL, "too many parameters")
+def test_an_end_repeated_is_ignored_and_a_waiting_trial_may_fail(
+    ledger: Ledger, writer: StudyWriter, clock: Clock
+) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.finish(key(0), FAIL, "too many parameters")
     before = ledger.trials(STUDY)
     clock.now += 5
-    hold.finish(key(0), FAIL, "again")
+    writer.finish(key(0), FAIL, "again")
     assert ledger.trials(STUDY) == before
     assert (before[0].state, before[0].error) == (FAIL, "too many parameters")
 
 
-def test_a_requeued_trial_starts_again_as_its_next_attempt(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(0)])
-    hold.start(key(0))
-    hold.requeue(key(0), "worker \x00 died \ud800")
+def test_a_requeued_trial_starts_again_as_its_next_attempt(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
+    writer.requeue(key(0), "worker \x00 died \ud800")
     (trial,) = ledger.trials(STUDY)
     assert (trial.state, trial.attempt, trial.error) == (WAITING, 1, "worker \ufffd died ?")
-    assert hold.start(key(0)) == 2
+    assert writer.start(key(0)) == 2
 
 
-def test_datasets_are_numbered_and_read_apart(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(0, "mnist"), new_trial(0), new_trial(1, "mnist"), new_trial(1)])
-    hold.start(key(1, "mnist"))
-    hold.report(key(1, "mnist"), report_of(1), CONTINUE)
+def test_datasets_are_numbered_and_read_apart(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0, "mnist"), new_trial(0), new_trial(1, "mnist"), new_trial(1)])
+    writer.start(key(1, "mnist"))
+    writer.report(key(1, "mnist"), report_of(1), CONTINUE)
     assert [t.key for t in ledger.trials(STUDY)] == [key(0), key(1), key(0, "mnist"), key(1, "mnist")]
     assert [t.key for t in ledger.trials(STUDY, "mnist")] == [key(0, "mnist"), key(1, "mnist")]
     assert ledger.counts(STUDY) == {"digits": {WAITING: 2}, "mnist": {WAITING: 1, RUNNING: 1}}
@@ -163,35 +167,35 @@ def test_datasets_are_numbered_and_read_apart(ledger: Ledger, hold: Hold) -> Non
     assert [r.key for r in ledger.reports(STUDY, "mnist", 1)] == [key(1, "mnist")] * 2
 
 
-def test_studies_notes_and_mlflow_runs(ledger: Ledger, hold: Hold, clock: Clock) -> None:
-    with ledger.hold("a", file_text="", fingerprint="", seed=1, holder="bob"):
+def test_studies_notes_and_mlflow_runs(ledger: Ledger, writer: StudyWriter, clock: Clock) -> None:
+    with ledger.acquire("a", file_text="", fingerprint="", seed=1, holder="bob"):
         assert [study.name for study in ledger.studies()] == ["a", STUDY]
-    hold.add_trials([new_trial(0)])
-    hold.set_mlflow_run(key(0), "run-0")
-    hold.set_mlflow_parent("digits", "parent-0")
-    hold.set_mlflow_parent("mnist", "parent-1")
-    hold.set_mlflow_parent("digits", "parent-2")
-    hold.note("frozen", "digits", {"front": [0, 2]})
-    hold.note("resumed")
+    writer.add_trials([new_trial(0)])
+    writer.set_mlflow_run(key(0), "run-0")
+    writer.set_mlflow_parent("digits", "parent-0")
+    writer.set_mlflow_parent("mnist", "parent-1")
+    writer.set_mlflow_parent("digits", "parent-2")
+    writer.note("frozen", "digits", {"front": [0, 2]})
+    writer.note("resumed")
     assert ledger.trials(STUDY)[0].mlflow_run_id == "run-0"
     assert ledger.mlflow_parents(STUDY) == {"digits": "parent-2", "mnist": "parent-1"}
-    notes = [(note.kind, note.dataset, note.payload, note.created_at) for note in ledger.notes(STUDY)]
+    notes = [(note.kind, note.dataset, note.payload, note.created_at) for note in ledger.events(STUDY)]
     assert notes == [("frozen", "digits", {"front": [0, 2]}, clock.now), ("resumed", None, {}, clock.now)]
-    assert (ledger.notes("a"), ledger.trials("a"), ledger.counts("a"), ledger.study("b")) == ([], [], {}, None)
+    assert (ledger.events("a"), ledger.trials("a"), ledger.counts("a"), ledger.study("b")) == ([], [], {}, None)
     study = ledger.study(STUDY)
     assert study is not None
     assert (study.file_text, study.fingerprint, study.seed, study.epoch) == ("study: s\n", "abc", 7, 1)
 
 
-def test_cursors_give_every_change_once(ledger: Ledger, hold: Hold) -> None:
+def test_cursors_give_every_change_once(ledger: Ledger, writer: StudyWriter) -> None:
     seen: list[int] = []
     revision = cursor = 0
-    hold.add_trials([new_trial(number) for number in range(3)])
+    writer.add_trials([new_trial(number) for number in range(3)])
     for step in range(1, 5):
         for number in range(3):
-            hold.start(key(number))
+            writer.start(key(number))
             if (step + number) % 2:
-                hold.report(key(number), report_of(step), CONTINUE)
+                writer.report(key(number), report_of(step), CONTINUE)
         changed = ledger.trials_since(STUDY, revision)
         assert sorted(trial.key for trial in changed) == [key(0), key(1), key(2)]
         revision = changed[-1].revision
@@ -201,14 +205,14 @@ def test_cursors_give_every_change_once(ledger: Ledger, hold: Hold) -> None:
     assert ledger.trials_since(STUDY, revision) == ledger.reports_since(STUDY, cursor) == []
     assert sorted(report.rowid for report in ledger.reports(STUDY)) == seen
     assert len(seen) == 2 * 6
-    hold.note("nothing about a trial")
-    hold.report(key(0), report_of(3), STOP)
+    writer.note("nothing about a trial")
+    writer.report(key(0), report_of(3), STOP)
     assert ledger.trials_since(STUDY, revision) == [], "a repeated report changes nothing"
 
 
-def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(0)])
-    hold.start(key(0))
+def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
     before = ledger.snapshot(STUDY)
     with raw_connection(ledger) as raw:
         if raw.dialect.name == "sqlite":
@@ -217,17 +221,17 @@ def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(ledger: Ledger,
         raw.execute(text("UPDATE ablate_trial SET state = 'FAIL'"))
         assert ledger.snapshot(STUDY) == before
         raw.rollback()
-    hold.finish(key(0), PRUNED)
+    writer.finish(key(0), PRUNED)
 
 
-def test_threads_share_one_hold(ledger: Ledger, hold: Hold) -> None:
-    hold.add_trials([new_trial(number) for number in range(4)])
+def test_threads_share_one_hold(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(number) for number in range(4)])
 
     def drive(number: int) -> None:
-        hold.start(key(number))
+        writer.start(key(number))
         for epoch in range(1, 11):
-            hold.report(key(number), report_of(epoch), CONTINUE)
-        hold.finish(key(number), COMPLETE)
+            writer.report(key(number), report_of(epoch), CONTINUE)
+        writer.finish(key(number), COMPLETE)
 
     threads = [threading.Thread(target=drive, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -240,10 +244,10 @@ def test_threads_share_one_hold(ledger: Ledger, hold: Hold) -> None:
     ]
 
 
-def test_an_empty_report_or_a_foreign_number_type_is_refused_with_the_reason(hold: Hold) -> None:
-    hold.add_trials([new_trial(0)])
-    hold.start(key(0))
+def test_an_empty_report_or_a_foreign_number_type_is_refused_with_the_reason(writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
     with pytest.raises(LedgerError, match="0 replicates reported, it has 2"):
-        hold.report(key(0), Report(epoch=1, metrics=(), wall_seconds=0.0), CONTINUE)
+        writer.report(key(0), Report(epoch=1, metrics=(), wall_seconds=0.0), CONTINUE)
     with pytest.raises(LedgerError, match="2 replicates reported, but 1 marks of divergence"):
-        hold.report(key(0), report_of(1, diverged=(True,)), CONTINUE)
+        writer.report(key(0), report_of(1, diverged=(True,)), CONTINUE)

@@ -95,9 +95,9 @@ def test_the_time_that_was_spent_before_counts_and_the_search_continues(version_
         record = ledger.study(STUDY)
         assert record is not None
         study = parse_study(record.file_text)
-        with hold_of(study, ledger, file_text=record.file_text) as hold:
-            search = search_of(study, hold, ledger)
-            assert hold.active_seconds() == SECONDS
+        with hold_of(study, ledger, file_text=record.file_text) as writer:
+            search = search_of(study, writer, ledger)
+            assert writer.active_seconds() == SECONDS
             clock.now += 60
             config = search.next_trial()
             assert config is not None
@@ -105,7 +105,7 @@ def test_the_time_that_was_spent_before_counts_and_the_search_continues(version_
             clock.now += 11
             search.stop()
             search.pause(config.key)
-            assert hold.active_seconds() == SECONDS + 11
+            assert writer.active_seconds() == SECONDS + 11
 
 
 def test_of_many_that_open_it_at_once_one_migrates(version_1: str, caplog: pytest.LogCaptureFixture) -> None:

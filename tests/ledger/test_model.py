@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ablate.errors import LedgerError, StaleDriverError
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, report_of, take
 
@@ -28,13 +28,13 @@ class LedgerModel(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.ledger = Ledger.open(f"sqlite:///{Path(self.folder.name)}/ledger.sqlite", clock=Clock())
-        self.hold = take(self.ledger)
-        self.old: list[Hold] = []
+        self.writer = take(self.ledger)
+        self.old: list[StudyWriter] = []
         self.trials: list[dict[str, Any]] = []
 
     def teardown(self) -> None:
-        for hold in [*self.old, self.hold]:
-            hold.release()
+        for writer in [*self.old, self.writer]:
+            writer.release()
         self.ledger.close()
         self.folder.cleanup()
 
@@ -47,9 +47,9 @@ class LedgerModel(RuleBasedStateMachine):
         records = [new_trial(number + offset) for offset in range(count)]
         if number != len(self.trials):
             with pytest.raises(LedgerError, match=f"the next number of 'digits' is {len(self.trials)}"):
-                self.hold.add_trials(records)
+                self.writer.add_trials(records)
             return
-        self.hold.add_trials(records)
+        self.writer.add_trials(records)
         self.trials += [{"state": TrialState.WAITING, "attempt": 0, "decisions": {}} for _ in records]
 
     @rule(number=NUMBERS)
@@ -57,33 +57,33 @@ class LedgerModel(RuleBasedStateMachine):
         trial = self.known(number, TrialState.WAITING, TrialState.RUNNING)
         if trial is None:
             with pytest.raises(LedgerError, match=r"cannot start|is not in study"):
-                self.hold.start(key(number))
+                self.writer.start(key(number))
             return
         trial |= {"state": TrialState.RUNNING, "attempt": trial["attempt"] + 1}
-        assert self.hold.start(key(number)) == trial["attempt"]
+        assert self.writer.start(key(number)) == trial["attempt"]
 
     @rule(number=NUMBERS)
     def requeue(self, number: int) -> None:
         trial = self.known(number, TrialState.RUNNING)
         if trial is None:
             with pytest.raises(LedgerError, match=r"cannot requeue|is not in study"):
-                self.hold.requeue(key(number))
+                self.writer.requeue(key(number))
             return
-        self.hold.requeue(key(number))
+        self.writer.requeue(key(number))
         trial["state"] = TrialState.WAITING
 
     @rule(number=NUMBERS, epoch=EPOCHS, decision=st.sampled_from(Decision), end=st.none() | ENDS)
     def report(self, number: int, epoch: int, decision: Decision, end: TrialState | None) -> None:
         decisions = self.trials[number]["decisions"] if number < len(self.trials) else {}
         if epoch in decisions:
-            assert self.hold.report(key(number), report_of(epoch, 9, 9), decision, end) is decisions[epoch]
+            assert self.writer.report(key(number), report_of(epoch, 9, 9), decision, end) is decisions[epoch]
             return
         trial = self.known(number, TrialState.RUNNING)
         if trial is None or epoch < max(decisions, default=0):
             with pytest.raises(LedgerError, match=r"cannot report|is not in study|reported after epoch"):
-                self.hold.report(key(number), report_of(epoch), decision, end)
+                self.writer.report(key(number), report_of(epoch), decision, end)
             return
-        assert self.hold.report(key(number), report_of(epoch), decision, end) is decision
+        assert self.writer.report(key(number), report_of(epoch), decision, end) is decision
         decisions[epoch] = decision
         trial["state"] = end or TrialState.RUNNING
 
@@ -93,16 +93,16 @@ class LedgerModel(RuleBasedStateMachine):
         trial = self.known(number, TrialState.RUNNING, end, *waiting)
         if trial is None:
             with pytest.raises(LedgerError, match=r"cannot set|is not in study"):
-                self.hold.finish(key(number), end)
+                self.writer.finish(key(number), end)
             return
-        self.hold.finish(key(number), end)
+        self.writer.finish(key(number), end)
         trial["state"] = end
 
     @rule()
     def take_over(self) -> None:
         if len(self.old) < 3:
-            self.old.append(self.hold)
-            self.hold = take(self.ledger, takeover=True)
+            self.old.append(self.writer)
+            self.writer = take(self.ledger, takeover=True)
 
     @rule(number=NUMBERS, which=st.integers(0, 2))
     def write_stale(self, number: int, which: int) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ablate.ledger import Hold, Ledger
+from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, TrialKey, TrialState
 from support.ledgers import Clock, new_trial, report_of
 
 NAMES = ("a", "b")
-Step = tuple[str, Callable[[Hold, Callable[[int], TrialKey]], object]]
+ReportSummary = tuple[str, Callable[[StudyWriter, Callable[[int], TrialKey]], object]]
 
 # The same data set, numbers and epochs in both, and never at the same state.
-STEPS: list[Step] = [
+STEPS: list[ReportSummary] = [
     ("a", lambda h, key: h.add_trials([new_trial(n, key=key(n)) for n in range(2)])),
     ("b", lambda h, key: h.add_trials([new_trial(n, key=key(n)) for n in range(3)])),
     ("a", lambda h, key: h.start(key(0))),
@@ -47,7 +47,7 @@ def play(ledgers: dict[str, Ledger], clock: Clock) -> dict[str, Any]:
         holds = {}
         for name in NAMES:
             claim = {"file_text": f"study: {name}", "fingerprint": name, "seed": 7, "holder": name}
-            holds[name] = ledgers[name].hold(name, **claim)
+            holds[name] = ledgers[name].acquire(name, **claim)
             stack.callback(holds[name].release)
         for name, act in STEPS:
             clock.now += 10
@@ -71,7 +71,7 @@ def told(ledger: Ledger, name: str) -> dict[str, Any]:
         "reports": rows(ledger.reports(name)),
         "in order": rows(ledger.reports_since(name, 0)),
         "of one trial": rows(ledger.reports(name, "digits", 0)),
-        "notes": rows(ledger.notes(name)),
+        "notes": rows(ledger.events(name)),
         "parents": ledger.mlflow_parents(name),
         "counts": ledger.counts(name),
     }

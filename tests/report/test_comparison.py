@@ -17,7 +17,7 @@ from ablate.analysis.comparison import cells
 from ablate.report import comparison_lines, frame, write_report
 from ablate.report.comparison.table import Footnotes, block
 from ablate.report.comparison.wording import answers
-from ablate.report.drawing import PALETTES, painted
+from ablate.report.drawing import PALETTES, paint
 from ablate.study import parse_study
 from support.operations import count_calls
 from support.page_reader import Reader
@@ -132,7 +132,7 @@ def test_each_column_is_a_panel_with_every_number_in_both_palettes(written: Any)
         assert ours == pytest.approx(100 * row["ours"], rel=1e-4)
         assert published == (None if row["published"] is None else pytest.approx(100 * row["published"]))
     for palette in PALETTES.values():
-        assert "role:" not in json.dumps(painted(specs, palette))
+        assert "role:" not in json.dumps(paint(specs, palette))
     for name in ("accuracy", "loss"):
         assert (path.parent / f"compare-val_{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 

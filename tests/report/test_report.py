@@ -14,7 +14,7 @@ from rich.console import Console
 from ablate.analysis import front
 from ablate.errors import AblateError
 from ablate.report import frame, front_lines, front_table, write_report
-from ablate.report.drawing import PALETTES, painted
+from ablate.report.drawing import PALETTES, paint
 from ablate.report.front.findings import summary
 from support.page_reader import Reader
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
@@ -118,7 +118,7 @@ def test_figures_in_the_page_hold_every_drawn_trial_and_no_unpainted_colour(writ
     drawn = {v["trial"] for v in _values(specs["front-digits"]) if "trial" in v}
     assert drawn == set(trials["trial"].to_list())
     for palette in PALETTES.values():
-        assert "role:" not in json.dumps(painted(specs["front-digits"], palette))
+        assert "role:" not in json.dumps(paint(specs["front-digits"], palette))
 
 
 def _values(spec):

@@ -51,7 +51,7 @@ def test_the_page_says_how_often_and_when_the_test_split_was_opened(
     assert re.search(rf"test split, opened once at {moment} UTC", page)
     _, page = searched(capfd, tmp_path, STUDY.replace("replicates: 2", "replicates: 3"), "--extend")
     with Ledger.open(f"sqlite:///{tmp_path}/runs/said/ledger.sqlite") as ledger:
-        assert [n.kind for n in ledger.notes("said")].count("test_opened") == 2
+        assert [n.kind for n in ledger.events("said")].count("test_opened") == 2
     assert "opened once" not in page
     assert re.search(rf"test split, opened 2 times: at {moment} UTC, {moment} UTC", page)
 

@@ -102,12 +102,12 @@ def test_confirmation_is_the_same_whichever_write_was_the_last(tmp_path: Path, s
     (tmp_path / "calm").mkdir()
     with driving(study, url_in(tmp_path / "calm")) as search:
         run_all(search)
-    with opened(study, tmp_path) as (search, hold, _):
+    with opened(study, tmp_path) as (search, writer, _):
         for _ in range(4):
             run_trial(search, search.next_trial())
         left = [survived]
         for name in ("add_trials", "note", "start", "report"):
-            setattr(hold, name, dying(getattr(hold, name), left))
+            setattr(writer, name, dying(getattr(writer, name), left))
         with pytest.raises(CrashError):
             run_all(search)
     with driving(study, url_in(tmp_path)) as search:

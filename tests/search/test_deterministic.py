@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ablate.ledger import Hold, Ledger, NewTrial, TrialRecord
+from ablate.ledger import Ledger, NewTrial, StudyWriter, TrialRecord
 from ablate.search import Search
-from ablate.search.lane import Lane
-from ablate.search.progress import Progress, steps
+from ablate.search.dataset_search import DatasetSearch
 from ablate.search.suggester import Suggester
+from ablate.search.trial_progress import TrialProgress, steps
 from ablate.study import Study
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 from support.ledgers import SHAPE, Clock
@@ -69,13 +69,13 @@ class Fleet:
         self.epochs: dict[TrialKey, int] = {}
         self.most_flying: dict[str, int] = {}
         self.kills = 0
-        self.hold: Hold
+        self.writer: StudyWriter
         self.search: Search
         self._drive()
 
     def _drive(self) -> None:
-        self.hold = hold_of(self.study, self.ledger)
-        self.search = search_of(self.study, self.hold, self.ledger, ENDLESS)
+        self.writer = hold_of(self.study, self.ledger)
+        self.search = search_of(self.study, self.writer, self.ledger, ENDLESS)
 
     def run(self) -> dict[str, Any]:
         """Run the study to its end and return what is in its ledger, in the order of trials and epochs."""
@@ -91,7 +91,7 @@ class Fleet:
                 self._step(self.rng.choice(list(self.flying)))
         assert self.search.finished
         found = contents(self.ledger)
-        self.hold.release()
+        self.writer.release()
         self.ledger.close()
         return found
 
@@ -108,7 +108,7 @@ class Fleet:
     def _kill(self) -> None:
         self.kills += 1
         self.flying.clear()
-        self.hold.release()
+        self.writer.release()
         self._drive()
 
     def _step(self, key: TrialKey) -> None:
@@ -133,7 +133,7 @@ def contents(ledger: Ledger) -> dict[str, Any]:
         ],
         "notes": sorted(
             (str(n.dataset), n.kind, json.dumps(n.payload))
-            for n in ledger.notes("s")
+            for n in ledger.events("s")
             if n.kind not in ("driver_started", "resumed", "retried", "test_opened")
         ),
     }
@@ -253,7 +253,7 @@ def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
     parallel: tuple[Study, list[TrialRecord], list[Any]],
 ) -> None:
     study, trials, reports = parallel
-    standings = [Progress.of(t) for t in trials]
+    standings = [TrialProgress.of(t) for t in trials]
     for step in steps(reports):
         standings[step.key.number].take(step)
     for number, trial in enumerate(trials):
@@ -288,12 +288,14 @@ def test_a_suggestion_waits_for_the_trial_a_window_before(tmp_path: Path) -> Non
 
 
 def test_a_lane_tells_its_sampler_of_a_trial_once_it_may_be_heard(tmp_path: Path) -> None:
-    lane = Lane.of(study_for("tpe", deterministic=3), "digits", measure=size_of, shape_of=lambda dataset: SHAPE)
+    subsearch = DatasetSearch.of(
+        study_for("tpe", deterministic=3), "digits", measure=size_of, shape_of=lambda dataset: SHAPE
+    )
     for _ in range(5):
-        new = lane.suggest()
+        new = subsearch.suggest()
         assert isinstance(new, NewTrial)
-        trial = lane.add(new)
+        trial = subsearch.add(new)
         trial.means, trial.epoch, trial.state = {"val_accuracy": 0.5}, 9, TrialState.COMPLETE
-        lane.tell(trial)
-    told = [lane.suggester.history.get_trial(n).state.name for n in range(5)]
+        subsearch.tell(trial)
+    told = [subsearch.suggester.history.get_trial(n).state.name for n in range(5)]
     assert told == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING", "RUNNING"]

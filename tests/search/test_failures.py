@@ -83,11 +83,11 @@ def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
 
 
 def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
-    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, hold, _):
+    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, writer, _):
         config = search.next_trial()
         search.report(config.key, report_at(config, 1))
-        hold.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
-        hold.requeue(config.key)
+        writer.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
+        writer.requeue(config.key)
     with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
         assert search.next_trial() == config
         search.fail(config.key, "died", retry=True)
@@ -125,14 +125,14 @@ def test_a_trial_that_ends_its_driver_again_and_again_is_given_up(tmp_path: Path
 
 def test_a_refused_commit_leaves_the_search_as_the_ledger_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = study_of(objectives=ONE, scheduler={"name": "asha"}, budget={"trials": 6})
-    with opened(study, tmp_path) as (search, hold, _):
+    with opened(study, tmp_path) as (search, writer, _):
         good, bad = search.next_trial(), search.next_trial()
         search.report(good.key, report_at(good, 1, lambda c, e: 0.9))
         with monkeypatch.context() as broken:
-            broken.setattr(hold, "report", refuse)
+            broken.setattr(writer, "report", refuse)
             with pytest.raises(LedgerError, match="disk full"):
                 search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1))
-            broken.setattr(hold, "add_trials", refuse)
+            broken.setattr(writer, "add_trials", refuse)
             with pytest.raises(LedgerError, match="disk full"):
                 search.next_trial()
         assert search.report(bad.key, report_at(bad, 1, lambda c, e: 0.1)) is Decision.STOP
@@ -142,11 +142,11 @@ def test_a_refused_commit_leaves_the_search_as_the_ledger_is(tmp_path: Path, mon
 def test_a_trial_that_was_put_back_is_not_forgotten_when_a_commit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(study_of(budget={"trials": 2}), tmp_path) as (search, hold, _):
+    with opened(study_of(budget={"trials": 2}), tmp_path) as (search, writer, _):
         back, other = search.next_trial(), search.next_trial()
         search.fail(back.key, "its node died", retry=True)
         with monkeypatch.context() as broken:
-            broken.setattr(hold, "report", refuse)
+            broken.setattr(writer, "report", refuse)
             with pytest.raises(LedgerError, match="disk full"):
                 search.report(other.key, report_at(other, 1))
         assert search.next_trial() == back
@@ -170,12 +170,12 @@ def test_an_overtaken_driver_is_refused(tmp_path: Path) -> None:
 
 def test_a_driver_that_was_overtaken_is_told_so_without_writing(tmp_path: Path) -> None:
     study = study_of()
-    with opened(study, tmp_path) as (search, hold, ledger):
+    with opened(study, tmp_path) as (search, writer, ledger):
         search.check()
         with hold_of(study, ledger):
             search.check()  # nobody has told it yet: asking costs no look at the ledger
             with pytest.raises(StaleDriverError, match="another driver took over"):
-                hold.renew()
+                writer.renew()
             with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(epoch 1\)"):
                 search.check()
 

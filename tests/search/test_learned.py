@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ablate.config import Size
-from ablate.search.dimensions import Dimensions
-from ablate.search.outcomes import UNSEEN, Outcomes
-from ablate.search.progress import Progress
+from ablate.search.search_space import SearchSpace
 from ablate.search.suggester import Suggester
+from ablate.search.trial_converter import UNSEEN, TrialConverter
+from ablate.search.trial_progress import TrialProgress
 from ablate.trial import TrialConfig, TrialKey, TrialState
 from support.ledgers import SHAPE
 from support.searches import (
@@ -88,7 +88,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
         parameters = {"training.weight_decay": x} | {f"training.{d}": float(rng.uniform(0, 0.9)) for d in decoys}
         model, task, train = study.configs("digits", parameters)
         early = stopped and low
-        trial = Progress(
+        trial = TrialProgress(
             config=TrialConfig(
                 key=TrialKey(study="s", dataset="digits", number=number),
                 stage="search",
@@ -119,13 +119,13 @@ def test_bright_values_of_stopped_trials_do_not_draw_a_sampler(name: str, object
     assert stopped <= 0.3 < 0.6 <= finished
 
 
-def told(trial: Progress, **changes: Any) -> Any:
+def told(trial: TrialProgress, **changes: Any) -> Any:
     """Return what an Optuna sampler reads of `trial`."""
     study = study_of(scheduler={"name": "asha"}, **changes)
-    return Outcomes.of(study, Dimensions.of(study.space_for("digits"))).told(trial)
+    return TrialConverter.of(study, SearchSpace.of(study.space_for("digits"))).to_frozen_trial(trial)
 
 
-def ended(state: TrialState, *, value: float = 0.5, epoch: int = 3, diverged: bool = False) -> Progress:
+def ended(state: TrialState, *, value: float = 0.5, epoch: int = 3, diverged: bool = False) -> TrialProgress:
     """Return a trial of 9 epochs that ended so."""
     parameters = {"training.learning_rate": 1e-3}
     study = study_of()
@@ -134,7 +134,7 @@ def ended(state: TrialState, *, value: float = 0.5, epoch: int = 3, diverged: bo
         key=TrialKey(study="s", dataset="digits", number=0), stage="search", model=model, task=task, train=train,
         seeds=(0,), study_seed=3, parameters=parameters,
     )  # fmt: skip
-    return Progress(
+    return TrialProgress(
         config=config, size=Size(params=1000, params_body=1, flops=1), sampler_state={}, state=state, epoch=epoch,
         means={"val_accuracy": value}, diverged=diverged,
     )  # fmt: skip

@@ -68,7 +68,7 @@ def test_an_edited_option_of_the_rule_is_refused(tmp_path: Path) -> None:
     with driving(study, url) as search:
         search.next_trial()
     with Ledger.open(url) as ledger:
-        with ledger.hold(
+        with ledger.acquire(
             "s", file_text=FILE, fingerprint=study.fingerprint(), seed=study.seed, holder="ada", takeover=True
         ):
             pass

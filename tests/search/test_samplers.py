@@ -15,8 +15,8 @@ import pytest
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.search import Search
-from ablate.search.dimensions import (
-    Dimensions,
+from ablate.search.search_space import (
+    SearchSpace,
     count_of,
     decode,
     distribution_of,
@@ -101,14 +101,14 @@ class Fleet:
 
     def __init__(self, study: Study, ledger: Ledger, clock: Clock, *, rebuild: bool) -> None:
         self.study, self.ledger, self.clock, self.rebuild = study, ledger, clock, rebuild
-        self.hold = hold_of(study, ledger)
+        self.writer = hold_of(study, ledger)
         self.search = self.fresh()
         self.epochs: dict[TrialKey, int] = {}
         self.flying: list[TrialConfig] = []
 
     def fresh(self) -> Search:
         """Return a Search that knows nothing but the ledger."""
-        return search_of(self.study, self.hold, self.ledger, ENDLESS)
+        return search_of(self.study, self.writer, self.ledger, ENDLESS)
 
     def restart(self) -> None:
         """Replace the search by a fresh one, which must hand out the unfinished trials again first."""
@@ -161,7 +161,7 @@ def test_a_restart_before_every_step_changes_nothing(tmp_path: Path, name: str, 
             assert fleet.search.finished
             decisions = [(str(r.key), r.epoch, r.decision) for r in ledger.reports("s")]
             states = [(t.state, t.sampler_state) for t in ledger.trials("s")]
-            fleet.hold.release()
+            fleet.writer.release()
         found.append((flown, decisions, states))
     assert found[0] == found[1]
     assert len(found[0][0]) > trials, "confirmation took part"
@@ -179,7 +179,7 @@ def test_nsga2_keeps_its_generations_over_a_restart(tmp_path: Path) -> None:
     parents = {k: v for s in states for k, v in s["study"].items()}
     assert sorted(parents) == [f"NSGAIISampler:parent:{g}" for g in range(1, generations[-1] + 1)]
     with driving(study, url_in(tmp_path)) as search:
-        assert search._lanes["digits"].suggester.history.get_study_system_attrs(0) == parents
+        assert search._subsearches["digits"].suggester.history.get_study_system_attrs(0) == parents
 
 
 @pytest.mark.services
@@ -191,7 +191,7 @@ def test_grid_visits_every_combination_once_and_ends_early(tmp_path: Path) -> No
     found = [json.dumps(dict(c.parameters), sort_keys=True) for c in configs]
     assert sorted(found) == sorted(json.dumps(values, sort_keys=True) for values in study.space.grid())
     with Ledger.open(url_in(tmp_path)) as ledger:
-        notes = [(n.kind, n.dataset, n.payload) for n in ledger.notes("s") if n.kind == "exhausted"]
+        notes = [(n.kind, n.dataset, n.payload) for n in ledger.events("s") if n.kind == "exhausted"]
     assert notes == [("exhausted", "digits", {"search_trials": 48})]
 
 
@@ -279,7 +279,7 @@ def test_the_walk_gives_each_combination_once_where_there_are_conditions() -> No
             "c": Choices(choices=(True, False), when={"b": (2, 3)}),
         }
     )
-    dimensions = Dimensions.of(space)
+    dimensions = SearchSpace.of(space)
     order = shuffled(dimensions.product() or 0, study_seed=1, dataset="d", purpose="grid")
     walked = [dimensions.decode(inner) for _, inner in walk(dimensions, order, 0)]
     assert sorted(map(repr, walked)) == sorted(map(repr, space.grid()))

@@ -102,8 +102,8 @@ def test_crowding_distance_by_hand() -> None:
 def test_the_ledger_replays_to_the_same_decisions(tmp_path: Path, objectives: list[dict[str, object]]) -> None:
     study = study_of(objectives=objectives, scheduler={"name": "asha"}, budget={"trials": 12})
     clock = Clock()
-    with Ledger.open(url_in(tmp_path), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
-        search = search_of(study, hold, ledger)
+    with Ledger.open(url_in(tmp_path), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as writer:
+        search = search_of(study, writer, ledger)
         flying = [search.next_trial() for _ in range(4)]
         rng = random.Random(2)
         done = {config.key: 0 for config in flying}

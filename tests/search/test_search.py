@@ -177,7 +177,7 @@ def test_a_driver_is_noted_with_its_holder_at_its_first_act(tmp_path: Path) -> N
         run_trial(search, config)
         assert search.next_trial() is not None
     with Ledger.open(url_in(tmp_path)) as ledger:
-        found = [(n.payload, n.created_at - Clock().now) for n in ledger.notes("s") if n.kind == "driver_started"]
+        found = [(n.payload, n.created_at - Clock().now) for n in ledger.events("s") if n.kind == "driver_started"]
     assert found == [({"holder": "ada"}, 50.0)]
 
 

@@ -70,8 +70,8 @@ def run(text: str, folder: Path, ends: dict[int, str] | None = None, limit: int 
     folder.mkdir(exist_ok=True)
     with Ledger.open(url_in(folder), clock=Clock()) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=True)
-        with hold_of(study, ledger, file_text=text) as hold:
-            search = search_of(study, hold, ledger)
+        with hold_of(study, ledger, file_text=text) as writer:
+            search = search_of(study, writer, ledger)
             while limit != 0 and (config := search.next_trial()) is not None:
                 limit = None if limit is None else limit - 1
                 finish(search, config, (ends or {}).get(config.key.number, ""))

@@ -18,7 +18,7 @@ DOCKERFILE = REPOSITORY / "deploy" / "Dockerfile"
 
 
 @dataclass(frozen=True)
-class Step:
+class ReportSummary:
     """One instruction: its name, its text, and its flags such as `--from=build`."""
 
     name: str
@@ -42,9 +42,9 @@ class Stage:
 
     base: str
     name: str | None
-    steps: tuple[Step, ...]
+    steps: tuple[ReportSummary, ...]
 
-    def of(self, name: str) -> list[Step]:
+    def of(self, name: str) -> list[ReportSummary]:
         """Return the steps of that name."""
         return [step for step in self.steps if step.name == name]
 
@@ -55,7 +55,7 @@ class Stage:
 
 def parse(text: str) -> list[Stage]:
     """Return the stages of a Dockerfile; raise ValueError for a line that is no instruction."""
-    stages: list[tuple[str, str | None, list[Step]]] = []
+    stages: list[tuple[str, str | None, list[ReportSummary]]] = []
     for step in _steps(text):
         if step.name == "FROM":
             words = step.text.split()
@@ -67,7 +67,7 @@ def parse(text: str) -> list[Stage]:
     return [Stage(base, name, tuple(steps)) for base, name, steps in stages]
 
 
-def _steps(text: str) -> Iterator[Step]:
+def _steps(text: str) -> Iterator[ReportSummary]:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     for line in re.split(r"(?<!\\)\n", "\n".join(lines)):
         joined = re.sub(r"\\\n\s*", "", line).strip()
@@ -78,7 +78,7 @@ def _steps(text: str) -> Iterator[Step]:
             raise ValueError(f"no instruction: {joined}")
         flags = tuple(found[2].split()) if found[1] in ("COPY", "ADD", "FROM", "RUN") else ()
         rest = found[3] if flags or not found[2] else f"{found[2].strip()} {found[3]}"
-        yield Step(found[1], rest, flags)
+        yield ReportSummary(found[1], rest, flags)
 
 
 def ignored(path: str, rules: Sequence[str]) -> bool:
@@ -143,7 +143,7 @@ def build_script(stages: Sequence[Stage], folder: Path, base: Path, after: str) 
     return "\n".join([*lines, f"root={root}", f"image={image}", after]) + "\n"
 
 
-def _copied(step: Step, place: str) -> Iterator[str]:
+def _copied(step: ReportSummary, place: str) -> Iterator[str]:
     *paths, target = step.words
     for path in paths:
         into = f"{place}/{target}{Path(path).name}" if target.endswith("/") else f"{place}/{target}"

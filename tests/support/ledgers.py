@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 
 from ablate.config import InputShape, ModelConfig, Size, TrainConfig
-from ablate.ledger import Hold, Ledger, NewTrial
+from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.trial import Report, TrialConfig, TrialKey
 from support.entries import entry
 
@@ -67,10 +67,10 @@ def report_of(epoch: int, *losses: float, final: bool = False, **changes: Any) -
                   checkpoint=f"epoch-{epoch:04d}", **changes)  # fmt: skip
 
 
-def take(ledger: Ledger, **changes: Any) -> Hold:
+def take(ledger: Ledger, **changes: Any) -> StudyWriter:
     """Take the hold of the test study."""
     values: dict[str, Any] = {"file_text": "study: s\n", "fingerprint": "abc", "seed": 7, "holder": "ada"}
-    return ledger.hold(STUDY, **(values | changes))
+    return ledger.acquire(STUDY, **(values | changes))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ablate.errors import PausedError
 from ablate.files import Place
 from ablate.tasks import Data
 from ablate.training import checkpoint
-from ablate.training.course import Cadence
+from ablate.training.progress import Cadence
 from ablate.trial import Report, TrialConfig
 from support.small_training import trial
 
@@ -73,5 +73,5 @@ def weights(place: Place, config: TrialConfig) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in found.tensors.items()}
 
 
-def trained(config: TrialConfig, **changes: object) -> TrialConfig:
+def load_network(config: TrialConfig, **changes: object) -> TrialConfig:
     return replace(config, train=config.train.model_copy(update=changes))

@@ -8,13 +8,13 @@ import torch
 
 from ablate.registry import read_task
 from ablate.tasks import Data
-from ablate.training.parts import Parts, split
+from ablate.training.splits import Splits, split
 from ablate.trial import TrialConfig
 
 CPU = torch.device("cpu")
 
 
-def parts(data: Data, config: TrialConfig) -> Parts:
+def parts(data: Data, config: TrialConfig) -> Splits:
     return split(data, config, device=CPU, dtype=torch.float32)
 
 

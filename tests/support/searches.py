@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.config import InputShape, ModelConfig, Size
-from ablate.ledger import Hold, Ledger, TrialRecord
+from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.search import Search
 from ablate.search.search import PATIENCE, Patience
 from ablate.study import Study
@@ -79,19 +79,19 @@ def report_at(config: TrialConfig, epoch: int, value: Value = accuracy, **extra:
 def driving(study: Study, url: str, *, clock: Clock | None = None) -> Any:
     """Yield a fresh driver's Search on the ledger at `url`."""
     clock = clock or Clock()
-    with Ledger.open(url, clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
-        yield search_of(study, hold, ledger)
+    with Ledger.open(url, clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as writer:
+        yield search_of(study, writer, ledger)
 
 
-def hold_of(study: Study, ledger: Ledger, **changes: Any) -> Hold:
+def hold_of(study: Study, ledger: Ledger, **changes: Any) -> StudyWriter:
     """Take the study's hold over from whoever has it."""
     values: dict[str, Any] = {"file_text": "study: s\n", "fingerprint": study.fingerprint(), "seed": study.seed}
-    return ledger.hold(study.name, **(values | {"holder": "ada", "takeover": True} | changes))
+    return ledger.acquire(study.name, **(values | {"holder": "ada", "takeover": True} | changes))
 
 
-def search_of(study: Study, hold: Hold, ledger: Ledger, patience: Patience = PATIENCE) -> Search:
+def search_of(study: Study, writer: StudyWriter, ledger: Ledger, patience: Patience = PATIENCE) -> Search:
     """Return a Search with the fake size."""
-    return Search(study, hold, ledger, measure=size_of, shape_of=lambda dataset: SHAPE, patience=patience)
+    return Search(study, writer, ledger, measure=size_of, shape_of=lambda dataset: SHAPE, patience=patience)
 
 
 ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal
@@ -126,11 +126,11 @@ def parameters_of(configs: list[TrialConfig]) -> list[Mapping[str, Any]]:
 
 
 @contextmanager
-def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, Hold, Ledger]]:
+def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, StudyWriter, Ledger]]:
     """Yield a search with its hold and ledger."""
     clock = clock or Clock()
-    with Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as hold:
-        yield search_of(study, hold, ledger), hold, ledger
+    with Ledger.open(url_in(folder), clock=clock, monotonic=clock) as ledger, hold_of(study, ledger) as writer:
+        yield search_of(study, writer, ledger), writer, ledger
 
 
 def stored(folder: Path) -> list[TrialRecord]:
@@ -142,7 +142,7 @@ def stored(folder: Path) -> list[TrialRecord]:
 def notes(folder: Path, kind: str) -> list[tuple[str | None, dict[str, Any]]]:
     """Return the ledger's notes of one kind."""
     with Ledger.open(url_in(folder)) as ledger:
-        return [(n.dataset, n.payload) for n in ledger.notes("s") if n.kind == kind]
+        return [(n.dataset, n.payload) for n in ledger.events("s") if n.kind == kind]
 
 
 class CrashError(Exception):

@@ -34,10 +34,10 @@ class Driver:
         self.clock = Clock(time.time())
         url = storage or f"sqlite:///{home}/ledger.sqlite"
         self.ledger = Ledger.open(url, clock=self.clock, monotonic=self.clock)
-        self.hold = self.ledger.hold(
+        self.writer = self.ledger.acquire(
             self.study.name, file_text=text, fingerprint=self.study.fingerprint(), seed=0, holder="ada (process 12)"
         )
-        self.search = Search(self.study, self.hold, self.ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
+        self.search = Search(self.study, self.writer, self.ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
 
     def run(self, trials: int) -> None:
         """Run a number of trials to their ends."""
@@ -48,5 +48,5 @@ class Driver:
 
     def leave(self) -> None:
         """Give the study back."""
-        self.hold.release()
+        self.writer.release()
         self.ledger.close()

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from ablate.config import ModelConfig, TrainConfig
-from ablate.ledger import Hold, Ledger, NewTrial
+from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.study import Study
 from ablate.tracking.address import default_uri
 from ablate.tracking.mlflow_tracker import MlflowTracker
@@ -56,18 +56,20 @@ class World:
         self.runs, self.ledger = runs, ledger
         tasks = {label: {"task": "digits", "patch": 2} for label in ("one", "two")}
         self.study = Study.model_validate({"study": self.name, "datasets": tasks, "seed": 3})
-        self.hold = self.take()
+        self.writer = self.take()
         self.clock = Clock(0.0)
 
-    def take(self, **changes: Any) -> Hold:
+    def take(self, **changes: Any) -> StudyWriter:
         """Take the study's hold."""
         values: dict[str, Any] = {"file_text": "x", "fingerprint": "f", "seed": 3, "holder": "ada"}
-        return self.ledger.hold(self.name, **(values | changes))
+        return self.ledger.acquire(self.name, **(values | changes))
 
-    def tracker(self, hold: Hold | None = None, uri: str | None = None, store: Path | None = None) -> MlflowTracker:
+    def tracker(
+        self, writer: StudyWriter | None = None, uri: str | None = None, store: Path | None = None
+    ) -> MlflowTracker:
         """Return a tracker as a new process would make it."""
         return MlflowTracker(
-            uri=uri or default_uri(self.runs), study=self.study, ledger=self.ledger, hold=hold or self.hold,
+            uri=uri or default_uri(self.runs), study=self.study, ledger=self.ledger, writer=writer or self.writer,
             home=self.runs / self.name, store=store, clock=self.clock,
         )  # fmt: skip
 
@@ -87,8 +89,8 @@ class World:
             "study_seed": 3,
             "parameters": {"model.width": 60 + 2 * number, "taste": "sour"},
         }
-        self.hold.add_trials([NewTrial(config=TrialConfig(**(values | changes)), size=SIZE, shape=SHAPE)])
-        self.hold.start(self.key(number, dataset))
+        self.writer.add_trials([NewTrial(config=TrialConfig(**(values | changes)), size=SIZE, shape=SHAPE)])
+        self.writer.start(self.key(number, dataset))
         return self.key(number, dataset)
 
     def report(self, key: TrialKey, epoch: int, *losses: float, state: TrialState | None = None) -> None:
@@ -99,7 +101,7 @@ class World:
     def commit(self, key: TrialKey, report: Report, state: TrialState | None) -> None:
         """Commit a report, a second after the last."""
         self.ledger._clock.now += 1.0009  # type: ignore[attr-defined]
-        self.hold.report(key, report, Decision.CONTINUE, state)
+        self.writer.report(key, report, Decision.CONTINUE, state)
 
     def plant(self) -> None:
         """Fill the ledger with a trial of every kind, on two data sets."""
@@ -107,7 +109,7 @@ class World:
         self.report(first, 1, 0.5, 0.25)
         self.report(first, 3, 0.1, NAN, state=TrialState.COMPLETE)
         self.report(self.add(1), 1, 0.9, 0.8, state=TrialState.PRUNED)
-        self.hold.finish(self.add(2), TrialState.FAIL, "diverged at epoch 1")
+        self.writer.finish(self.add(2), TrialState.FAIL, "diverged at epoch 1")
         confirm = self.add(3, stage="confirm", source=0, replicates=1)
         self.report(confirm, 1, math.inf, state=TrialState.COMPLETE)
         self.report(self.add(0, "two", replicates=1), 1, 0.3)

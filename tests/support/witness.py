@@ -66,11 +66,11 @@ def searching(
     study = parse_study(text + (f"confirm: {{replicates: {confirm}}}\n" if confirm else "confirm: null\n"))
     with (
         Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger,
-        ledger.hold(
+        ledger.acquire(
             study.name, file_text=text, fingerprint=study.fingerprint(), seed=study.seed, holder="test"
-        ) as hold,
+        ) as writer,
     ):
-        search = WatchedSearch(study, hold, ledger, measure=lambda model, shape: SIZE, shape_of=lambda dataset: SHAPE)
+        search = WatchedSearch(study, writer, ledger, measure=lambda model, shape: SIZE, shape_of=lambda dataset: SHAPE)
         search.home = home
         yield search
 

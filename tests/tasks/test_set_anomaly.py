@@ -22,7 +22,7 @@ from ablate.registry import read_task
 from ablate.tasks import Data, fetch, load_task
 from ablate.tasks.base import Stream
 from ablate.tasks.sets import set_anomaly
-from ablate.tasks.sets.anomaly_sets import GAMMA, AnomalySets, _mixed, members
+from ablate.tasks.sets.anomaly_sets import GAMMA, AnomalySets, _mix, members
 from ablate.tasks.sets.set_anomaly import SetAnomaly
 from support.entries import entry, is_not_had, refusal
 
@@ -104,7 +104,7 @@ class TestSets:
     def test_the_generator_gives_the_published_numbers(self) -> None:
         """The first outputs of Vigna's splitmix64.c from the state 1234567."""
         states = np.array([1234567], dtype=np.uint64) + np.arange(3, dtype=np.uint64) * GAMMA
-        assert _mixed(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+        assert _mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 def _dump(path: Path, content: object) -> str:

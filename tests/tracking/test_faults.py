@@ -35,7 +35,7 @@ def test_an_end_at_every_write_leaves_neither_gaps_nor_doubles(
         with Ledger.open(f"sqlite:///{tmp_path}/{n}.sqlite", clock=Clock()) as ledger:
             world = World(runs, ledger)
             world.report(world.add(0, replicates=1), 1, 0.5)
-            world.hold.finish(world.add(1), TrialState.FAIL, "x")
+            world.writer.finish(world.add(1), TrialState.FAIL, "x")
             tracker = world.tracker()
             with monkeypatch.context() as patch:
                 fuse = Fuse(patch, world, n, Killed if kind == "killed" else ConnectionError)
@@ -138,8 +138,8 @@ def test_a_driver_that_was_taken_over_writes_nothing(world: World) -> None:
     key = world.add(0)
     stale = world.tracker()
     stale.sync()
-    old = world.hold
-    world.hold = world.take(takeover=True)
+    old = world.writer
+    world.writer = world.take(takeover=True)
     with pytest.raises(LedgerError, match="another driver took over"):
         old.note("x")
     world.report(key, 1, 0.5, 0.25)
@@ -153,10 +153,10 @@ def test_a_driver_that_was_taken_over_writes_nothing(world: World) -> None:
 
 
 def test_the_run_of_a_driver_overtaken_in_mid_creation_is_taken_back(world: World) -> None:
-    stale_hold = world.hold
+    stale_hold = world.writer
     stale = world.tracker(stale_hold)
     stale.sync()
-    world.hold = world.take(takeover=True)
+    world.writer = world.take(takeover=True)
     world.add(0)
     stale.sync()  # finds out only when it records the run it has made
     assert stale_hold.lost
@@ -176,7 +176,7 @@ class Fuse:
         for name in WRITES:
             patch.setattr(mlflow.MlflowClient, name, self.guard(name, getattr(mlflow.MlflowClient, name)))
         for name in ("set_mlflow_run", "set_mlflow_parent"):
-            patch.setattr(world.hold, name, self.guard(name, getattr(world.hold, name)))
+            patch.setattr(world.writer, name, self.guard(name, getattr(world.writer, name)))
 
     def guard(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         """Return `real`, which fails when its turn has come."""

@@ -207,7 +207,7 @@ def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatc
 
 @pytest.mark.services
 def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = trained(world)
+    config = load_network(world)
     untrained = world.ledger.trials(world.name)[1].config
     tracker = world.tracker()
     tracker.sync()
@@ -239,7 +239,7 @@ def test_confirmed_networks_are_logged_once_and_load_by_run(world: World, monkey
 def test_a_network_is_logged_from_where_its_checkpoints_lie_once_they_can_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = trained(world)
+    config = load_network(world)
     (world.runs / world.name / "checkpoints").rename(world.runs / "checkpoints")
     tracker = world.tracker(store=world.runs)
     with monkeypatch.context() as down:
@@ -257,7 +257,7 @@ def no_answer(folder: DiskFolder, name: str) -> bytes:
     raise OSError(5, "Input/output error")
 
 
-def trained(world: World) -> TrialConfig:
+def load_network(world: World) -> TrialConfig:
     """Train a tiny network for an epoch as trial 0, put its report into the ledger; trial 1 has no checkpoint."""
     changes: dict[str, Any] = {
         "task": entry(task="digits", patch=(4, 4)),
@@ -270,5 +270,5 @@ def trained(world: World) -> TrialConfig:
     folder = checkpoint_folder(world.runs / world.name, config.key)
     report: Report = list(train(config, checkpoints=folder))[-1]
     world.commit(config.key, report, TrialState.COMPLETE)
-    world.hold.finish(world.key(1), TrialState.FAIL, "never trained")
+    world.writer.finish(world.key(1), TrialState.FAIL, "never trained")
     return config

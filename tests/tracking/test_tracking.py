@@ -125,9 +125,9 @@ def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(w
     run_id = world.trial_runs()["one", 0].info.run_id
     tracker.close()
     assert {run.info.status for run in world.mlflow_runs()} == {"SCHEDULED"}
-    world.hold.release()
-    world.hold = world.take()
-    world.hold.start(key)
+    world.writer.release()
+    world.writer = world.take()
+    world.writer.start(key)
     second = world.tracker()
     second.sync()
     assert {run.info.status for run in world.mlflow_runs()} == {"RUNNING"}
@@ -146,10 +146,10 @@ def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(w
 def test_a_requeued_trial_waits_in_its_run_and_one_never_started_has_none(world: World) -> None:
     key = world.add(0)
     world.tracker().sync()
-    world.hold.requeue(key, "its process died")
+    world.writer.requeue(key, "its process died")
     config = world.ledger.trials(world.name)[0].config
     waiting = NewTrial(config=TrialConfig(**{**vars(config), "key": world.key(1)}))
-    world.hold.add_trials([waiting])
+    world.writer.add_trials([waiting])
     world.tracker().sync()
     assert {where: run.info.status for where, run in world.trial_runs().items()} == {("one", 0): "SCHEDULED"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from ablate.errors import PausedError
 from ablate.training import checkpoint
-from support.paused import IMAGES, STEPS, Asked, said, train, trained
+from support.paused import IMAGES, STEPS, Asked, load_network, said, train
 from support.small_training import one_thread
 
 __all__ = ["one_thread"]
@@ -24,7 +24,7 @@ def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:
 @pytest.mark.parametrize("begun", [0, 1, 2])
 def test_an_attempt_that_was_given_up_and_comes_back_changes_nothing(tmp_path: Path, begun: int) -> None:
     """The first attempt does an epoch after everything that the second does, and at last goes on to its end."""
-    config = trained(IMAGES, epochs=4)
+    config = load_network(IMAGES, epochs=4)
     whole = {report.epoch: said(report) for report in train(config)}
     stale = train(config, checkpoints=tmp_path, attempt=1)
     told = {report.epoch: said(report) for report in islice(stale, begun)}
@@ -36,7 +36,7 @@ def test_an_attempt_that_was_given_up_and_comes_back_changes_nothing(tmp_path: P
             assert files_of(tmp_path, (2,)) == kept
             found = checkpoint.newest(tmp_path, config)
             assert found is not None
-            assert found.mark.name == report.checkpoint
+            assert found.checkpoint_id.name == report.checkpoint
         third = next(train(config, checkpoints=copied(tmp_path, str(report.epoch)), attempt=3))
         assert said(third) == said(report)
     assert told == whole
@@ -52,7 +52,7 @@ def copied(place: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("at", [0, 2, STEPS + 2])
 def test_an_attempt_that_wakes_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, at: int) -> None:
-    config = trained(IMAGES, epochs=3)
+    config = load_network(IMAGES, epochs=3)
     whole = [said(report) for report in train(config)]
     frozen, told = Asked(at), list[tuple[object, ...]]()
 
@@ -85,5 +85,5 @@ def test_an_attempt_that_begins_anew_does_not_build_on_one_that_was_given_up(tmp
     next(train(IMAGES, checkpoints=tmp_path, attempt=1, pause=wakes))
     found = checkpoint.newest(tmp_path, IMAGES)
     assert found is not None
-    assert (found.mark, found.report) == (checkpoint.Mark(attempt=2, epoch=0), None)
+    assert (found.checkpoint_id, found.report) == (checkpoint.CheckpointId(attempt=2, epoch=0), None)
     assert [said(r) for r in train(IMAGES, checkpoints=tmp_path, attempt=3)] == [said(r) for r in train(IMAGES)]

@@ -19,7 +19,7 @@ from ablate.config import ModelConfig
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.files import DiskFolder
 from ablate.training import checkpoint, predictor, train
-from ablate.training.checkpoint import Mark
+from ablate.training.checkpoint import CheckpointId
 from ablate.trial import TrialConfig
 from support.damage import truncate
 from support.small_training import numbers, one_thread, trial
@@ -31,7 +31,7 @@ def test_two_checkpoints_are_kept_each_on_disk_before_its_report(tmp_path: Path)
     for report in train(trial(), checkpoints=tmp_path):
         assert checkpoint.read(tmp_path, str(report.checkpoint)).report == report
         kept = sorted(path.name for path in tmp_path.iterdir())
-        assert kept == [Mark(attempt=1, epoch=e).name for e in (report.epoch - 1, report.epoch) if e]
+        assert kept == [CheckpointId(attempt=1, epoch=e).name for e in (report.epoch - 1, report.epoch) if e]
 
 
 def test_a_finished_trial_repeats_its_last_report_and_ends(tmp_path: Path) -> None:
@@ -64,15 +64,22 @@ def test_a_fragment_of_a_killed_process_is_ignored_and_removed(tmp_path: Path) -
 
 def test_what_later_attempts_have_is_not_mended_or_removed_by_an_earlier_one(tmp_path: Path) -> None:
     list(islice(train(trial(), checkpoints=tmp_path, attempt=3), 2))
-    damaged, half = tmp_path / Mark(attempt=3, epoch=2).name, tmp_path / (Mark(attempt=3, epoch=3).name + ".4711.tmp")
+    damaged, half = (
+        tmp_path / CheckpointId(attempt=3, epoch=2).name,
+        tmp_path / (CheckpointId(attempt=3, epoch=3).name + ".4711.tmp"),
+    )
     truncate(damaged)
     half.write_bytes(b"half")
     late = list(train(trial(), checkpoints=tmp_path, attempt=2))
     assert numbers(late[1:]) == [
-        (e, m, Mark(attempt=2, epoch=e).name, d, f) for e, m, _, d, f in numbers(list(train(trial())))[1:]
+        (e, m, CheckpointId(attempt=2, epoch=e).name, d, f) for e, m, _, d, f in numbers(list(train(trial())))[1:]
     ]
-    own = {Mark(attempt=2, epoch=epoch).name for epoch in (3, 4)}
-    assert {path.name for path in tmp_path.iterdir()} == own | {damaged.name, half.name, Mark(attempt=3, epoch=1).name}
+    own = {CheckpointId(attempt=2, epoch=epoch).name for epoch in (3, 4)}
+    assert {path.name for path in tmp_path.iterdir()} == own | {
+        damaged.name,
+        half.name,
+        CheckpointId(attempt=3, epoch=1).name,
+    }
 
 
 def test_two_whole_checkpoints_remain_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +97,8 @@ def test_two_whole_checkpoints_remain_at_every_moment(tmp_path: Path, monkeypatc
     list(islice(train(trial(), checkpoints=tmp_path, attempt=2), 1))
     list(islice(train(trial(), checkpoints=tmp_path, attempt=3), 3))
     marks = [(1, 1), (1, 2), (2, 2), (3, 2)]
-    assert removed == [Mark(attempt=attempt, epoch=epoch).name for attempt, epoch in marks]
-    assert DiskFolder(tmp_path).names() == [Mark(attempt=3, epoch=epoch).name for epoch in (3, 4)]
+    assert removed == [CheckpointId(attempt=attempt, epoch=epoch).name for attempt, epoch in marks]
+    assert DiskFolder(tmp_path).names() == [CheckpointId(attempt=3, epoch=epoch).name for epoch in (3, 4)]
 
 
 def test_a_disk_that_cannot_be_read_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +136,7 @@ def test_a_reader_whose_file_is_replaced_by_newer_ones_takes_these(
     monkeypatch.setattr(DiskFolder, "names", overtaken)
     found = checkpoint.newest(tmp_path, trial())
     assert found is not None
-    assert found.mark == Mark(attempt=1, epoch=4)
+    assert found.checkpoint_id == CheckpointId(attempt=1, epoch=4)
     with pytest.raises(CheckpointError, match=r"no checkpoint .*epoch-000001-attempt-001.safetensors$"):
         checkpoint.read(tmp_path, "epoch-000001-attempt-001.safetensors")
 
@@ -210,15 +217,15 @@ def test_a_checkpoint_from_before_texts_is_gone_on_from(tmp_path: Path) -> None:
 
 def test_the_newest_is_that_of_the_last_attempt_then_epoch_then_step() -> None:
     marks = [
-        Mark(attempt=attempt, epoch=epoch, step=step)
+        CheckpointId(attempt=attempt, epoch=epoch, step=step)
         for attempt in (0, 1, 2, 999, 1000)
         for epoch in (0, 9, 10, 1000000)
         for step in (0, 1, 1000000)
     ]
     assert sorted(marks) == marks
-    assert Mark(attempt=2, epoch=5, step=120).name == "epoch-000005-step-000120-attempt-002.safetensors"
-    assert Mark(attempt=2, epoch=5).name == "epoch-000005-attempt-002.safetensors"
-    assert len({mark.name for mark in marks}) == len(marks)
+    assert CheckpointId(attempt=2, epoch=5, step=120).name == "epoch-000005-step-000120-attempt-002.safetensors"
+    assert CheckpointId(attempt=2, epoch=5).name == "epoch-000005-attempt-002.safetensors"
+    assert len({checkpoint_id.name for checkpoint_id in marks}) == len(marks)
 
 
 def test_files_that_are_no_checkpoints_are_left_alone(tmp_path: Path) -> None:
@@ -238,11 +245,14 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "name"),
-    [("ablate-checkpoint-9", Mark(attempt=1, epoch=1).name), ("ablate-checkpoint-1", "epoch-000001.safetensors")],
+    [
+        ("ablate-checkpoint-9", CheckpointId(attempt=1, epoch=1).name),
+        ("ablate-checkpoint-1", "epoch-000001.safetensors"),
+    ],
 )
 def test_a_file_of_another_format_is_refused_and_kept(form: str, name: str, tmp_path: Path) -> None:
     next(train(trial(), checkpoints=tmp_path))
-    path = (tmp_path / Mark(attempt=1, epoch=1).name).rename(tmp_path / name)
+    path = (tmp_path / CheckpointId(attempt=1, epoch=1).name).rename(tmp_path / name)
 
     def other(content: dict[str, Any]) -> None:
         content |= {"format": form, "form": content.pop("shape")}

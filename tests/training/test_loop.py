@@ -17,7 +17,7 @@ from ablate.config import InputShape, ModelConfig, TrainConfig
 from ablate.tasks import Data
 from ablate.training import loop, predictor, train
 from ablate.training.order import epoch_order
-from ablate.training.parts import split
+from ablate.training.splits import split
 from ablate.trial import TrialConfig
 from support.entries import entry
 from support.small_training import (

@@ -19,11 +19,11 @@ from ablate.files import Place, open_folder
 from ablate.tasks import Data
 from ablate.tasks.images.image_stream import Files, ImageStream
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
-from ablate.training import RowGroup, checkpoint
-from ablate.training.course import Cadence
+from ablate.training import ReplicaGroup, checkpoint
+from ablate.training.progress import Cadence
 from ablate.trial import TrialConfig
 from support.entries import entry
-from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, paused_at, said, train, trained, weights
+from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, load_network, paused_at, said, train, weights
 from support.small_training import SHAPE, USER_MODEL, Stripes, one_thread, stripes
 from support.small_training import trial as image_trial
 from support.text_cases import TEXT_SHAPE, Texts, texts, translation
@@ -104,17 +104,17 @@ CASES: dict[str, tuple[TrialConfig, Callable[[], Data] | None]] = {
     "images": (image_trial(train=SHORT), None),
     "dropout": (IMAGES, None),
     "a module of a user's own": (image_trial(model=USER_MODEL, train=SHORT), None),
-    "bfloat16 and momentum": (trained(IMAGES, precision="bfloat16", optimizer="sgd", momentum=0.9), None),
+    "bfloat16 and momentum": (load_network(IMAGES, precision="bfloat16", optimizer="sgd", momentum=0.9), None),
     "one replicate, confirmed": (replace(IMAGES, stage="confirm", seeds=(5,)), None),
-    "steps per epoch": (trained(IMAGES, epochs=3, steps_per_epoch=2), None),
-    "a report every three epochs": (trained(IMAGES, epochs=7, batch_size=64, report_every=3), None),
+    "steps per epoch": (load_network(IMAGES, epochs=3, steps_per_epoch=2), None),
+    "a report every three epochs": (load_network(IMAGES, epochs=7, batch_size=64, report_every=3), None),
     "fewer samples than a batch": (replace(IMAGES, task=IMAGES.task.model_copy(update={"train_limit": 20})), None),
     "a stream with augmentation": (IMAGES, noisy),
-    "sets": (own(trained(IMAGES, batch_size=16), "build_sets"), sets),
+    "sets": (own(load_network(IMAGES, batch_size=16), "build_sets"), sets),
     "texts": (text_trial("build_texts", model=DROPPED), texts),
     "windows": (own(text_trial("", model=DROPPED, train=SHORT), "build_windows"), windows),
     "pairs by length, judged": (text_trial("build_pairs", model=DROPPED), translation),
-    "all diverge": (trained(IMAGES, learning_rate=1e35), None),
+    "all diverge": (load_network(IMAGES, learning_rate=1e35), None),
 }
 
 
@@ -184,13 +184,13 @@ def unchanged(data: Data) -> ImageStream:
 
 @pytest.mark.services
 def test_a_replicate_that_diverges_does_so_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = RowGroup.step
+    step = ReplicaGroup.step
 
-    def diverging(group: RowGroup, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def diverging(group: ReplicaGroup, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         group.freeze(group.state.step[:, 0] == torch.tensor([-1, STEPS + 1]))
         return step(group, x, targets)
 
-    monkeypatch.setattr(RowGroup, "step", diverging)
+    monkeypatch.setattr(ReplicaGroup, "step", diverging)
     asked = Asked()
     whole = list(train(IMAGES, checkpoints=tmp_path / "whole", pause=asked))
     assert [report.diverged for report in whole] == [(False, False), (False, True)]
@@ -238,13 +238,13 @@ class Ticking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        step = RowGroup.step
+        step = ReplicaGroup.step
 
-        def slow(group: RowGroup, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def slow(group: ReplicaGroup, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             self.now += 10.0
             return step(group, x, targets)
 
-        monkeypatch.setattr(RowGroup, "step", slow)
+        monkeypatch.setattr(ReplicaGroup, "step", slow)
 
     def cadence(self, *, ask_seconds: float = 0.0, checkpoint_seconds: float = 300.0) -> Cadence:
         """Return a cadence by this clock."""
@@ -260,19 +260,19 @@ def test_whether_to_pause_is_asked_at_once_and_then_by_the_clock(monkeypatch: py
     clock = Ticking(monkeypatch)
     asked: list[float] = []
     cadence = clock.cadence(ask_seconds=25.0)
-    list(train(trained(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now)), cadence=cadence))
+    list(train(load_network(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now)), cadence=cadence))
     assert asked == [1000.0 + 30 * n for n in range(6)]  # 16 steps of 10 s
 
 
 @pytest.mark.services
 def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cadence = Ticking(monkeypatch).cadence(checkpoint_seconds=30.0)
-    config = trained(IMAGES, epochs=3, report_every=3)
+    config = load_network(IMAGES, epochs=3, report_every=3)
     written: list[tuple[int, int]] = []
     write = checkpoint.write
 
     def noted(place: Place, found: checkpoint.Checkpoint) -> None:
-        written.append((found.mark.epoch, found.mark.step))
+        written.append((found.checkpoint_id.epoch, found.checkpoint_id.step))
         write(place, found)
 
     monkeypatch.setattr(checkpoint, "write", noted)

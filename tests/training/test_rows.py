@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ablate.config import InputShape, ModelConfig, Schedule, TrainConfig
 from ablate.models import build, initial_parameters
 from ablate.tasks import Classification
-from ablate.training import RowGroup, multipliers
+from ablate.training import ReplicaGroup, multipliers
 
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 STEPS, BATCH = 30, 16
@@ -46,10 +46,10 @@ def weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
 
 def train_rows(
     config: ModelConfig, trains: Sequence[TrainConfig], *, seeds: Sequence[int], data: list[tuple[Tensor, Tensor]]
-) -> tuple[RowGroup, Tensor]:
+) -> tuple[ReplicaGroup, Tensor]:
     schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
     start = [weights(config, seed) for seed in seeds]
-    group = RowGroup(build(config, SHAPE), start, trains, schedules, loss=Classification().loss)
+    group = ReplicaGroup(build(config, SHAPE), start, trains, schedules, loss=Classification().loss)
     return group, torch.stack([group.step(x, y)[1] for x, y in data])
 
 
@@ -128,7 +128,7 @@ def test_a_module_without_the_row_mark_runs_through_vmap_with_the_same_losses() 
     module.row_native = False  # type: ignore[assignment]
     schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
     start = [weights(config, seed) for seed in range(4)]
-    group = RowGroup(module, start, trains, schedules, loss=Classification().loss)
+    group = ReplicaGroup(module, start, trains, schedules, loss=Classification().loss)
     mapped = torch.stack([group.step(x, y)[1] for x, y in data])
     torch.testing.assert_close(mapped, native, rtol=0, atol=PLAIN_LOOP)
 
@@ -169,7 +169,7 @@ def test_a_poisoned_row_never_steps() -> None:
     start = [weights(config, 0), weights(config, 1)]
     start[0]["head.bias"] = torch.full_like(start[0]["head.bias"], torch.nan)
     schedules = [multipliers(Schedule(name="constant"), epochs=1, steps_per_epoch=STEPS)] * 2
-    group = RowGroup(build(config, SHAPE), start, trains, schedules, loss=Classification().loss)
+    group = ReplicaGroup(build(config, SHAPE), start, trains, schedules, loss=Classification().loss)
     for x, y in data[:3]:
         group.step(x, y)
     assert group.state.step[:, 0].tolist() == [0, 3]
@@ -193,7 +193,7 @@ def test_unused_and_constant_parameters_are_carried_along() -> None:
     start[1]["constant"] = torch.zeros(SHAPE.outputs)
     trains = [TrainConfig(precision="float64", weight_decay=0.0)] * 2
     schedules = [multipliers(trains[0].schedule, epochs=1, steps_per_epoch=STEPS)] * 2
-    group = RowGroup(nets[0], start, trains, schedules, loss=Classification().loss)
+    group = ReplicaGroup(nets[0], start, trains, schedules, loss=Classification().loss)
     x, y = batches(2, torch.float64)[0]
     _, losses = group.step(x, y)
     assert losses[1].item() == pytest.approx(torch.log(torch.tensor(4.0)).item())

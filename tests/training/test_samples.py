@@ -18,8 +18,8 @@ from ablate.tasks.images.patches import patch_data
 from ablate.tasks.sets.anomaly_sets import AnomalySets, members
 from ablate.training import train
 from ablate.training.order import epoch_index, keys
-from ablate.training.parts import test_part as opened
 from ablate.training.samples import Samples
+from ablate.training.splits import test_part as opened
 from ablate.trial import TrialConfig
 from support.sample_parts import CPU, parts, with_task
 from support.small_training import stripes
@@ -128,8 +128,8 @@ def test_a_share_keeps_so_much_of_every_split_and_of_every_class(protocol: str) 
     ordered = replace(data, test_targets=data.test_targets[by_class], test_inputs=data.test_inputs[by_class])
     config = replace(image_trial(seeds=(3, 4)), protocol=protocol)
     whole, tenth = parts(ordered, config), parts(ordered, with_task(config, share=0.1))
-    trained = whole.train.index.shape[1]
-    assert torch.equal(tenth.train.index, whole.train.index[:, : round(0.1 * trained)])
+    load_network = whole.train.index.shape[1]
+    assert torch.equal(tenth.train.index, whole.train.index[:, : round(0.1 * load_network)])
     assert tenth.validation.index.shape[1] == round(0.1 * whole.validation.index.shape[1])
     test = opened(ordered, with_task(config, share=0.1), device=CPU, dtype=torch.float32)
     assert test.index.tolist() == [[0, 10, 20, 30]] * 2

@@ -17,7 +17,7 @@ from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
 from ablate.errors import RequestError, TrialError
 from ablate.models import build, initial_parameters
 from ablate.tasks import Data
-from ablate.training import RowGroup, loop, multipliers, predictor, train
+from ablate.training import ReplicaGroup, loop, multipliers, predictor, train
 from ablate.trial import TrialConfig
 from support import text_cases
 from support.entries import entry
@@ -70,7 +70,7 @@ def test_a_step_takes_torchs_mean_over_the_targets_that_are_not_padding(shape: I
     start = [initial_parameters(config, shape, study_seed=1, dataset="d", seed=seed) for seed in range(3)]
     schedules = [multipliers(settings.schedule, epochs=1, steps_per_epoch=2)] * 3
     loss = Texts(shape, texts()).loss
-    group = RowGroup(build(config, shape), start, [settings] * 3, schedules, loss=loss, pad=PAD)
+    group = ReplicaGroup(build(config, shape), start, [settings] * 3, schedules, loss=loss, pad=PAD)
     targets = random_targets(3, 5)
     _, losses = group.step(inputs(shape, targets), targets)
     first = group.tensors()["first.head.weight"]
@@ -89,7 +89,7 @@ def test_a_batch_of_nothing_but_padding_leaves_a_row_alive() -> None:
     start = [initial_parameters(config, TEXT_SHAPE, study_seed=1, dataset="d", seed=seed) for seed in range(2)]
     schedules = [multipliers(settings.schedule, epochs=1, steps_per_epoch=2)] * 2
     loss = Texts(TEXT_SHAPE, texts()).loss
-    group = RowGroup(build(config, TEXT_SHAPE), start, [settings] * 2, schedules, loss=loss, pad=PAD)
+    group = ReplicaGroup(build(config, TEXT_SHAPE), start, [settings] * 2, schedules, loss=loss, pad=PAD)
     targets = random_targets(2, 5)
     targets[1] = PAD
     _, losses = group.step(shifted(targets), targets)
@@ -99,7 +99,7 @@ def test_a_batch_of_nothing_but_padding_leaves_a_row_alive() -> None:
 
 def frozen_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no step change a weight, so that a mean over an epoch is a mean over its targets."""
-    monkeypatch.setattr(RowGroup, "update", lambda self, grads, losses: None)
+    monkeypatch.setattr(ReplicaGroup, "update", lambda self, grads, losses: None)
 
 
 @pytest.mark.parametrize("task", ["build_texts", "build_pairs"])

@@ -10,9 +10,9 @@ import polars as pl
 
 from ablate.analysis.comparison import CONSTANTS
 from ablate.objectives import is_share
-from ablate.report.comparison.table import compared
+from ablate.report.comparison.table import require_comparison
 from ablate.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
-from ablate.report.numbers import printable, spoken
+from ablate.report.numbers import printable, spell_metric
 from ablate.study import Study
 
 ROW_HEIGHT = 26  # pixels of one variant
@@ -44,18 +44,20 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
         {"variant": printable(variant), "value": rounded(factor * value)}
         for variant, value in seeds.drop_nans("value").select("variant", "value").iter_rows()
     ]
-    baseline = [p for p in points if p["variant"] == printable(compared(study).baseline) and p["ours"] is not None]
+    baseline = [
+        p for p in points if p["variant"] == printable(require_comparison(study).baseline) and p["ours"] is not None
+    ]
     return Figure(
         stem=f"compare-{safe_stem(metric)}-{safe_stem(column)}-{_place(study, column)}",
         title=printable(column),
-        caption=f"{spoken(metric).capitalize()} of each variant on {printable(column)}.",
+        caption=f"{spell_metric(metric).capitalize()} of each variant on {printable(column)}.",
         spec=finished(alt.layer(*_layers(points, ticks, baseline)), height=ROW_HEIGHT * len(points)),
     )
 
 
 def _place(study: Study, column: str) -> int:
     """Return a number of the column, because two names may make the same stem."""
-    return list(compared(study).columns or study.datasets).index(column)
+    return list(require_comparison(study).columns or study.datasets).index(column)
 
 
 def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
@@ -95,12 +97,12 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], baseline:
 def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
     unit = " in %" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
-    published = " Hollow diamonds are the published figures." if metric in compared(study).published else ""
+    published = " Hollow diamonds are the published figures." if metric in require_comparison(study).published else ""
     return Figure(
         stem=f"compare-{safe_stem(metric)}",
         title=f"Means, intervals and seeds{unit}{star}",
         caption=f"Filled points are our means, bars their 95% t intervals over seeds, short ticks the single seeds."
-        f"{published} The dashed line is {printable(compared(study).baseline)}, the baseline. Every panel has a scale "
-        "of its own.",
+        f"{published} The dashed line is {printable(require_comparison(study).baseline)}, the baseline. "
+        "Each panel has its own scale.",
         panels=panels,
     )

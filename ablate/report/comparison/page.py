@@ -10,11 +10,11 @@ import polars as pl
 
 from ablate.analysis.comparison import cells, seed_values
 from ablate.report.comparison.figures import comparison_figures
-from ablate.report.comparison.table import Block, Shown, block, compared, metric_text
+from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
 from ablate.report.comparison.wording import answers, methods, status_lines
 from ablate.report.drawing import Figure, safe_stem
-from ablate.report.frame import rendered, write_files
-from ablate.report.numbers import printable, spoken
+from ablate.report.frame import render_page, write_files
+from ablate.report.numbers import printable, spell_metric
 from ablate.report.tables import network
 from ablate.study import Study
 
@@ -42,18 +42,18 @@ def render(
     """Return the page as HTML."""
     by_stem = {figure.stem: figure for figure in drawn}
     failed = trials.filter(pl.col("state") == "FAIL")
-    return rendered(
+    return render_page(
         "comparison.html.j2",
         study,
         drawn,
         status=status_lines(study, trials, reports, notes),
         answers=answers(study, table),
-        answered=spoken(compared(study).metrics[0]),
+        answered=spell_metric(require_comparison(study).metrics[0]),
         sections=[
             _section(study, block(study, table, metric), by_stem)
             for metric in table["metric"].unique(maintain_order=True)
         ],
-        notes=[printable(note) for note in compared(study).notes],
+        notes=[printable(note) for note in require_comparison(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
         unlisted=max(failed.height - MOST_ERRORS, 0),
@@ -62,10 +62,10 @@ def render(
     )
 
 
-def _section(study: Study, found: Block, drawn: dict[str, Figure]) -> dict[str, Any]:
+def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure]) -> dict[str, Any]:
     """Return what the template shows of one metric."""
     stem = f"compare-{safe_stem(found.metric)}"
-    name = spoken(found.metric)
+    name = spell_metric(found.metric)
     shown = _headings(study, found)
     return {
         "id": stem,
@@ -81,9 +81,9 @@ def _section(study: Study, found: Block, drawn: dict[str, Figure]) -> dict[str, 
     }
 
 
-def _headings(study: Study, found: Block) -> dict[str, str]:
+def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
     """Return the headings of a metric's table by the field of `Shown` that stands below."""
-    against = printable(compared(study).baseline)
+    against = printable(require_comparison(study).baseline)
     rows: list[Shown] = [row for group in found.rows.values() for row in group]
     measured = bool(found.seeds)
     there = {

@@ -18,7 +18,17 @@ from rich.text import Text
 from ablate.analysis.comparison import CONSTANTS, cells
 from ablate.analysis.intervals import Interval
 from ablate.report.confirmation import protocol_text
-from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, reach, signed, spoken
+from ablate.report.numbers import (
+    DASH,
+    compact,
+    count,
+    format_signed,
+    interval_text,
+    printable,
+    quantity,
+    reach,
+    spell_metric,
+)
 from ablate.study import Study
 from ablate.study.sections import Compare
 
@@ -68,7 +78,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ColumnBlock:
     """The cells of one metric: rows by column, footnotes, and which parts occur at all.
 
     `planned` holds the different numbers of configurations that cells are averaged over.
@@ -84,13 +94,13 @@ class Block:
     seeds: tuple[int, ...]
 
 
-def compared(study: Study) -> Compare:
+def require_comparison(study: Study) -> Compare:
     """Return the comparison of a study that has one."""
     assert study.compare is not None
     return study.compare
 
 
-def block(study: Study, table: pl.DataFrame, metric: str) -> Block:
+def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
     """Return the cells of one metric; variants that do not run in a column, and are not published, are left out."""
     own = table.filter(pl.col("metric") == metric)
     there = own.filter((pl.col("planned") > 0) | pl.col("published").is_not_null())
@@ -98,13 +108,13 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> Block:
     rows: dict[str, list[Shown]] = {}
     for row in there.iter_rows(named=True):
         rows.setdefault(row["column"], []).append(_shown(study, row, notes))
-    return Block(
+    return ColumnBlock(
         metric=metric,
         rows=rows,
         notes=notes.lines(),
         published=bool(there["published"].is_not_null().any()),
         incomplete=bool((there["configurations"] < there["planned"]).any()),
-        paired=bool((there["variant"] != compared(study).baseline).any()) and metric not in CONSTANTS,
+        paired=bool((there["variant"] != require_comparison(study).baseline).any()) and metric not in CONSTANTS,
         planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
         seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
     )
@@ -132,12 +142,12 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
         ours=(mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
         interval=own(interval_text(metric, span)),
         n=str(row["n"]) if row["n"] else DASH,
-        difference=own(signed(metric, row["difference"])),
-        mean_against=own(signed(metric, difference)),
-        against=own(signed(metric, difference), apart),
+        difference=own(format_signed(metric, row["difference"])),
+        mean_against=own(format_signed(metric, difference)),
+        against=own(format_signed(metric, difference), apart),
         against_interval=own(interval_text(metric, paired).replace("-", "−")),
         correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
-        complete=completed(row),
+        complete=format_completed(row),
     )
 
 
@@ -149,7 +159,7 @@ def _interval(row: Mapping[str, Any], mean: str, low: str, high: str) -> Interva
     return Interval(mean=found[0], low=found[1], high=found[2], n=row["n"] or 0, sd=math.nan, level=0.95)
 
 
-def completed(row: Mapping[str, Any]) -> str:
+def format_completed(row: Mapping[str, Any]) -> str:
     """Return `12 of 36` configurations, `36` when all are complete."""
     done, planned = row["configurations"], row["planned"]
     return str(planned) if done >= planned else f"{done} of {planned}"
@@ -173,9 +183,9 @@ def missing_text(study: Study) -> str:
     return f"{len(study.labels)} of {len(study.datasets)} data sets of the file; not run: {', '.join(missing)}"
 
 
-def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
+def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
     """Return in one sentence what the numbers of a metric are; `sign` is how intervals are written."""
-    name, averaged = spoken(found.metric), _averaged(found)
+    name, averaged = spell_metric(found.metric), _average(found)
     name = f"{name[:1].upper()}{name[1:]}"
     if found.metric in CONSTANTS:
         return f"{name}, mean over {averaged}." if averaged else f"{name}."
@@ -183,7 +193,7 @@ def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
         text += f"; intervals{sign} are 95% Student t over {seeds} seeds"
-        text += f", paired by seed against {printable(compared(study).baseline)}" if found.paired else ""
+        text += f", paired by seed against {printable(require_comparison(study).baseline)}" if found.paired else ""
     elif found.seeds:
         text += "; one seed has no interval"
     elif found.metric.startswith("test_"):
@@ -191,7 +201,7 @@ def metric_text(study: Study, found: Block, *, sign: str = "") -> str:
     return f"{text}."
 
 
-def _averaged(found: Block) -> str:
+def _average(found: ColumnBlock) -> str:
     """Return `8 configurations`, without the number where cells differ, and nothing where each has just one."""
     if len(found.planned) != 1 or found.incomplete:
         return "configurations"
@@ -200,13 +210,13 @@ def _averaged(found: Block) -> str:
 
 def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
     """Return the first metric of a comparison as a table for a terminal, at least 80 columns wide."""
-    metric = compared(study).metrics[0]
+    metric = require_comparison(study).metrics[0]
     found = block(study, cells(study, trials, reports), metric)
     protocol = [protocol_text(study)] if study.protocol == "paper" else []
     above = [*protocol, *filter(None, [scale_text(study), missing_text(study)]), metric_text(study, found, sign=" (±)")]
-    source = compared(study).source
+    source = require_comparison(study).source
     below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
-    table = _Fitted(found=found, baseline=printable(compared(study).baseline))
+    table = _Fitted(found=found, baseline=printable(require_comparison(study).baseline))
     return Group(*map(Text, above), Text(), table, *map(Text, ["", *below]))
 
 
@@ -214,7 +224,7 @@ def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) 
 class _Fitted:
     """A table of one metric that leaves out what a narrow terminal has no room for, and says so."""
 
-    found: Block
+    found: ColumnBlock
     baseline: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from ablate.objectives import count_states, is_maximized, is_share, on_validation
-from ablate.report.comparison.table import compared, missing_text, scale_text
+from ablate.report.comparison.table import missing_text, require_comparison, scale_text
 from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
-from ablate.report.numbers import equal_seeds, printable, spoken
+from ablate.report.numbers import equal_seeds, printable, spell_metric
 from ablate.study import COMPLETE, Study
 
 SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
@@ -25,7 +25,7 @@ def status_lines(
     study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
 ) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, scale, the design and what of it is done, seeds, test split, source."""
-    scale, source = scale_text(study), printable(compared(study).source)
+    scale, source = scale_text(study), printable(require_comparison(study).source)
     lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
     missing = missing_text(study)
     lines += [("Data sets", missing)] if missing else []
@@ -70,7 +70,7 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str
 
     A sentence comes in two pieces, the second of which begins behind the variant's name.
     """
-    compare = compared(study)
+    compare = require_comparison(study)
     own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
     found = []
     for part in own.partition_by("column", maintain_order=True):
@@ -109,8 +109,8 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
 
 def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> tuple[str, str]:
     """Return who is meant, and what it saves and loses against the baseline, beside what is published."""
-    size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, compared(study).baseline)}"
-    name = printable(compared(study).baseline)
+    size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, require_comparison(study).baseline)}"
+    name = printable(require_comparison(study).baseline)
     part = row["variant"].removeprefix("without-")
     if study.parts and part != row["variant"]:
         return f"Without {printable(part)}", f"the network {size.format(name='the complete one')} {end}"
@@ -155,7 +155,7 @@ def _effect(row: Row) -> str:
 def _change(metric: str, difference: float, star: str) -> str:
     if not is_share(metric):
         word = "higher" if difference > 0 else "lower"
-        return f"its {spoken(metric)} is {abs(difference):.3g}{star} {word}"
+        return f"its {spell_metric(metric)} is {abs(difference):.3g}{star} {word}"
     if round(100 * abs(difference), 2) == 0:
         return f"differs by less than 0.01{star} points"
     return f"{'gains' if difference > 0 else 'loses'} {100 * abs(difference):.2f}{star} points"
@@ -185,7 +185,7 @@ def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
 
 def methods(study: Study) -> list[tuple[str, str]]:
     """Return the notes on how the cells were made, as term and text."""
-    baseline = printable(compared(study).baseline)
+    baseline = printable(require_comparison(study).baseline)
     return list(_methods("the complete network" if baseline == COMPLETE and study.parts else baseline))
 
 

@@ -26,7 +26,7 @@ from ablate.report.drawing import (
 )
 from ablate.report.front.findings import Findings, size_metric
 from ablate.report.front.learning import curves_figure
-from ablate.report.numbers import printable, spoken
+from ablate.report.numbers import printable, spell_metric
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
@@ -53,7 +53,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     ticks = round_sizes([point["size"] for point in points + rows])
     x = alt.X(
         "size:Q",
-        title=f"{spoken(size)} (log scale)",
+        title=f"{spell_metric(size)} (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=16),
         axis=alt.Axis(format="~s", values=ticks, labelOverlap="greedy", labelSeparation=8),
     )
@@ -67,7 +67,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     layers += _front_layers(study, rows, replicate_points(study, found), x, y, color)
     return Figure(
         stem=f"front-{safe_stem(found.dataset)}",
-        title=f"{name.replace('_', ' ').capitalize()} against {spoken(size)} on {found.dataset}",
+        title=f"{name.replace('_', ' ').capitalize()} against {spell_metric(size)} on {found.dataset}",
         caption=_front_caption(found, len(outside), dropped),
         spec=finished(alt.layer(*layers)),
     )

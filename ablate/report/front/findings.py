@@ -24,7 +24,7 @@ from ablate.analysis import (
 from ablate.config import Protocol
 from ablate.objectives import count_states, is_share, signed
 from ablate.report.confirmation import withheld_text
-from ablate.report.numbers import compact, equal_seeds, quantity, ratio, spoken
+from ablate.report.numbers import compact, equal_seeds, quantity, ratio, spell_metric
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
@@ -153,7 +153,7 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
 
     close = min((r for r in rows if worse(r) - worse(best) <= margin + 1e-12), key=lambda r: r[size])
     cheapest = min(rows, key=lambda row: (row[size], worse(row)))
-    top = "Most accurate" if is_share(name) else f"Best {spoken(name)}"
+    top = "Most accurate" if is_share(name) else f"Best {spell_metric(name)}"
     allowance = "1 point" if is_share(name) else f"{CLOSE_RELATIVE:.0%}"
     chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
     chosen[close["trial"]] = (f"Cheapest within {allowance} of the best", close)
@@ -194,7 +194,7 @@ def _beside(rows: Sequence[Row], best: Row, size: str, allowance: str) -> str:
 def _answer(study: Study, dataset: str, best: Row, close: Row, beside: str) -> str:
     name, size = quality_name(study), size_metric(study)
     split = f"{close['split']} {name.replace('_', ' ')}"
-    unit = spoken(size)
+    unit = spell_metric(size)
     if close["trial"] == best["trial"]:
         return (
             f"On {dataset}, {network(study, best)} reaches {quantity(name, best[name])} {split} with "
@@ -226,7 +226,7 @@ def _pick(study: Study, role: str, row: dict[str, Any], best: dict[str, Any]) ->
         role=role,
         network=network(study, row),
         quality=quantity(name, row[name]),
-        cost=f"{quantity(size, row[size])} {spoken(size)}{share}",
+        cost=f"{quantity(size, row[size])} {spell_metric(size)}{share}",
         detail=f"{row['split']}, {spread}; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}",
     )
 

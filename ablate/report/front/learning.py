@@ -22,7 +22,7 @@ from ablate.report.drawing import (
     series_scale,
 )
 from ablate.report.front.findings import Findings
-from ablate.report.numbers import printable, spoken
+from ablate.report.numbers import printable, spell_metric
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
 
@@ -41,7 +41,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     name = quality_name(study)
     ticks = alt.Axis(values=whole_ticks([point["epoch"] for point in lines]), format="d")
     x = alt.X("epoch:Q", title="epoch", axis=ticks, scale=alt.Scale(nice=False))
-    title = spoken(objective.metric) + (" in %" if is_share(name) else "")
+    title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(lines), legend=legend())
     tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "epoch", "quality")]
@@ -58,7 +58,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     return Figure(
         stem=f"curves-{safe_stem(found.dataset)}",
         title=f"Learning curves on {found.dataset}",
-        caption=f"Mean over replicates of the {spoken(objective.metric)} by epoch. A cross ends a trial that was "
+        caption=f"Mean over replicates of the {spell_metric(objective.metric)} by epoch. A cross ends a trial that was "
         f"stopped early.{more}",
         spec=finished(alt.layer(*layers)),
     )

@@ -12,11 +12,11 @@ from ablate.analysis import quality_objective
 from ablate.analysis.pooling import NETWORK
 from ablate.report.confirmation import confirmation_text, failed_text
 from ablate.report.drawing import Figure
-from ablate.report.frame import rendered, write_files
+from ablate.report.frame import render_page, write_files
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
-from ablate.report.numbers import count, printable, quantity, settings_text, spoken
+from ablate.report.numbers import count, printable, quantity, settings_text, spell_metric
 from ablate.report.tables import (
     fits_table,
     front_cells,
@@ -55,7 +55,7 @@ def render(
     notes: Sequence[Any] = (),
 ) -> str:
     """Return the page as HTML."""
-    return rendered(
+    return render_page(
         "page.html.j2",
         study,
         [figure for part in drawn.values() for figure in part],
@@ -71,7 +71,7 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
     split = "test" if found.tested else "validation"
     words = confirmation_text(study, found.trials, found.dataset, split, notes)
     name = quality_name(study)
-    quality = [spoken(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
+    quality = [spell_metric(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
     own = {
         "headings": ["Network", "Parameters", "FLOPs", "Q", *quality],
         "rows": [front_cells(study, row) for row in found.front.iter_rows(named=True)],
@@ -98,7 +98,7 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
 def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
     listed = found.listed.head(MOST_ROWS)
     failed = found.listed.filter(pl.col("state") == "FAIL")
-    quality = spoken(quality_objective(study.objectives).metric).capitalize()
+    quality = spell_metric(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     return {
         "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],

@@ -12,7 +12,7 @@ from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_
 from ablate.objectives import constraint_text, is_share
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
-from ablate.report.numbers import compact, spoken
+from ablate.report.numbers import compact, spell_metric
 from ablate.report.tables import quality_name
 from ablate.study import Study
 
@@ -81,7 +81,8 @@ def fit_text(study: Study, found: Findings) -> str:
     fit, metric = found.fit, quality_name(study)
     if found.provisional:
         return f"No curve is fitted before every confirmation has ended: {open_text(found.confirmations)}."
-    subject = f"error ({f'1 − {metric}' if is_share(metric) else spoken(metric)}) against {spoken(size_metric(study))}"
+    error = f"1 − {metric}" if is_share(metric) else spell_metric(metric)
+    subject = f"error ({error}) against {spell_metric(size_metric(study))}"
     if fit.fitted is None or not fit.identifiable:
         return f"Curve of {subject}: not identifiable, because {fit.reason}. No curve is drawn."
     text = f"For the {subject}, {fit.sizes} sizes and {fit.points} points, AICc prefers {EQUATIONS[fit.fitted.form]}"

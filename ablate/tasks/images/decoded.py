@@ -26,7 +26,7 @@ Decode = Callable[[Path, np.ndarray], str]
 """Fills an array [H, W, C] with the image in a file, and returns what is wrong with it or nothing."""
 
 
-def decoded(
+def load_decoded(
     folder: Path, files: Sequence[Path], shape: tuple[int, int, int], decode: Decode
 ) -> tuple[np.ndarray, list[str]]:
     """Return the images in `files` as uint8 [n, *shape], and one fault per file, empty where it was read.
@@ -56,7 +56,7 @@ def decoded(
 def decode_all(
     folder: Path, files: Sequence[Path], shape: tuple[int, int, int], decode: Decode, *, tell: float = TELL_SECONDS
 ) -> tuple[np.ndarray, list[str]]:
-    """Return what `decoded` does, without the cache; progress is logged every `tell` seconds."""
+    """Return what `load_decoded` does, without the cache; progress is logged every `tell` seconds."""
     pixels = np.empty((len(files), *shape), dtype=np.uint8)
     with ThreadPoolExecutor() as pool:
         return pixels, list(_told(folder, len(files), pool.map(decode, files, pixels), tell))

@@ -20,7 +20,7 @@ from ablate.errors import DataError, RequestError
 from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import data_folder
-from ablate.tasks.images.decoded import decoded
+from ablate.tasks.images.decoded import load_decoded
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageFolderConfig
 
@@ -225,7 +225,7 @@ def _read_header(path: str) -> Header:
 
 
 def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.Tensor:
-    pixels, faults = decoded(folder, files, (images.height, images.width, images.channels), _decode)
+    pixels, faults = load_decoded(folder, files, (images.height, images.width, images.channels), _decode)
     _refuse_bad(folder, [(path, fault) for path, fault in zip(files, faults, strict=True) if fault])
     return torch.from_numpy(pixels)
 

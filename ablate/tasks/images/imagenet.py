@@ -13,7 +13,7 @@ from ablate.redaction import error_text
 from ablate.tasks.archives import FAILURES, fetch_zip
 from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.image_stream import Files
-from ablate.tasks.images.photographs import FileSplit, Nominal, StreamedTask, listed
+from ablate.tasks.images.photographs import FileSplit, Nominal, StreamedTask, list_photographs
 from ablate.tasks.settings import StreamConfig
 
 TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -72,7 +72,7 @@ class TinyImageNet(StreamedTask):
 
     def train(self, root: Path) -> FileSplit:
         """Return `train/<wnid>/images/*`."""
-        return listed([root / "train" / wnid / "images" for wnid in self.class_ids(root)])
+        return list_photographs([root / "train" / wnid / "images" for wnid in self.class_ids(root)])
 
     def test(self, root: Path) -> FileSplit:
         """Return `val/images/*`, of which `val/val_annotations.txt` names the classes; the test part has no labels."""
@@ -147,11 +147,11 @@ class ImageNet(StreamedTask):
 
     def train(self, root: Path) -> FileSplit:
         """Return `train/<class>/*`."""
-        return listed([root / "train" / wnid for wnid in self.class_ids(root)])
+        return list_photographs([root / "train" / wnid for wnid in self.class_ids(root)])
 
     def test(self, root: Path) -> FileSplit:
         """Return `val/<class>/*`."""
-        return listed([root / "val" / wnid for wnid in self.class_ids(root)])
+        return list_photographs([root / "val" / wnid for wnid in self.class_ids(root)])
 
     def unusable(self, data_dir: Path | None, faults: dict[Path, str]) -> DataError:
         """Return the error with the layout that is looked for."""

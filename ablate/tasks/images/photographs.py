@@ -159,7 +159,7 @@ class StreamedTask(Classification, ABC):
         return DataError(f"data set {self.nominal.name} in {data_folder(data_dir)} cannot be read: {error_text(error)}")
 
 
-def listed(folders: Sequence[Path]) -> FileSplit:
+def list_photographs(folders: Sequence[Path]) -> FileSplit:
     """Return the images directly in `folders`, one per class, in order of name; hidden files are passed over."""
     names = [_names(folder) for folder in folders]
     sizes = [len(some) for some in names]

@@ -82,7 +82,7 @@ class AnomalySets:
         anomalies = index.cpu().numpy()
         texts = ["evaluation"] * len(anomalies) if keys is None else [f"key {key}" for key in keys]
         base = np.array([_number(f"{self.name} {text}") for text in texts], dtype=np.uint64)[:, None]
-        state = _mixed(base ^ _mixed(anomalies.astype(np.uint64)))
+        state = _mix(base ^ _mix(anomalies.astype(np.uint64)))
         found = self.members
         own = found.classes[anomalies]
         other = _below(state, 0, np.full_like(own, len(found.counts) - 1))
@@ -102,7 +102,7 @@ class AnomalySets:
             yield features.expand(len(index), -1, -1, -1)
 
     def _places(self, images: np.ndarray) -> np.ndarray:
-        return _below(_mixed(_number(f"{self.name} place") ^ _mixed(images)), 0, np.full(images.shape, SET))
+        return _below(_mix(_number(f"{self.name} place") ^ _mix(images)), 0, np.full(images.shape, SET))
 
 
 def _different(state: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -120,12 +120,12 @@ def _different(state: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _below(state: np.ndarray, draw: int, limits: np.ndarray) -> np.ndarray:
     """Return the numbered draw from each state, int64 from 0 to `limits` - 1; the bias is below limit / 2^64."""
     # Wrapping around is what the generator does; NumPy warns of it for single numbers only.
-    bits = _mixed(state + np.full(state.shape, draw * int(GAMMA) % 2**64, dtype=np.uint64))
+    bits = _mix(state + np.full(state.shape, draw * int(GAMMA) % 2**64, dtype=np.uint64))
     below: np.ndarray = (bits % limits.astype(np.uint64)).astype(np.int64)
     return below
 
 
-def _mixed(z: np.ndarray) -> np.ndarray:
+def _mix(z: np.ndarray) -> np.ndarray:
     z = z + np.full_like(z, GAMMA)
     z = (z ^ (z >> np.uint64(30))) * FIRST
     z = (z ^ (z >> np.uint64(27))) * SECOND

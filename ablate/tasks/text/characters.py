@@ -57,11 +57,11 @@ class Characters(TokenPrediction):
 
     def check(self, data_dir: Path | None) -> None:
         """Raise DataError where the file is missing or not the published one."""
-        _checked(self.location(data_dir), data_dir)
+        _check_text(self.location(data_dir), data_dir)
 
     def load(self, data_dir: Path | None) -> Data:
         """Return every window of the train part, and windows of the test part that do not overlap; uint8 [n, T]."""
-        content = _checked(self.location(data_dir), data_dir)
+        content = _check_text(self.location(data_dir), data_dir)
         table = np.zeros(256, dtype=np.uint8)
         table[list(SYMBOLS.encode())] = range(len(SYMBOLS))
         ids = torch.from_numpy(table[np.frombuffer(content, dtype=np.uint8)])
@@ -97,7 +97,7 @@ class Characters(TokenPrediction):
         return "".join(SYMBOLS[i] for i in ids)
 
 
-def _checked(path: Path, data_dir: Path | None) -> bytes:
+def _check_text(path: Path, data_dir: Path | None) -> bytes:
     try:
         content = path.read_bytes() if path.is_file() else None
     except OSError as error:

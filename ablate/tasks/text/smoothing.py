@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ablate.tasks.text.tokens import per_token, widened
+from ablate.tasks.text.tokens import per_token, widen
 
 
 def smoothed_divergence(logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, *, pad: int) -> Tensor:
@@ -22,7 +22,7 @@ def smoothed_divergence(logits: Tensor, targets: Tensor, label_smoothing: float 
     index = targets.expand(logits.shape[:-1]).long()
     smoothing = per_token(label_smoothing)
     even = smoothing / (logits.shape[-1] - 2)
-    crossed: Tensor = _CrossEntropy.apply(widened(logits), index, 1 - smoothing, even, pad)
+    crossed: Tensor = _CrossEntropy.apply(widen(logits), index, 1 - smoothing, even, pad)
     return (crossed - _entropy(smoothing, even)).masked_fill(index == pad, 0.0)
 
 

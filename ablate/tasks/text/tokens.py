@@ -23,7 +23,7 @@ class TokenPrediction:
         `logits` are [*R, B, T, M], `targets` [*R, B, T] or [B, T] for all replicates, `label_smoothing` is a number or
         [R, 1], one per replicate. Half precision is widened to float32; padding has the loss 0.
         """
-        log_p = torch.log_softmax(widened(logits), dim=-1)
+        log_p = torch.log_softmax(widen(logits), dim=-1)
         index, counted = self.counted(targets.expand(logits.shape[:-1]))
         losses = -log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         if isinstance(label_smoothing, Tensor) or label_smoothing != 0:
@@ -47,7 +47,7 @@ class TokenPrediction:
         return targets.long().masked_fill(~counted, 0), counted
 
 
-def widened(logits: Tensor) -> Tensor:
+def widen(logits: Tensor) -> Tensor:
     """Return `logits` in float32 where they have half precision."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 

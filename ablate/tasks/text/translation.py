@@ -80,9 +80,9 @@ class Translation(TokenPrediction):
         """Return the three parts as int16 ids: sources, and targets with `end`, filled up with `pad`."""
         self.check(data_dir)
         source, target = self._corpus(data_dir, self.source), self._corpus(data_dir, self.target)
-        inputs = {part: _padded(source.ids[part], source.size.longest) for part in FILES}
+        inputs = {part: _pad(source.ids[part], source.size.longest) for part in FILES}
         ended = {part: [[*ids, END] for ids in target.ids[part]] for part in FILES}
-        targets = {part: _padded(ended[part], target.size.longest + 1) for part in FILES}
+        targets = {part: _pad(ended[part], target.size.longest + 1) for part in FILES}
         return SentencePairs(
             train_inputs=inputs["train"],
             train_targets=targets["train"],
@@ -166,14 +166,14 @@ class Translation(TokenPrediction):
         """Return the target lines of the sentences `inputs`, which under `protocol: paper` are of the test part."""
         source, target = self._corpus(folder, self.source), self._corpus(folder, self.target)
         for name in ("validation", "test"):
-            whole = _padded(source.ids[name], source.size.longest)
+            whole = _pad(source.ids[name], source.size.longest)
             for index in (torch.arange(len(whole)), shared_part(len(whole), self.config.share)):
                 if torch.equal(whole[index], inputs.to("cpu", whole.dtype)):
                     return [target.lines[name][i] for i in index.tolist()]
         raise DataError(f"task {self.config.task}: the {part} data are not those of {self.location(folder)}")
 
 
-def _padded(sentences: Sequence[Sequence[int]], length: int) -> Tensor:
+def _pad(sentences: Sequence[Sequence[int]], length: int) -> Tensor:
     """Return ids filled up with `PAD`, int16 [n, length]; no vocabulary here has more than 2^15 words."""
     filled = [[*ids, *[PAD] * (length - len(ids))] for ids in sentences]
     return torch.from_numpy(np.array(filled, dtype=np.int16))

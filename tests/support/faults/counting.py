@@ -25,11 +25,11 @@ STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
 
 def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **rest: Any) -> Iterator[Report]:
     """Yield what the built-in trainer yields; `steps.jsonl` gets a line after each step of it."""
-    from ablate.execution import resident
-    from ablate.training.rows import RowGroup
+    from ablate.execution import cached_trainer
+    from ablate.training.rows import ReplicaGroup
 
     assert data_dir is not None
-    taken, pace, left = RowGroup.step, _number(data_dir / PACE), _number(data_dir / (MORTAL % config.key.number))
+    taken, pace, left = ReplicaGroup.step, _number(data_dir / PACE), _number(data_dir / (MORTAL % config.key.number))
     who = {"dataset": config.key.dataset, "trial": config.key.number, "attempt": attempt, "pid": os.getpid()}
 
     def step(*arguments: Any, **options: Any) -> Any:
@@ -42,14 +42,14 @@ def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
         time.sleep(pace)
         return result
 
-    reports = resident.train(config, data_dir=data_dir, attempt=attempt, **rest)
+    reports = cached_trainer.train(config, data_dir=data_dir, attempt=attempt, **rest)
     try:
         while True:
-            RowGroup.step = step  # type: ignore[method-assign]
+            ReplicaGroup.step = step  # type: ignore[method-assign]
             try:
                 report = next(reports, None)
             finally:
-                RowGroup.step = taken  # type: ignore[method-assign]
+                ReplicaGroup.step = taken  # type: ignore[method-assign]
             if report is None:
                 return
             yield report

@@ -11,11 +11,11 @@ When = Literal["before", "after"]
 
 def at_report(when: When, number: int, signal_number: signal.Signals = signal.SIGKILL) -> None:
     """Let this process die at its `number`th report: its checkpoint is written, the commit is not, or it is."""
-    from ablate.ledger import Hold
+    from ablate.ledger import StudyWriter
 
-    real, calls = Hold.report, 0
+    real, calls = StudyWriter.report, 0
 
-    def report(self: Hold, *arguments: Any, **options: Any) -> Any:
+    def report(self: StudyWriter, *arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == number and when == "before":
@@ -25,7 +25,7 @@ def at_report(when: When, number: int, signal_number: signal.Signals = signal.SI
             os.kill(os.getpid(), signal_number)
         return answer
 
-    Hold.report = report  # type: ignore[method-assign]
+    StudyWriter.report = report  # type: ignore[method-assign]
 
 
 def at_call(name: str, signal_number: signal.Signals = signal.SIGKILL) -> None:
@@ -56,9 +56,9 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
 
 def failing(stage: str, message: str) -> None:
     """Let the first trial of a stage fail; `{width}` in the message is its network's."""
-    from ablate.execution import resident
+    from ablate.execution import cached_trainer
 
-    real, calls = resident.train_trial, 0  # type: ignore[attr-defined]
+    real, calls = cached_trainer.train_trial, 0  # type: ignore[attr-defined]
 
     def train(config: Any, **options: Any) -> Any:
         nonlocal calls
@@ -68,4 +68,4 @@ def failing(stage: str, message: str) -> None:
                 raise RuntimeError(message.format(width=config.model.width))
         return real(config, **options)
 
-    resident.train_trial = train  # type: ignore[attr-defined]
+    cached_trainer.train_trial = train  # type: ignore[attr-defined]

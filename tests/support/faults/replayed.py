@@ -8,8 +8,8 @@ from dataclasses import replace
 from ablate.driver.run import check_data
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.models import measure
-from ablate.search.lane import Lane
-from ablate.search.progress import steps
+from ablate.search.dataset_search import DatasetSearch
+from ablate.search.trial_progress import steps
 from ablate.study import parse_study
 from ablate.trial import Decision, TrialState
 from support.faults.study_runs import StudyRun
@@ -62,7 +62,7 @@ def check_suggestions(run: StudyRun, dataset: str = "digits") -> int:
         known = [standing(t, trial.created_at) for t in trials[:number]]
         keys = {t.key for t in known}
         before = [r for r in reports if r.created_at < trial.created_at and r.key in keys]
-        lane = Lane.of(study, dataset, measure=measure, shape_of=shapes.__getitem__)
+        lane = DatasetSearch.of(study, dataset, measure=measure, shape_of=shapes.__getitem__)
         lane.restore(known, steps(before), [])
         again = lane.suggest()
         assert again is not None

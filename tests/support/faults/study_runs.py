@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ablate.ledger import Ledger, NoteRecord, TrialRecord
+from ablate.ledger import EventRecord, Ledger, TrialRecord
 from support.faults import counting
 from support.paths import TESTS
 
@@ -216,10 +216,10 @@ class StudyRun:
         with self.ledger() as ledger:
             return ledger.trials(self.name)
 
-    def notes(self) -> list[NoteRecord]:
+    def notes(self) -> list[EventRecord]:
         """Return the notes so far."""
         with self.ledger() as ledger:
-            return ledger.notes(self.name)
+            return ledger.events(self.name)
 
     def committed(self) -> int:
         """Return how many epochs are committed, over all trials."""

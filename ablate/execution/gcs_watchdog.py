@@ -17,7 +17,7 @@ LOST_SECONDS = 45.0  # Ray itself bears a silence of 60 s
 LEAVE_SECONDS = 52.0
 
 
-class Lifeline:
+class GcsWatchdog:
     """Connects to the GCS of a cluster at intervals, in a separate thread; checks the processes of a Ray started here.
 
     `ended` names a process of this Ray that has ended, or returns None. `leave` ends the process where the main
@@ -95,12 +95,12 @@ def own_ray_lost(reason: str) -> ClusterLostError:
 
 
 @contextmanager
-def lifeline(address: str, *, ended: Callable[[], str | None]) -> Iterator[Lifeline]:
+def gcs_watchdog(address: str, *, ended: Callable[[], str | None]) -> Iterator[GcsWatchdog]:
     """Watch the cluster inside the block, and beyond it where it is lost: leaving Ray may wait for it too.
 
-    `address` is that of its GCS, `ended` as for Lifeline.
+    `address` is that of its GCS, `ended` as for GcsWatchdog.
     """
-    line = Lifeline(address, ended=ended)
+    line = GcsWatchdog(address, ended=ended)
     thread = threading.Thread(target=line.watch, name="lifeline", daemon=True)
     thread.start()
     lost = False

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
-from ablate.ledger import NewTrial, NoteRecord, TrialRecord
+from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.objectives import losses
-from ablate.search.confirmation import confirmation_trials, evaluations, shuffled, untested
-from ablate.search.progress import Progress, Step, metric_of
+from ablate.search.confirmation import confirmation_trials, evaluations, find_untested, shuffle
 from ablate.search.recorded import RecordedSearch
-from ablate.search.rungs import Rungs, Sight
+from ablate.search.rungs import RungReport, Rungs
 from ablate.search.standing import StageStanding, Standing, stage_standing
 from ablate.search.suggester import Measure, Suggester
+from ablate.search.trial_progress import ReportSummary, TrialProgress, metric_of
 from ablate.study import VARIANT
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
@@ -25,7 +25,7 @@ RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 
 
 @dataclass(kw_only=True)
-class Lane(RecordedSearch):
+class DatasetSearch(RecordedSearch):
     """Everything about one data set, rebuilt from the ledger; it decides and remembers, and writes nothing."""
 
     suggester: Suggester
@@ -34,13 +34,15 @@ class Lane(RecordedSearch):
     _told: int = 0  # search trials whose end the sampler of a deterministic study has been told
 
     @staticmethod
-    def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> Lane:
-        """Return an empty lane; raise RequestError where sampler or scheduler do not suit the study."""
+    def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> DatasetSearch:
+        """Return an empty search; raise RequestError where sampler or scheduler do not suit the study."""
         suggester = Suggester(study=study, dataset=dataset, measure=measure, shape=lambda: shape_of(dataset))
         suggester.check()
-        return Lane(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
+        return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
 
-    def restore(self, records: Sequence[TrialRecord], steps: Sequence[Step], notes: Sequence[NoteRecord]) -> None:
+    def restore(
+        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
+    ) -> None:
         """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
         super().restore(records, steps, notes)
         for step in steps:
@@ -83,7 +85,7 @@ class Lane(RecordedSearch):
         trials = self.search_trials()
         return not all(trial.state.finished for trial in self._heard_at(len(trials)))
 
-    def _heard_at(self, place: int) -> list[Progress]:
+    def _heard_at(self, place: int) -> list[TrialProgress]:
         """Return the search trials that the one at `place` may know of in a deterministic study."""
         assert self.study.deterministic is not None
         return self.search_trials()[: max(place - self.study.deterministic + 1, 0)]
@@ -116,34 +118,34 @@ class Lane(RecordedSearch):
         )
         return NewTrial(config=config, size=found.size, shape=self.suggester.shape(), sampler_state=found.sampler_state)
 
-    def add(self, new: NewTrial) -> Progress:
+    def add(self, new: NewTrial) -> TrialProgress:
         """Take in a trial that was just committed."""
-        trial = Progress(config=new.config, size=new.size, sampler_state=new.sampler_state)
+        trial = TrialProgress(config=new.config, size=new.size, sampler_state=new.sampler_state)
         self.trials[trial.number] = trial
         self.tell(trial)
         return trial
 
-    def tell(self, trial: Progress) -> None:
+    def tell(self, trial: TrialProgress) -> None:
         """Let the sampler know a search trial's standing; in a deterministic study, only that there is one."""
         if trial.config.stage == "search":
-            self.suggester.put(trial, unheard=self.study.deterministic is not None)
+            self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
                 self.rungs.end(trial.number)
 
-    def decide(self, trial: Progress, step: Step) -> Decision:
+    def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
         """Ask the scheduler about a report that does not end its trial; confirmation trials always go on."""
         if trial.config.stage == "confirm":
             return Decision.CONTINUE
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
 
-    def _rivals(self, trial: Progress) -> list[int] | None:
+    def _rivals(self, trial: TrialProgress) -> list[int] | None:
         """Return the numbers of the trials that `trial` is compared with; None: whoever has reported."""
         if self.study.deterministic is None:
             return None
         place = [other.number for other in self.search_trials()].index(trial.number)
         return [other.number for other in self._heard_at(place)]
 
-    def missing_objectives(self, trial: Progress, step: Step) -> list[str]:
+    def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
         """Return the objectives that have no finite value in `step`."""
         values = {o.metric: self._value(o.metric, trial, step) for o in self.study.objectives}
         return [name for name, value in values.items() if not abs(value) < float("inf")]
@@ -151,11 +153,11 @@ class Lane(RecordedSearch):
     def to_confirm(self) -> list[NewTrial]:
         """Return the trials on the test split that are asked for and do not exist yet.
 
-        Confirmations come in the order of `shuffled`, the evaluations of a comparison in that of its trials.
+        Confirmations come in the order of `shuffle`, the evaluations of a comparison in that of its trials.
         """
         if self.study.compare is not None:
             return evaluations(list(self.trials.values()), self.suggester.shape())
-        wanted = shuffled(self.study, self.dataset, self.unconfirmed())
+        wanted = shuffle(self.study, self.dataset, self.unconfirmed())
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.shape()) if wanted else []
 
     def standing(self, to_start: int, time_left: float | None) -> Standing:
@@ -172,7 +174,7 @@ class Lane(RecordedSearch):
         trials = list(self.trials.values())
         if self.study.confirm is None:
             untrained = search.total - search.done
-            new, seconds = untrained + len(untested(trials)), 0.0 if untrained else None
+            new, seconds = untrained + len(find_untested(trials)), 0.0 if untrained else None
             return stage_standing("confirm", trials, to_start=new, otherwise=seconds)
         ended = [t for t in self.search_trials() if t.state is TrialState.COMPLETE]
         share = self.study.confirm.replicates / self.study.replicates
@@ -180,12 +182,12 @@ class Lane(RecordedSearch):
         new = 0 if self.settled else len(self.unconfirmed())
         return stage_standing("confirm", trials, to_start=new, otherwise=full)
 
-    def _further(self, first: Progress, seeds: tuple[int, ...]) -> NewTrial:
+    def _further(self, first: TrialProgress, seeds: tuple[int, ...]) -> NewTrial:
         key = replace(first.key, number=self.next_number)
         config = replace(first.config, key=key, seeds=seeds, source=first.number)
         return NewTrial(config=config, size=first.size, shape=self.suggester.shape())
 
-    def _sight(self, trial: Progress, step: Step) -> Sight:
+    def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
         values = [self._value(o.metric, trial, step) for o in self.study.objectives]
         return {
             "number": trial.number,
@@ -194,5 +196,5 @@ class Lane(RecordedSearch):
             "epochs": trial.config.train.epochs,
         }
 
-    def _value(self, metric: str, trial: Progress, step: Step) -> float:
+    def _value(self, metric: str, trial: TrialProgress, step: ReportSummary) -> float:
         return metric_of(metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)

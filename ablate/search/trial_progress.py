@@ -18,7 +18,7 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 
 @dataclass(kw_only=True)
-class Progress:
+class TrialProgress:
     """A trial's standing; `means` are over the replicates of its last report, `decisions` and `seconds` by epoch.
 
     `attempt` counts how often it was handed out, over all drivers.
@@ -37,9 +37,9 @@ class Progress:
     seconds: dict[int, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(record: TrialRecord) -> Progress:
+    def of(record: TrialRecord) -> TrialProgress:
         """Return the standing of a stored trial before its reports are taken in."""
-        return Progress(
+        return TrialProgress(
             config=record.config,
             size=record.size,
             sampler_state=record.sampler_state,
@@ -57,7 +57,7 @@ class Progress:
         """The trial's number within its data set."""
         return self.config.key.number
 
-    def take(self, step: Step) -> None:
+    def take(self, step: ReportSummary) -> None:
         """Take in one committed report."""
         self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
         self.diverged = step.diverged
@@ -70,7 +70,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ReportSummary:
     """One report, its replicates averaged, with the decision that was committed."""
 
     key: TrialKey
@@ -83,9 +83,9 @@ class Step:
     decision: Decision
 
     @staticmethod
-    def of(key: TrialKey, report: Report, decision: Decision) -> Step:
+    def of(key: TrialKey, report: Report, decision: Decision) -> ReportSummary:
         """Return the step of a report that was just committed."""
-        return Step(
+        return ReportSummary(
             key=key,
             order=0,
             epoch=report.epoch,
@@ -97,13 +97,13 @@ class Step:
         )
 
 
-def steps(records: Iterable[ReportRecord]) -> list[Step]:
+def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
     """Return stored reports, which come ordered by trial, epoch and replicate, in the order of their commit."""
     found = []
     for (key, epoch), group in groupby(records, key=lambda r: (r.key, r.epoch)):
         rows = list(group)
         found.append(
-            Step(
+            ReportSummary(
                 key=key,
                 order=rows[0].rowid,
                 epoch=epoch,

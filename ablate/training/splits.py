@@ -17,14 +17,14 @@ from ablate.trial import TrialConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Splits:
     """What a trial trains and validates on."""
 
     train: Samples
     validation: Samples
 
 
-def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Parts:
+def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Splits:
     """Return each replicate's training and validation samples.
 
     Under `held_out` a keyed share of the training part is held out per replicate, unless the data set ships a
@@ -32,7 +32,7 @@ def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch
     validation part. The test part is not touched otherwise. Raises DataError where no sample is left to train or to
     validate on.
     """
-    index = _shuffled(data, config)
+    index = _shuffle(data, config)
     whole = Samples.of(data, data.train_inputs, data.train_targets, index, device=device, dtype=dtype)
     if config.protocol == "paper":
         validation = test_part(data, config, device=device, dtype=dtype)
@@ -43,7 +43,7 @@ def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch
         validation = _evaluated(replace(whole, index=held_out))
     kept = max(1, round(config.task.share * index.shape[1]))
     chosen = index[:, : min(kept, config.task.train_limit or kept)].contiguous()
-    return Parts(train=replace(whole, index=chosen), validation=validation)
+    return Splits(train=replace(whole, index=chosen), validation=validation)
 
 
 def test_part(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Samples:
@@ -51,7 +51,7 @@ def test_part(data: Data, config: TrialConfig, *, device: torch.device, dtype: t
     return _whole(data, data.test_inputs, data.test_targets, config, device, dtype)
 
 
-def _shuffled(data: Data, config: TrialConfig) -> Tensor:
+def _shuffle(data: Data, config: TrialConfig) -> Tensor:
     """Return the training part in the keyed order of the split, int64 [R, n].
 
     Pairs of texts are split alike for all replicates: their batches must have the same lengths in any company.

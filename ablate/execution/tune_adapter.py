@@ -17,9 +17,9 @@ from ray.tune.search import Searcher
 
 from ablate.execution.autoscaling import NodeRequest
 from ablate.execution.executor import Assignment, Outcome, commit
-from ablate.execution.interruption import Interruption
-from ablate.execution.lifeline import own_ray_lost
+from ablate.execution.gcs_watchdog import own_ray_lost
 from ablate.execution.ray_private import DEAD_BECAUSE, kill_workers
+from ablate.execution.signals import Interruption
 from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
 
@@ -32,7 +32,7 @@ REMIND_SECONDS = 60.0  # between two lines while no node can hold a trial
 logger = logging.getLogger("ablate.execution")
 
 
-class Halt(BaseException):
+class StopTune(BaseException):
     """Leaves Tune at once: with an error of the driver's side as its cause, or without one when the search is over.
 
     Tune would retry or wrap an Exception, and its own way to end writes the state of every trial to disk first
@@ -41,7 +41,7 @@ class Halt(BaseException):
 
 
 @dataclass(kw_only=True)
-class Conductor:
+class TuneSession:
     """The one Search of a run and what is in flight; Tune's objects find it by token.
 
     Tune pickles and copies its searcher and scheduler. They hold nothing but a token, and the Search, with its
@@ -99,7 +99,7 @@ class Conductor:
         config = None if self.pausing else self.search.next_trial()
         if config is None:
             if not self.running:
-                raise Halt
+                raise StopTune
             return None
         self.running[trial_id] = self.assign(config)
         self.on_event()
@@ -160,11 +160,11 @@ class Conductor:
             self.request.drop()
 
 
-_CONDUCTORS: dict[str, Conductor] = {}
+_CONDUCTORS: dict[str, TuneSession] = {}
 
 
 @contextmanager
-def conducting(conductor: Conductor) -> Iterator[str]:
+def tune_session(conductor: TuneSession) -> Iterator[str]:
     """Make `conductor` findable by its token inside the block."""
     _CONDUCTORS[conductor.token] = conductor
     try:
@@ -174,11 +174,11 @@ def conducting(conductor: Conductor) -> Iterator[str]:
 
 
 @contextmanager
-def _halting(token: str) -> Iterator[Conductor]:
+def _halt(token: str) -> Iterator[TuneSession]:
     try:
         yield _CONDUCTORS[token]
     except Exception as error:
-        raise Halt from error
+        raise StopTune from error
 
 
 class LedgerSearcher(Searcher):
@@ -190,13 +190,13 @@ class LedgerSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return the next trial's Tune configuration, or None for now."""
-        with _halting(self.token) as conductor:
+        with _halt(self.token) as conductor:
             assignment = conductor.suggest(trial_id)
         return None if assignment is None else {ASSIGNMENT: assignment, PAUSE: self.token}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the trial's slot."""
-        with _halting(self.token) as conductor:
+        with _halt(self.token) as conductor:
             conductor.ended(trial_id)
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
@@ -212,18 +212,18 @@ class LedgerScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
         """Choose nothing, Tune starts pending trials by itself; called at each turn, so signals are seen here."""
-        with _halting(self.token) as conductor:
+        with _halt(self.token) as conductor:
             conductor.turn(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Commit the outcome and return CONTINUE or STOP."""
-        with _halting(self.token) as conductor:
+        with _halt(self.token) as conductor:
             going = conductor.outcome(trial.trial_id, result[OUTCOME])
         return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Hand back a trial whose worker is gone."""
-        with _halting(self.token) as conductor:
+        with _halt(self.token) as conductor:
             conductor.died(trial.trial_id, _reason(trial))
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:

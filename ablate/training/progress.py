@@ -13,9 +13,9 @@ from ablate.config import InputShape
 from ablate.errors import CheckpointError, PausedError
 from ablate.files import Place
 from ablate.training import checkpoint
-from ablate.training.checkpoint import Checkpoint, Mark
+from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.evaluate import Means
-from ablate.training.rows import RowGroup
+from ablate.training.rows import ReplicaGroup
 from ablate.trial import Report, TrialConfig
 
 
@@ -36,7 +36,7 @@ def never() -> bool:
     return False
 
 
-class Clock:
+class Stopwatch:
     """Seconds of training, over all attempts, without those of writing checkpoints or waiting for the caller."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -71,7 +71,7 @@ class Clock:
         self._total, self._since = seconds, None
 
 
-class Course:
+class TrainingProgress:
     """A trial's way through its epochs, from the newest checkpoint in `place` on.
 
     `epoch` epochs are done and `step` steps of the next one; `report` is the last one. Without a `place` nothing is
@@ -82,7 +82,7 @@ class Course:
         self,
         config: TrialConfig,
         shape: InputShape,
-        group: RowGroup,
+        group: ReplicaGroup,
         *,
         place: Place | None,
         attempt: int,
@@ -93,7 +93,7 @@ class Course:
         self.place, self.attempt, self.pause = place, attempt, pause
         self.epoch = self.step = 0
         self.report: Report | None = None
-        self.cadence, self.clock = cadence, Clock(cadence.now)
+        self.cadence, self.clock = cadence, Stopwatch(cadence.now)
         self._midway: Checkpoint | None = None
         self._saved = (0, 0)
         self._saved_at = self._next_question = 0.0
@@ -109,22 +109,22 @@ class Course:
         found = checkpoint.newest(self.place, self.config, attempt=self.attempt)
         if found is not None:
             self.group.restore(found.tensors)
-            self.epoch, self.step = found.mark.epoch, found.mark.step
+            self.epoch, self.step = found.checkpoint_id.epoch, found.checkpoint_id.step
             self.clock.set(found.wall_seconds)
             self._saved, self._saved_at = (self.epoch, self.step), found.wall_seconds
             self._midway = found if self.step else None
-            if found.mark.attempt < self.attempt:
-                report = replace(found.report, checkpoint=self.mark.name) if found.report is not None else None
-                found = replace(found, mark=self.mark, report=report)
+            if found.checkpoint_id.attempt < self.attempt:
+                report = replace(found.report, checkpoint=self.checkpoint_id.name) if found.report is not None else None
+                found = replace(found, checkpoint_id=self.checkpoint_id, report=report)
                 checkpoint.write(self.place, found)
             self.report = found.report
         elif self.attempt > 1:
             self._write(Means(None))
 
     @property
-    def mark(self) -> Mark:
+    def checkpoint_id(self) -> CheckpointId:
         """Where it stands now."""
-        return Mark(attempt=self.attempt, epoch=self.epoch, step=self.step)
+        return CheckpointId(attempt=self.attempt, epoch=self.epoch, step=self.step)
 
     def take_up(self, means: Means) -> None:
         """Give the epoch that a checkpoint broke off its means so far and the states of its generators."""
@@ -139,7 +139,7 @@ class Course:
             if "device_generator" in found and device.type != "cpu":
                 torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            name = self._midway.mark.name
+            name = self._midway.checkpoint_id.name
             raise CheckpointError(f"checkpoint {name} does not say how its epoch goes on: {error}") from error
         self._midway = None
 
@@ -163,7 +163,7 @@ class Course:
 
     def keep(self, report: Report) -> Report:
         """Write the checkpoint that belongs to `report` and return the report with its name."""
-        named = replace(report, checkpoint=self.mark.name) if self.place is not None else report
+        named = replace(report, checkpoint=self.checkpoint_id.name) if self.place is not None else report
         self.report = named
         self._save(Means(None))
         return named
@@ -187,7 +187,7 @@ class Course:
             if self.group.device.type != "cpu":
                 midway["device_generator"] = torch.get_device_module(self.group.device).get_rng_state(self.group.device)
         found = Checkpoint(
-            mark=self.mark,
+            checkpoint_id=self.checkpoint_id,
             report=self.report,
             wall_seconds=self.clock.seconds(),
             tensors=self.group.tensors(),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ablate.trial import Report, TrialKey
 
 if TYPE_CHECKING:
-    from ablate.search.progress import Progress
+    from ablate.search.trial_progress import TrialProgress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Return:
+class Resumption:
     """A trial handed out again when it had reports up to epoch `committed`.
 
     It went on from the end of epoch `continued`; None: it has not reported since.
@@ -30,26 +30,26 @@ class Return:
 
 
 @dataclass(kw_only=True)
-class Returns:
+class ResumptionLog:
     """The returns of one driver, in the order of their handing out."""
 
-    found: list[Return] = field(default_factory=list)
+    found: list[Resumption] = field(default_factory=list)
     _silent: dict[TrialKey, int] = field(default_factory=dict)  # place in `found` of those that did not report yet
 
-    def handed_out(self, trial: Progress) -> None:
+    def handed_out(self, trial: TrialProgress) -> None:
         """Take in a trial that was just handed out."""
         if trial.attempt > 1:
             self._silent[trial.key] = len(self.found)
-            self.found.append(Return(key=trial.key, attempt=trial.attempt, committed=trial.epoch))
+            self.found.append(Resumption(key=trial.key, attempt=trial.attempt, committed=trial.epoch))
 
-    def reported(self, trial: Progress, report: Report) -> None:
+    def reported(self, trial: TrialProgress, report: Report) -> None:
         """Take in a report, before `trial` does; the first one of an attempt says where the attempt began."""
         place = self._silent.pop(trial.key, None)
         if place is not None:
-            self.found[place] = replace(self.found[place], continued=_continued(trial, report))
+            self.found[place] = replace(self.found[place], continued=_continue(trial, report))
 
 
-def _continued(trial: Progress, report: Report) -> int:
+def _continue(trial: TrialProgress, report: Report) -> int:
     """Return the epoch whose end an attempt went on from, by its first report.
 
     Training yields the report of its checkpoint again before it goes on; without a checkpoint it begins anew, and the

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, update
 from ablate.errors import LedgerError, StaleDriverError
 from ablate.ledger import writes
 from ablate.ledger.database import Database
-from ablate.ledger.lease import Claim, Grant
+from ablate.ledger.lease import Lease, LeaseRequest
 from ablate.ledger.records import NewTrial
 from ablate.ledger.schema import lease_table
 from ablate.trial import Decision, Report, TrialKey, TrialState
@@ -32,7 +32,7 @@ class _Attempt(Generic[T]):
     answers: list[T]
 
 
-class Hold:
+class StudyWriter:
     """Writes one study while its epoch is the newest; thread-safe.
 
     Each method commits before it returns. It raises StaleDriverError, with nothing written, once another
@@ -44,22 +44,22 @@ class Hold:
     def __init__(
         self,
         database: Database,
-        wanted: Claim,
-        grant: Grant,
+        wanted: LeaseRequest,
+        lease: Lease,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self.study = wanted.study
         self.holder = wanted.holder
-        self.epoch = grant.epoch
+        self.epoch = lease.epoch
         self.lease_seconds = wanted.lease_seconds
         self._database = database
-        self._study_id = grant.study_id
-        self._revision: int | None = grant.revision
+        self._study_id = lease.study_id
+        self._revision: int | None = lease.revision
         self._clock = clock
         self._monotonic = monotonic
-        self._active_before = grant.active_seconds
+        self._active_before = lease.active_seconds
         self._active_since: float | None = None  # monotonic seconds of the first write
         self._lock = threading.RLock()
         self._lost = False
@@ -143,7 +143,7 @@ class Hold:
             if not self._database.write(lambda connection: self._extend(connection, until), retry=False):
                 raise self._stale()
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> StudyWriter:
         return self
 
     def __exit__(

@@ -17,7 +17,7 @@ STUDY_NAME = "ablate"
 _THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
 
 
-def frozen(
+def freeze(
     *,
     number: int,
     state: TrialState,
@@ -48,7 +48,7 @@ def frozen(
     return trial
 
 
-class History(BaseStorage):
+class LedgerStorage(BaseStorage):
     """What a sampler may know: the trials put in by number, the study attributes they brought, and one being asked.
 
     A question that is dropped leaves no trace, so an answer is a function of the ledger and the seed alone.
@@ -73,7 +73,7 @@ class History(BaseStorage):
     def open(self, number: int) -> None:
         """Begin a question that will become trial `number`."""
         self._before = dict(self._attrs)
-        self._asked = frozen(number=number, state=TrialState.RUNNING, inner={}, distributions={})
+        self._asked = freeze(number=number, state=TrialState.RUNNING, inner={}, distributions={})
 
     def drop(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """End the question without a trace and return the trial and study attributes that it left."""

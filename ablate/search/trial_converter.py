@@ -11,10 +11,10 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
 from ablate.objectives import SIZE_METRICS, constraint_text, losses, violation
-from ablate.search.dimensions import Dimensions
-from ablate.search.history import frozen
-from ablate.search.progress import Progress
+from ablate.search.ledger_storage import freeze
 from ablate.search.samplers import IGNORE_PRUNED
+from ablate.search.search_space import SearchSpace
+from ablate.search.trial_progress import TrialProgress
 from ablate.trial import TrialState
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SEEN = -1.0  # far on the kept side, so that a sampler that models the constrain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcomes:
+class TrialConverter:
     """Turns standings into Optuna's trials; always minimised, and always with the same constraints.
 
     `by_constraint`: a stopped trial is told COMPLETE with its last values and the share of its training that was
@@ -34,26 +34,28 @@ class Outcomes:
     """
 
     study: Study
-    dimensions: Dimensions
+    dimensions: SearchSpace
     by_constraint: bool
 
     @staticmethod
-    def of(study: Study, dimensions: Dimensions) -> Outcomes:
+    def of(study: Study, dimensions: SearchSpace) -> TrialConverter:
         """Return the way that suits the study's objectives, scheduler and sampler."""
         blind = len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED
-        return Outcomes(study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none")
+        return TrialConverter(
+            study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none"
+        )
 
     @property
     def directions(self) -> list[StudyDirection]:
         """Optuna's directions: losses are minimised."""
         return [StudyDirection.MINIMIZE] * len(self.study.objectives)
 
-    def told(self, trial: Progress) -> FrozenTrial:
+    def to_frozen_trial(self, trial: TrialProgress) -> FrozenTrial:
         """Return `trial` as the sampler sees it."""
         inner = self.dimensions.encode(trial.config.parameters)
         values = losses(self.study.objectives, [trial.metric(o.metric) for o in self.study.objectives])
         state, known = self._state(trial, values)
-        return frozen(
+        return freeze(
             number=trial.number,
             state=state,
             inner=inner,
@@ -64,7 +66,7 @@ class Outcomes:
             constraints=self._constraints(trial, known) if state in (Told.COMPLETE, Told.PRUNED) else None,
         )
 
-    def _state(self, trial: Progress, values: tuple[float, ...]) -> tuple[Told, bool]:
+    def _state(self, trial: TrialProgress, values: tuple[float, ...]) -> tuple[Told, bool]:
         """Return Optuna's state and whether the values are worth reading."""
         known = all(math.isfinite(value) for value in values)
         if not trial.state.finished:
@@ -75,7 +77,7 @@ class Outcomes:
             return (Told.COMPLETE, True) if known else (Told.PRUNED, False)
         return (Told.COMPLETE, True) if known and self.by_constraint else (Told.PRUNED, known)
 
-    def _constraints(self, trial: Progress, known: bool) -> dict[str, float]:
+    def _constraints(self, trial: TrialProgress, known: bool) -> dict[str, float]:
         found = {
             constraint_text(c): violation(c, trial.metric(c.metric))
             for c in self.study.constraints

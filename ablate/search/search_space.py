@@ -91,16 +91,16 @@ def _is_stepped(spec: FloatRange) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions:
+class SearchSpace:
     """The space of one data set as Optuna sees it, conditions before their dependents."""
 
     space: Space
     distributions: Mapping[str, BaseDistribution]
 
     @staticmethod
-    def of(space: Space) -> Dimensions:
+    def of(space: Space) -> SearchSpace:
         """Return the dimensions of `space`."""
-        return Dimensions(space=space, distributions={n: distribution_of(spec) for n, spec in space.ranges.items()})
+        return SearchSpace(space=space, distributions={n: distribution_of(spec) for n, spec in space.ranges.items()})
 
     @property
     def conditional(self) -> bool:
@@ -151,7 +151,7 @@ def shuffled(size: int, *, study_seed: int, dataset: str, purpose: str) -> np.nd
 
 
 def walk(
-    dimensions: Dimensions, order: np.ndarray[Any, np.dtype[np.int64]], start: int
+    dimensions: SearchSpace, order: np.ndarray[Any, np.dtype[np.int64]], start: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (place in `order`, Optuna's values) of each distinct combination from place `start` on."""
     for place in range(start, len(order)):
