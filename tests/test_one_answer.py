@@ -19,7 +19,7 @@ from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver.prometheus import StudyCollector
 from ablate.inspection.status import results_as_values
 from ablate.inspection.studies import Stored, select_networks
-from ablate.inspection.trial import story, story_lines
+from ablate.inspection.trial import details_lines, trial_details
 from ablate.ledger import Ledger, ReportRecord
 from ablate.locations import Locations
 from ablate.report import front_table
@@ -161,7 +161,7 @@ def test_a_curve_and_a_trial_s_lines_leave_out_the_mean_that_a_replicate_lacks(t
         assert [point["epoch"] for point in points] == [1]
         assert [p["epoch"] for p in learning_curves(world.study, found, "val_accuracy")[0]] == [1, 9]
         screen = Console(width=80, record=True, file=io.StringIO())
-        screen.print(*story_lines(story("s", world.settings, number=0)), sep="\n")
+        screen.print(*details_lines(trial_details("s", world.settings, number=0)), sep="\n")
         lines = [line.split() for line in screen.export_text().splitlines()]
         rows = [line for line in lines if line[-1:] == ["CONTINUE"]]
         assert rows == [["1", "10.00%", "3", "CONTINUE"], ["9", "58.33%", "–", "CONTINUE"]]
@@ -194,7 +194,7 @@ def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_ha
         assert math.isnan({point.key: point.value for point in report_points(own)}["test_accuracy"])
         assert front(table, world.study.objectives).height == 0, "it is confirmed, and its number is not known"
         screen = Console(width=80, record=True, file=io.StringIO())
-        screen.print(*story_lines(story("s", world.settings, number=1)), sep="\n")
+        screen.print(*details_lines(trial_details("s", world.settings, number=1)), sep="\n")
         assert "On the test split: test accuracy –" in screen.export_text()
 
 

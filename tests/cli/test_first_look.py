@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from ablate.report.drawing import PALETTES, painted
+from ablate.report.drawing import PALETTES, paint
 from ablate.report.front.learning import whole_ticks
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
@@ -26,7 +26,7 @@ def test_the_axis_of_learning_curves_names_each_epoch_once(tmp_path: Path, capfd
     assert code == 0, err
     page = (tmp_path / "runs" / "tiny" / "report" / "index.html").read_text()
     spec = json.loads(re.search(r'id="specs">(.*?)</script>', page, re.DOTALL)[1])["curves-digits"]  # type: ignore[index]
-    picture = vl_convert.vegalite_to_svg(painted({**spec, "width": 700}, PALETTES["light"]))
+    picture = vl_convert.vegalite_to_svg(paint({**spec, "width": 700}, PALETTES["light"]))
     axis = picture[picture.index("X-axis titled 'epoch'") :]
     assert re.findall(r"<text[^>]*>([^<]*)</text>", axis)[:4] == ["1", "2", "3", "epoch"]
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from ablate.tasks import load_task
+from ablate.tasks.images import decoded as decoded_module
 from ablate.tasks.images import image_folder
-from ablate.tasks.images import load_decoded as decoded_module
 from ablate.tasks.images.decoded import CACHED_FROM, decode_all
 from support.commands import run
 from support.entries import entry
