@@ -140,7 +140,7 @@ def test_a_metric_that_a_replicate_lacks_has_no_mean_anywhere(tmp_path: Path) ->
             for metric in ("val_accuracy", "val_loss"):
                 expected = by_hand(own, metric)
                 answers = {
-                    "search": world.search._lanes["digits"].trials[number].metric(metric),
+                    "search": world.search._subsearches["digits"].trials[number].metric(metric),
                     "a later driver": recorded.trials[number].metric(metric),
                     "trials.parquet": trials.row(number, named=True)[metric],
                     "pooled": together.row(number, named=True)[metric],
