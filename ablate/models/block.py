@@ -1,4 +1,4 @@
-"""One block: attention, then the MLP or nothing in its place, with norms and residuals."""
+"""One block: attention, then the MLP or the identity, with norms and residuals."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OUTSIDE_BODY = (
     "encoder.embedding.",
     "decoder.embedding.",
     "head.",
-)  # parameter paths that `params_body` leaves out
+)  # parameter paths that `params_body` excludes
 
 
 def measure(config: ModelConfig, shape: InputShape) -> Size:

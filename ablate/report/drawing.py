@@ -15,7 +15,7 @@ import vl_convert
 from ablate.files import DiskFolder
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
-PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels come on top
+PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
 SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
 COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
 SHAPES = ("circle", "cross", "diamond", "circle")

@@ -42,7 +42,7 @@ class Range(BaseModel):
 
     @abstractmethod
     def grid(self) -> Sequence[Scalar] | None:
-        """Return every value in order, or None where there are infinitely many, or more than COUNTED real steps."""
+        """Return every value in order, or None if there are infinitely many or more than COUNTED real steps."""
 
     @abstractmethod
     def contains(self, value: Any) -> bool:
@@ -89,7 +89,7 @@ class FloatRange(Range):
         return (low,) if self.step is None else tuple(low + i * self.step for i in range(count))
 
     def count(self) -> int | None:
-        """Return the number of values, or None where there are infinitely many."""
+        """Return the number of values, or None if there are infinitely many."""
         low, high = self.bounds
         if low == high:
             return 1
@@ -168,7 +168,7 @@ class Space:
         return all(other in values and values[other] in allowed for other, allowed in self.ranges[name].when.items())
 
     def cardinality(self) -> int | None:
-        """Return the number of distinct configurations, or None where there are too many to count."""
+        """Return the number of distinct configurations, or None if there are too many to count."""
         if any(spec.grid() is None for spec in self.ranges.values()):
             return None
         named = {name for spec in self.ranges.values() for name in spec.when}

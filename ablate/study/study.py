@@ -124,7 +124,7 @@ class Study(Section):
 
     @cached_property
     def rows(self) -> tuple[Variant, ...]:
-        """Return the table of variants, as written or made of `parts`."""
+        """Return the table of variants, as written or derived from `parts`."""
         if not self.parts:
             return self.variants
         named = ((f"without-{name}", part) for name, part in self.parts.items())
@@ -142,7 +142,7 @@ class Study(Section):
         return Space(ranges=order_by_condition(found))
 
     def fixed(self, dataset: str) -> dict[str, Any]:
-        """Return what the file fixes for a data set, by dotted name."""
+        """Return the fixed settings of a data set, by dotted name."""
         return {name: value for name, value in self._settings(dataset).items() if not is_range(value)}
 
     def space_for(self, dataset: str) -> Space:
@@ -167,7 +167,7 @@ class Study(Section):
         return model, self.task(dataset), _scaled_training(training, self.scale)
 
     def task(self, dataset: str) -> TaskConfig:
-        """Return a data set as its trials see it, scaled with the study."""
+        """Return a data set as its trials see it, with the study's scale applied."""
         task = self.datasets[dataset]
         if self.scale == 1:
             return task

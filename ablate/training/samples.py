@@ -1,4 +1,4 @@
-"""A part of the data and its batches: images, ids, pairs of texts, and what is read from disk."""
+"""A part of the data and its batches: images, ids, pairs of texts, and streams from disk."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) that belong to each replicate.
+    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) of each replicate.
 
-    `pairs` are the lengths where the model is an encoder-decoder, and then `start` is the id a target begins with.
+    For an encoder-decoder, `pairs` are the lengths and `start` is the id that a target begins with.
     """
 
     inputs: Tensor | Stream

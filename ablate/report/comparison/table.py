@@ -124,7 +124,7 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
     metric, star = row["metric"], "*" if row["scaled"] else ""
 
     def own(text: str, extra: str = "") -> str:
-        """Mark a measured number if the study is scaled."""
+        """Return `text`, marked with a star if the study is scaled."""
         return text if text == DASH else f"{text}{extra}{star}"
 
     diverged = row["ours"] is not None and math.isnan(row["ours"])

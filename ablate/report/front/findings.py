@@ -84,7 +84,7 @@ class Findings:
 
     @property
     def confirmed(self) -> bool:
-        """Whether no choice was made on the test split that the numbers are of, and every confirmation has ended."""
+        """Whether the numbers are of a test split that influenced no choice, and every confirmation has ended."""
         return self.tested and not self.provisional and self.protocol == "held_out"
 
 

@@ -42,7 +42,7 @@ class ListTask(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Do nothing: the lists are drawn, not read."""
+        """Do nothing: the lists are generated, not read."""
 
     def remarks(self) -> tuple[str, ...]:
         """State the share of test lists that are also training lists, if it exceeds REMARKED."""

@@ -52,7 +52,7 @@ class Numbers(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Do nothing: the words are made, not read."""
+        """Do nothing: the words are generated, not read."""
 
     def load(self, data_dir: Path | None) -> Data:
         """Return every window of the train part, and windows of the test part that do not overlap; uint8 [n, T]."""
