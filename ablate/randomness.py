@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw comes from a stream named by what it is for, never from global state."""
+"""Keyed randomness: every draw comes from a stream named by its purpose, never from global state."""
 
 from __future__ import annotations
 

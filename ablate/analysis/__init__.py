@@ -1,6 +1,6 @@
-"""What the trials say: fronts, hypervolume, curves and intervals, as pure functions of polars tables.
+"""Analysis of trials: fronts, hypervolume, curves and intervals, as pure functions of polars tables.
 
-Everything here reads tables of `ablate.analysis.tables` (or any with the same columns) and draws nothing.
+All functions read tables of `ablate.analysis.tables` (or any with the same columns) and draw nothing.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ablate.objectives import SIZE_COLUMNS, on_test
 from ablate.study import VARIANT, Study
 from ablate.study.sections import Compare
 
-CONSTANTS = (*SIZE_COLUMNS, "wall_seconds")  # of the trial as a whole: the same for all its seeds, no interval
+CONSTANTS = (*SIZE_COLUMNS, "wall_seconds")  # of the whole trial: the same for all its seeds, so without an interval
 CELL_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant"), pl.String()),
     "published": pl.Float64(),
@@ -45,7 +45,7 @@ Places = Mapping[str, Mapping[str, int]]  # data set, configuration -> place in 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """The trials of a design, one place each, with the last report of every seed.
+    """The trials of a design, one position each, with the last report of every seed.
 
     `table` is the trials table, `last` the rows of each trial's last report with their `place` and `of_complete`.
     """
@@ -56,7 +56,7 @@ class Runs:
 
     @cached_property
     def complete(self) -> NDArray[np.bool_]:
-        """Whether each trial ran to its end, [n]."""
+        """Whether each trial is complete, [n]."""
         return (self.table["state"] == "COMPLETE").to_numpy()
 
     @cached_property
@@ -68,31 +68,31 @@ class Runs:
 
     @cached_property
     def places(self) -> dict[tuple[str, str], dict[str, int]]:
-        """The place of every configuration by (data set, variant)."""
+        """The position of every configuration by (data set, variant)."""
         found: dict[tuple[str, str], dict[str, int]] = {}
         for dataset, variant, key, place in self.table.select("dataset", VARIANT, "configuration", "place").iter_rows():
             found.setdefault((dataset, variant), {})[key] = place
         return found
 
     def of(self, datasets: Iterable[str], variant: str) -> dict[str, dict[str, int]]:
-        """Return the places of a variant's configurations by data set."""
+        """Return the positions of a variant's configurations by data set."""
         return {dataset: self.places.get((dataset, variant), {}) for dataset in datasets}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A metric in the last report of every trial and seed, [n, seeds]: `known` where there is one, NaN if diverged."""
+    """A metric in the last report of every trial and seed, [n, seeds]: `known` where it exists, NaN if diverged."""
 
     values: Values
     known: NDArray[np.bool_]
 
     def usable(self, places: Places) -> dict[str, dict[str, int]]:
-        """Return the places that have the metric, without data sets that have none."""
+        """Return the positions that have the metric; exclude data sets that have none."""
         found = {name: {k: p for k, p in own.items() if self.known[p].any()} for name, own in places.items()}
         return {name: own for name, own in found.items() if own}
 
     def seed_means(self, places: Places) -> Values:
-        """Return each seed's mean over data sets of its means over configurations, [seeds]; NaN where it has none."""
+        """Return each seed's mean over data sets of its means over configurations, [seeds]; NaN if it has no value."""
         flat = [place for own in places.values() for place in own.values()]
         if not flat:
             return np.full(self.values.shape[1], math.nan)
@@ -100,23 +100,23 @@ class Measured:
         return np.asarray(np.mean(means, axis=0))
 
     def shared_seeds(self, *groups: Places) -> NDArray[np.bool_]:
-        """Return which seeds all these trials have, [seeds]."""
+        """Return which seeds are common to all these trials, [seeds]."""
         flat = [place for places in groups for own in places.values() for place in own.values()]
         return np.asarray(self.known[flat].all(axis=0)) if flat else np.zeros(self.known.shape[1], dtype=np.bool_)
 
 
 def columns(study: Study) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the comparison: the data sets of each that run; a column of none is left out."""
+    """Return the columns of the comparison with the running data sets of each; a column without any is excluded."""
     asked = _compare(study).columns or {label: (label,) for label in study.datasets}
     running = {name: tuple(label for label in labels if label in study.labels) for name, labels in asked.items()}
     return {name: labels for name, labels in running.items() if labels}
 
 
 def metrics(study: Study, reports: pl.DataFrame) -> tuple[str, ...]:
-    """Return what is compared: the file's metrics, then those of the test split, `params` and `q`.
+    """Return the compared metrics: the file's metrics, then those of the test split, `params` and `q`.
 
-    A metric of the test split follows where the file has its validation metric and `reports` hold one number of it;
-    `params` and `q` follow where figures of them are published.
+    A metric of the test split follows if the file has its validation metric and `reports` hold at least one value of
+    it; `params` and `q` follow if figures of them are published.
     """
     compare = _compare(study)
     tested = [on_test(metric) for metric in compare.metrics if metric.startswith("val_")]
@@ -129,8 +129,8 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
     """Return one row per metric, column and variant, in the file's order (columns: docs/compare.md).
 
     `trials` and `reports` are tables of `analysis/tables.py`. `ours` is the mean over data sets of the means over
-    complete configurations, its interval Student's t over seeds: data sets and configurations are fixed. Null: there
-    is no value; NaN: a seed diverged, and is not left out of the mean in silence.
+    complete configurations, its interval Student's t over seeds: data sets and configurations are fixed. Null means
+    that there is no value. NaN means that a seed diverged; it is not silently excluded from the mean.
     """
     runs = collect(study, trials, reports)
     planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
@@ -171,8 +171,8 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
 def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
 
-    Further seeds stand with the first ones, once their trial has ended well or diverged (`pooled`). What a later
-    trial read of them on the test split is part of their last report.
+    Further seeds are pooled with the first ones, once their trial is complete or has diverged (`pooled`). The values
+    that a later trial measured on the test split are part of their last report.
     """
     trials, reports = pooled(trials, reports)
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
@@ -189,7 +189,7 @@ def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
 
 
 def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the last reports of search trials, `test_*` taken from the trials that evaluate them, seed by seed."""
+    """Return the last reports of search trials, with `test_*` of each seed from the trials that evaluate them."""
     names = [name for name in last.columns if name.startswith("test_")]
     if not names:
         return last
@@ -201,7 +201,7 @@ def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure(runs: Runs, metric: str) -> Measured:
-    """Return a metric of complete trials as they last reported it; of those that diverged, NaN for every seed."""
+    """Return the last reported values of a metric for complete trials; NaN for every seed of diverged trials."""
     values = np.full((runs.table.height, len(runs.seeds)), math.nan)
     known = np.zeros(values.shape, dtype=np.bool_)
     if metric not in runs.last.columns:
@@ -221,7 +221,7 @@ def _compare(study: Study) -> Compare:
 
 
 def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[str, Any]:
-    """Return what the study file alone says of a cell."""
+    """Return the fields of a cell that follow from the study file alone."""
     published = _compare(study).published
     figure = published.get(metric, {}).get(column, {}).get(variant)
     params = published.get("params", {}).get(column, {}).get(variant)
@@ -246,7 +246,7 @@ def _counts(runs: Runs, datasets: Iterable[str], variant: str) -> dict[str, int]
 def _cell(
     study: Study, runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...], variant: str
 ) -> dict[str, Any]:
-    """Return mean and interval of a cell, and its difference from the baseline over configurations that both have."""
+    """Return mean and interval of a cell, and its difference from the baseline over their common configurations."""
     places = measured.usable(runs.of(datasets, variant))
     seeds = measured.shared_seeds(places)
     interval = t_interval(measured.seed_means(places)[seeds].tolist(), within=natural_bounds(metric))
@@ -262,7 +262,7 @@ def _cell(
 
 
 def _pair(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
-    """Return the difference of two variants, seed by seed, over the configurations that both have."""
+    """Return the difference of two variants, seed by seed, over their common configurations."""
     both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
     first, second = (
         {name: {key: group[name][key] for key in sorted(keys)} for name, keys in both.items() if keys}
@@ -284,7 +284,7 @@ def _pair(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
 def _size(runs: Runs, name: str, places: Places) -> float | None:
     """Return the mean over data sets of the means over configurations of a column of the trials table."""
     column = runs.table[name]
-    if name not in SIZE_COLUMNS:  # these are known as soon as a trial is measured, whatever becomes of it
+    if name not in SIZE_COLUMNS:  # sizes are known as soon as a trial is measured, whatever its final state
         column = runs.table.select(pl.when(pl.col("state") == "COMPLETE").then(pl.col(name)))[name]
     found = [column.gather(list(own.values())).mean() for own in places.values() if own]
     known = [float(value) for value in found if isinstance(value, int | float)]
@@ -292,7 +292,7 @@ def _size(runs: Runs, name: str, places: Places) -> float | None:
 
 
 def _remarks(study: Study, cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a reader must know of our own number."""
+    """Yield the remarks that a reader needs about the measured number."""
     if cell["diverged"] and cell["metric"] not in CONSTANTS:
         yield f"diverged in {cell['diverged']} of {cell['planned']} configurations"
     asked = _compare(study).columns.get(cell["column"], ())

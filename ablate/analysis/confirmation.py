@@ -1,4 +1,4 @@
-"""How far the confirmation of a data set is: which frozen configurations have ended, and how."""
+"""The confirmation of a data set: the states of its frozen configurations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ablate.trial import TrialState
 class Confirmations:
     """The frozen configurations of one data set, each by the number of its search trial, in ascending order.
 
-    `confirmed` have all of their seeds, `failed` a trial that ended as FAIL, and `unfinished` a trial that has not
-    ended. Each configuration is in one of the three. `later` is the number of search trials that began after the front
-    was last frozen: an extended search.
+    `confirmed` have all of their seeds, `failed` a trial in state FAIL, and `unfinished` a trial that has not ended.
+    Each configuration is in one of the three. `later` is the number of search trials that began after the last freeze
+    of the front, in an extended search.
     """
 
     confirmed: tuple[int, ...]
@@ -28,12 +28,12 @@ class Confirmations:
 
     @property
     def is_open(self) -> bool:
-        """Whether what was frozen is not all that there will be: a trial of either stage is still to come."""
+        """Whether the confirmation is incomplete: a trial of either stage is still expected."""
         return bool(self.unfinished or self.later)
 
     @property
     def ended(self) -> int:
-        """The number of configurations whose confirmation has ended, well or badly."""
+        """The number of configurations whose confirmation has ended, in any state."""
         return len(self.confirmed) + len(self.failed)
 
     @property
@@ -43,9 +43,10 @@ class Confirmations:
 
 
 def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ()) -> Confirmations:
-    """Return how far the confirmation of `dataset` is; the trials of a freeze are committed together (docs/ledger.md).
+    """Return the confirmations of `dataset`; the trials of a freeze are committed together (docs/ledger.md).
 
-    `trials` is the trials table (docs/tables.md), pooled or not; `notes` are the ledger's (kind, dataset, payload).
+    `trials` is the trials table (docs/tables.md), pooled or not; `notes` are the ledger's events (kind, dataset,
+    payload).
     """
     own = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "confirm")
     states: dict[int, set[str]] = {}
@@ -62,7 +63,7 @@ def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ())
 
 
 def _later(trials: pl.DataFrame, dataset: str, notes: Sequence[Any]) -> int:
-    """Return how many search trials began after the last freeze; 0 where no freeze is noted."""
+    """Return the number of search trials that began after the last freeze; 0 without a freeze event."""
     frozen_at = [int(n.payload["search_trials"]) for n in notes if n.kind == "frozen" and n.dataset == dataset]
     searched = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
     return max(searched - frozen_at[-1], 0) if frozen_at else 0

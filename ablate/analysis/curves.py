@@ -14,7 +14,7 @@ from scipy import optimize
 
 Form = Literal["constant", "log-linear", "power"]
 Array = NDArray[np.float64]
-HUBER = 1e-3  # in log error: beyond it residuals count by their size, not their square
+HUBER = 1e-3  # in log error: larger residuals have a linear loss, smaller ones a quadratic loss
 least_squares: Any = optimize.least_squares
 REWEIGHTINGS = 60
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 10.0
@@ -22,7 +22,7 @@ MIN_EXPONENT, MAX_EXPONENT = 1e-3, 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """One fitted form: `parameters` are (log E), (log A, α) or (log E, log A, α); A belongs to sizes / `scale`."""
+    """One fitted form: `parameters` are (log E), (log A, α) or (log E, log A, α); A refers to sizes / `scale`."""
 
     form: Form
     parameters: Array
@@ -110,7 +110,7 @@ def fit_form(form: Form, sizes: Array, errors: Array) -> Fitted:
 
 
 def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array:
-    """Return the minimum of the Huber loss reached from `start`, through ever sharper corners."""
+    """Return the minimum of the Huber loss reached from `start`, through decreasing Huber corners."""
     model = MODELS[form]
     bounds = (-np.inf, np.inf) if form != "power" else ([-30.0, -30.0, MIN_EXPONENT], [5.0, 30.0, MAX_EXPONENT])
     solution = start

@@ -1,4 +1,4 @@
-"""Error against size as a curve, where the data identify one, and a plain refusal with its reason elsewhere."""
+"""Error against size as a curve, if the data identify one; otherwise the reason why not."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ EQUATIONS: dict[Form, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CurveFit:
-    """What the data say about error against size N.
+    """The fitted curve of error against size N.
 
-    `label` is the form that AICc prefers, or `not identifiable` with the `reason`; then nothing may be drawn.
-    `floor` is E, `amplitude` A, `exponent` α with its 95% interval, NaN where the form has none. `aicc` holds every
-    form that could be fitted; `sizes` counts distinct sizes, `points` all of them with replicates.
+    `label` is the form that AICc prefers, or `not identifiable` with the `reason`; then no curve may be drawn.
+    `floor` is E, `amplitude` A, `exponent` α with its 95% interval; each is NaN if the form has none. `aicc` holds
+    every form that could be fitted. `sizes` counts distinct sizes, `points` counts all of them with replicates.
     """
 
     label: Label
@@ -65,7 +65,7 @@ class CurveFit:
         return self.label != "not identifiable"
 
     def predict(self, sizes: Sequence[float] | Array) -> Array:
-        """Return the fitted error at `sizes`; ValueError past 4x beyond the data or where nothing is identifiable."""
+        """Return the fitted error at `sizes`; raise ValueError beyond 4x the data or if not identifiable."""
         asked = np.asarray(sizes, dtype=np.float64)
         if self.fitted is None or not self.identifiable:
             raise ValueError(f"no curve to predict from: {self.reason}")
@@ -80,9 +80,9 @@ def fit_curve(
 ) -> CurveFit:
     """Fit constant, log-linear and E + A·N^-α to errors at sizes (replicates are repeated sizes) and choose by AICc.
 
-    Points that are not finite are left out. The curve is refused, with the reason, where fewer than 6 sizes or 1.5
-    decades are there, an error is not above 0, the starts of the fit disagree, the largest size falls outside the band
-    predicted from the others, or the interval of the exponent reaches 0.
+    Points that are not finite are excluded. The curve is refused, with the reason, in any of these cases: there are
+    fewer than 6 sizes or 1.5 decades; an error is not above 0; the starts of the fit disagree; the largest size falls
+    outside the band predicted from the others; the interval of the exponent reaches 0.
     """
     size, error = np.asarray(sizes, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     keep = np.isfinite(size) & np.isfinite(error) & (size > 0)
@@ -161,7 +161,7 @@ def _starts_disagree(fit: Fitted) -> str:
 
 
 def _largest_is_off(form: Form, size: Array, error: Array) -> str:
-    """Fit without the largest size and see whether its mean log error falls in the 95% prediction band."""
+    """Return whether the largest size's mean log error is outside the 95% prediction band of a fit without it."""
     held_out = size == size.max()
     rest, rest_error = size[~held_out], error[~held_out]
     fit = fit_form(form, rest, rest_error)
@@ -195,7 +195,7 @@ def _exponent_interval(fit: Fitted, size: Array, error: Array, bootstraps: int) 
 
 
 def _natural(fit: Fitted) -> tuple[float, float, float]:
-    """Return E, A and α in the units of sizes, from parameters that belong to sizes / scale."""
+    """Return E, A and α in the units of sizes, from parameters that refer to sizes / scale."""
     p = fit.parameters
     if fit.form == "constant":
         return math.exp(p[0]), math.nan, math.nan

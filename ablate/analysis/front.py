@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def metric_at(metric: str, stage: str) -> str:
-    """Return the column that answers for `metric` at a stage: `val_*` is read from `test_*` once confirmed."""
+    """Return the column of `metric` at a stage: `val_*` is read from `test_*` once confirmed."""
     return on_test(metric) if stage == "confirm" else metric
 
 
 def front_stage(table: pl.DataFrame, dataset: str) -> Stage:
-    """Return `confirm` as soon as one network of the data set is confirmed, else `search`."""
+    """Return `confirm` if at least one network of the data set is confirmed, otherwise `search`."""
     return "confirm" if confirmed(table).filter(pl.col("dataset") == dataset).height else "search"
 
 
 def confirmed(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the networks that are confirmed: one each where `table` is pooled (see `pooled`).
+    """Return the rows of the confirmed networks: one each if `table` is pooled (see `pooled`).
 
-    A network that failed with one of its seeds is none of them, whatever its other seeds reached.
+    A network that failed with one of its seeds is excluded, whatever its other seeds reached.
     """
     return table.filter(pl.col("stage") == "confirm", pl.col("state") == TrialState.COMPLETE)
 
@@ -42,7 +42,7 @@ def metric_values(table: pl.DataFrame, metric: str) -> NDArray[np.float64]:
 
 
 def objective_values(table: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> NDArray[np.float64]:
-    """Return the objectives of every row as they were measured at `stage`, [n, m]; NaN where one is missing."""
+    """Return the objectives of every row as measured at `stage`, [n, m]; NaN if one is missing."""
     columns = [metric_values(table, metric_at(objective.metric, stage)) for objective in objectives]
     return np.stack(columns, axis=1) if columns else np.empty((table.height, 0))
 
@@ -55,14 +55,14 @@ def candidates(
     stage: str,
     constraints: Sequence[Constraint] = (),
 ) -> pl.DataFrame:
-    """Return the rows that may stand on a front: COMPLETE, of `stage`, objectives finite, constraints kept."""
+    """Return the rows that may be on a front: COMPLETE, of `stage`, objectives finite, constraints satisfied."""
     rows = table.filter((pl.col("dataset") == dataset) & (pl.col("stage") == stage))
     keep = may_stand(objectives, constraints, rows["state"].to_list(), _columns(rows, stage))
     return rows.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
 def _columns(rows: pl.DataFrame, stage: str) -> Column:
-    """Return what gives a metric of `rows` as it was measured at `stage`."""
+    """Return the expression of a metric of `rows` as measured at `stage`."""
     return lambda metric: metric_values(rows, metric_at(metric, stage)).tolist()
 
 
@@ -71,8 +71,8 @@ def front(
 ) -> pl.DataFrame:
     """Return the non-dominated rows of a trials table, data set by data set, cheapest first.
 
-    Only COMPLETE trials count. Where a data set has complete confirmation trials, its front is of these alone, with
-    `val_*` objectives read from `test_*`. Rows with a missing or non-finite objective never enter.
+    Only COMPLETE trials count. If a data set has complete confirmation trials, its front consists of these alone, with
+    `val_*` objectives read from `test_*`. Rows with a missing or non-finite objective are excluded.
     """
     parts = []
     for dataset in table["dataset"].unique(maintain_order=True):

@@ -1,4 +1,4 @@
-"""Hypervolume of a front, with the reference point and the rule behind it stated in words."""
+"""Hypervolume of a front, with its reference point and the rule that derived it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ablate.objectives import loss, signed
 if TYPE_CHECKING:
     from ablate.study.sections import Constraint, Objective
 
-MARGIN = 0.1  # share of the range by which a derived reference lies beyond the worst value
+MARGIN = 0.1  # share of the range by which a derived reference exceeds the worst value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypervolume:
     """The hypervolume of one data set's front, and how it was computed.
 
-    `value` is in the product of the axes' units (decades on log axes), NaN where there is no front. `reference` is in
+    `value` is in the product of the axes' units (decades on log axes), NaN if there is no front. `reference` is in
     each metric's own unit; `derived` names the metrics whose reference was not declared in the study file.
     """
 
@@ -36,7 +36,7 @@ class Hypervolume:
 
     @property
     def rule(self) -> str:
-        """Say in one or two sentences how the value came about."""
+        """Return one or two sentences that explain how the value was computed."""
         axes = f"With {', '.join(self.log_axes)} in log10, against" if self.log_axes else "Against"
         points = ", ".join(f"{metric} = {value:.6g}" for metric, value in self.reference.items())
         text = f"{axes} the reference point {points}"

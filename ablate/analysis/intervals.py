@@ -1,4 +1,4 @@
-"""Intervals over replicates: Student's t, and the smallest effect that so few replicates can show."""
+"""Intervals over replicates: Student's t, and the smallest effect that a small number of replicates can show."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def t_interval(
 ) -> Interval:
     """Return mean ± t(n-1) sd/√n of independent replicates.
 
-    `within` are bounds that the quantity cannot leave (a share: 0 to 1); clipping to them does not change coverage.
-    One NaN makes everything NaN: a diverged replicate is not dropped in silence.
+    `within` are the bounds of the quantity (0 to 1 for a share); clipping to them does not change coverage. One NaN
+    makes everything NaN: a diverged replicate is not silently dropped.
     """
     n = len(values)
     mean = math.fsum(values) / n if n else math.nan
@@ -54,7 +54,7 @@ def t_interval(
 
 
 def natural_bounds(metric: str) -> tuple[float, float]:
-    """Return the bounds that a metric cannot leave: 0 to 1 for an accuracy, 0 upwards for a loss."""
+    """Return the bounds of a metric: 0 to 1 for an accuracy, 0 upwards for a loss."""
     if is_share(metric):
         return (0.0, 1.0)
     return (0.0, math.inf) if metric.endswith("loss") else (-math.inf, math.inf)
@@ -68,7 +68,7 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
     """
     if pairs < 2:
         return math.inf
-    from scipy import optimize, stats  # half a second to import, and only verdicts need them
+    from scipy import optimize, stats  # the import takes half a second, and only verdicts need it
 
     library: Any = stats
     brentq: Any = optimize.brentq
@@ -76,7 +76,7 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
 
     def shortfall(effect: float) -> float:
         shift = effect * math.sqrt(pairs)
-        wrong_side = float(library.nct.cdf(-critical, df, shift))  # NaN where it underflows
+        wrong_side = float(library.nct.cdf(-critical, df, shift))  # NaN if it underflows
         return float(library.nct.sf(critical, df, shift)) + (0.0 if math.isnan(wrong_side) else wrong_side) - power
 
     high = 1.0

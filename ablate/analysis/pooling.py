@@ -1,4 +1,4 @@
-"""Trials that gave one configuration its seeds in several goes, put together as if it had been one."""
+"""Pooling of trials that trained one configuration on different seeds, as if they were one trial."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from ablate.analysis.tables import REPORT_COLUMNS
 from ablate.objectives import mean
 
-NETWORK = pl.coalesce("source", "trial")  # the trial that came first
+NETWORK = pl.coalesce("source", "trial")  # the first trial of the network
 _KEY = ["dataset", "stage", "_network"]
 Row = Mapping[str, Any]
 Place = tuple[str, int]  # data set, trial
@@ -20,10 +20,10 @@ Place = tuple[str, int]  # data set, trial
 def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return both tables (docs/tables.md) with one row, and the reports of one trial, for seeds that belong together.
 
-    Trials belong together that confirm the same search trial, or that give further seeds to the same trial of a
-    comparison (`source`). The complete ones become the first of them, with all their seeds; a seed that diverged
-    makes the whole a FAIL, as it would have in one go. What has not ended, or failed for another reason, keeps a row
-    of its own. Pooling what is pooled changes nothing.
+    Trials belong together if they confirm the same search trial, or give further seeds to the same trial of a
+    comparison (`source`). The complete ones are merged into the first of them, with all their seeds. A seed that
+    diverged makes the pooled trial a FAIL, as in a single trial. A trial that has not ended, or failed for another
+    reason, keeps its own row. Pooling is idempotent.
     """
     if not reports.height or not {"source", "stage"} <= set(trials.columns):
         return trials, reports
@@ -39,7 +39,7 @@ def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, p
 def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
     """Return `reports` with NaN where a replicate lacks a metric that another one has in the same report.
 
-    Null is left where the whole report has none: so a seed is not dropped as if it had not been trained.
+    Null remains if the whole report lacks it. A seed is thus not dropped as if it had not been trained.
     """
     report = ["dataset", "trial", "epoch"]
     metrics = [name for name in reports.columns if name not in REPORT_COLUMNS]
@@ -50,7 +50,7 @@ def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _members(rows: Sequence[Row], reports: pl.DataFrame) -> list[Row]:
-    """Return which of the trials of one configuration are put together, by number."""
+    """Return the trials of one configuration that are pooled, in the given order."""
     if not any(row["state"] == "COMPLETE" for row in rows):
         return []
     return [row for row in rows if row["state"] == "COMPLETE" or _diverged(row, reports)]
@@ -62,7 +62,7 @@ def _diverged(row: Row, reports: pl.DataFrame) -> bool:
 
 
 def _merge(trials: pl.DataFrame, groups: Sequence[Sequence[Row]], reports: pl.DataFrame) -> pl.DataFrame:
-    """Return `trials` with each group in the place of its first trial."""
+    """Return `trials` with each group merged into its first trial."""
     last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial")).sort("replicate")
     values = {
         (str(key[0]), int(key[1])): part for key, part in last.partition_by("dataset", "trial", as_dict=True).items()
@@ -79,7 +79,7 @@ def _merge(trials: pl.DataFrame, groups: Sequence[Sequence[Row]], reports: pl.Da
 
 
 def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequence[str]) -> Row:
-    """Return the row of the whole; its metrics are means over all seeds in the order of the trials."""
+    """Return the pooled row; its metrics are means over all seeds in the order of the trials."""
     failed = [row for row in group if row["state"] == "FAIL"]
     row = dict((failed or group)[0])
     first = ("trial", "source", "checkpoint", "mlflow_run_id", "created_at", "started_at")
@@ -94,7 +94,7 @@ def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequ
 
 
 def _relabel(reports: pl.DataFrame, groups: Sequence[Sequence[Row]]) -> pl.DataFrame:
-    """Return `reports` with those of a group under its first trial, replicates numbered on."""
+    """Return `reports` with those of a group under its first trial, replicates numbered consecutively."""
     places = []
     for group in groups:
         slots = [0]

@@ -67,7 +67,7 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
 
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
-    replicates of the trial's last report. Null: the trial does not have it; NaN: it was not finite.
+    replicates of the trial's last report. Null: the trial has no value; NaN: the value was not finite.
     """
     return _trials(snapshot.trials, snapshot.reports)
 
@@ -78,7 +78,7 @@ def reports_table(snapshot: Snapshot) -> pl.DataFrame:
 
 
 def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
-    """Write trials.parquet and reports.parquet below `home`, each in one step; raise ResultsDownError."""
+    """Write trials.parquet and reports.parquet below `home`, each atomically; raise ResultsDownError."""
     paths = (home / TRIALS_FILE, home / REPORTS_FILE)
     _write(trials_table(snapshot), paths[0])
     _write(reports_table(snapshot), paths[1])
@@ -86,13 +86,13 @@ def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
 
 
 def write_study_file(text: str, home: Path) -> Path:
-    """Write `study.yaml` below `home` in one step and return its path; raise ResultsDownError."""
+    """Write `study.yaml` below `home` atomically and return its path; raise ResultsDownError."""
     _put(text.encode(), home / STUDY_FILE)
     return home / STUDY_FILE
 
 
 def cannot_write(what: str, error: OSError) -> ResultsDownError:
-    """Return the one-line error of a disk that does not take `what`."""
+    """Return the one-line error of a disk that cannot store `what`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ResultsDownError(
         f"{what} cannot be written: {error_text(error, Path(what))}; {'free some space there' if full else 'mend that'}"
@@ -165,7 +165,7 @@ def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:
 
 
 def _parameter(name: str, values: list[Any]) -> pl.Series:
-    """Return a column of Boolean, Int64 or Float64 where every value is one, else of String (JSON if not text)."""
+    """Return a column of Boolean, Int64 or Float64 if every value is one, otherwise of String (JSON if not text)."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pl.Series(name, values, pl.Boolean())
@@ -191,6 +191,6 @@ def _put(content: bytes, path: Path) -> None:
 
 
 def csv_text(table: pl.DataFrame) -> str:
-    """Return a table as CSV whose text cells no spreadsheet takes for formulas; empty cells are missing values."""
+    """Return a table as CSV whose text cells no spreadsheet interprets as formulas; empty cells are missing values."""
     texts = pl.selectors.string()
     return table.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()

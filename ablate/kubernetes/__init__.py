@@ -1,4 +1,4 @@
-"""A study on Kubernetes: one manifest for KubeRay, and what to ask of a cluster first."""
+"""A study on Kubernetes: one manifest for KubeRay, and the checks of a cluster before it is applied."""
 
 from __future__ import annotations
 

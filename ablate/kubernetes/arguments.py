@@ -1,4 +1,4 @@
-"""Further options of a study's command: what may stand in a manifest, for all to read and two shells to pass on."""
+"""The further options of a study's command that a manifest may contain: all can read it, and two shells split it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise
 from ablate.errors import Fault
 from ablate.redaction import has_password
 
-# The submitter's shell splits the entrypoint, `ray job submit` joins the words as Windows would, and the head's shell
-# splits them again: only words that need no quotes arrive as they were written.
+# The submitter's shell splits the entrypoint, `ray job submit` joins the words by Windows rules, and the head's shell
+# splits them again: only words that need no quotes arrive unchanged.
 PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
 
 TAKEN = {
@@ -35,7 +35,7 @@ TAKEN = {
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:
-    """Return the value of the option `name` among `words`, the last one if there are several, None without any."""
+    """Return the value of the last option `name` among `words`, or None if there is none."""
     found = None
     for word, following in pairwise((*words, "")):
         option, sign, text = word.partition("=")
@@ -45,7 +45,7 @@ def option_value(words: Sequence[str], name: str) -> str | None:
 
 
 def cpus_of_trial(words: Sequence[str]) -> float | None:
-    """Return the --cpus-per-trial among `words`, None where there is none or it is no number: the command says so."""
+    """Return the --cpus-per-trial among `words`, or None if it is absent or not a number (the command reports that)."""
     found = option_value(words, "--cpus-per-trial")
     try:
         return None if found is None else float(found)
@@ -54,7 +54,7 @@ def cpus_of_trial(words: Sequence[str]) -> float | None:
 
 
 def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
-    """Yield what forbids `words` as further options; a word with a password is never repeated."""
+    """Yield the faults of `words` as further options; a word with a password is never repeated."""
     for word in words:
         option = word.partition("=")[0]
         if has_password(word):

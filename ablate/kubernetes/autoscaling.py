@@ -1,4 +1,4 @@
-"""Workers that Ray's autoscaler adds and removes: how many, and what its container in the head's pod gets."""
+"""Workers that Ray's autoscaler adds and removes: their number, and the settings of its container in the head's pod."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MOST_NODES = 10_000
 IDLE_SECONDS = 60
 TOKEN_VOLUME, TOKEN_PATH = "api-server", "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_SECONDS = 3600  # the kubelet replaces it in time
+TOKEN_SECONDS = 3600  # the kubelet replaces the token before it expires
 POD_LABEL = {"ablate.dev/autoscaler": "ray"}  # the network policy lets these pods reach the API server
 
 Plain = dict[str, Any]
 
 
 def worker_range(text: str) -> tuple[int, int]:
-    """Return MIN:MAX as two numbers; raise ValueError where it is none."""
+    """Return MIN:MAX as two numbers; raise ValueError if `text` has another form."""
     found = RANGE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not MIN:MAX")
@@ -46,10 +46,10 @@ def range_faults(text: str, *, gpus: int, gpus_on_node: int, nodes: int | None, 
 
 
 def autoscaler_options(security: Plain, scratch: Plain) -> Plain:
-    """Return what KubeRay gives the autoscaler's container in the head's pod.
+    """Return the options that KubeRay passes to the autoscaler's container in the head's pod.
 
-    `security` is the containers' context, `scratch` the mount in which they may write. It is the only container of a
-    study with a token for the API server: the head runs code that a study names.
+    `security` is the containers' context, `scratch` the mount that they may write. No other container of a study has a
+    token for the API server, because the head runs code that a study names.
     """
     held = {"cpu": "500m", "memory": "1Gi"}
     return {

@@ -1,4 +1,4 @@
-"""`kubectl` as a source of answers: what is there, what may be created, and which cluster is asked."""
+"""Queries by `kubectl`: existing objects, permissions, and the current context."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Found = dict[str, Any]
 
 
 class NotAllowedError(RequestError):
-    """Whoever asks may not see this; whether it is there stays open."""
+    """The user may not see an object, so its existence is unknown."""
 
 
 def kubectl_get(arguments: Sequence[str]) -> Found | None:
-    """Return what `kubectl get ARGUMENTS` finds, None where there is no such thing.
+    """Return the result of `kubectl get ARGUMENTS`, or None if there is no such object.
 
-    Raises NotAllowedError where the cluster forbids the question, RequestError where it does not answer.
+    Raises NotAllowedError if the cluster forbids the query, RequestError if it does not answer.
     """
     done = _kubectl("get", *arguments, "-o", "json", "--ignore-not-found", f"--request-timeout={KUBECTL_SECONDS - 5}s")
     if done.returncode:
@@ -39,7 +39,7 @@ def kubectl_get(arguments: Sequence[str]) -> Found | None:
 
 
 def kubectl_may_create(resource: str, namespace: str) -> bool:
-    """Return whether the cluster lets this user create `resource`; raise RequestError where it does not answer."""
+    """Return whether the cluster lets this user create `resource`; raise RequestError if it does not answer."""
     done = _kubectl("auth", "can-i", "create", resource, "--namespace", namespace)
     answer = (done.stdout.split() or [""])[0]
     if answer not in ("yes", "no"):
@@ -49,7 +49,7 @@ def kubectl_may_create(resource: str, namespace: str) -> bool:
 
 
 def kubectl_context() -> str | None:
-    """Return the name of kubectl's present context, None where none is set."""
+    """Return the name of kubectl's current context, or None if none is set."""
     return _kubectl("config", "current-context").stdout.strip() or None
 
 

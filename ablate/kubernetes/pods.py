@@ -1,4 +1,4 @@
-"""The pods of a study: head, worker and submitter, each with what PodSecurity *restricted* asks for."""
+"""The pods of a study: head, worker and submitter, each as PodSecurity *restricted* requires."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ablate.kubernetes.scheduling import node_labels, toleration
 
 USER = 1000
 GRACE_SECONDS = 28  # spot nodes give 30
-PAUSE_SECONDS = 20  # of them for running trials to pause
+PAUSE_SECONDS = 20  # the part of GRACE_SECONDS in which running trials pause
 RUNS, DATA, STUDY, SCRATCH = "/runs", "/data", "/study", "/tmp"
 METRICS_PORT = 9464
 METRICS_HOST = "0.0.0.0"  # Prometheus scrapes the pod's address; the network policy keeps others out
-SHARED_MEMORY, OBJECT_STORE_BYTES = "2Gi", 1_000_000_000  # no data go through Ray's object store
-START = {"object-store-memory": str(OBJECT_STORE_BYTES)}  # else 30% of the pod, which /dev/shm does not hold
+SHARED_MEMORY, OBJECT_STORE_BYTES = "2Gi", 1_000_000_000  # data do not pass through Ray's object store
+START = {"object-store-memory": str(OBJECT_STORE_BYTES)}  # the default is 30% of the pod, more than /dev/shm holds
 NO_ABLATE = "ablate: this image has no ablate. Build it from deploy/Dockerfile and name it with --image."
 BUCKET_SECRETS = {  # variable: (key, optional)
     "AWS_ACCESS_KEY_ID": ("aws-access-key-id", True),
@@ -29,14 +29,14 @@ DRIVER_SECRETS = BUCKET_SECRETS | {
     "MLFLOW_TRACKING_PASSWORD": ("mlflow-password", True),
 }
 PLACES = ("ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION")  # keys of the ConfigMap
-DRIVER = "bin/[a]blate (search|compare)"  # a pattern that finds the driver and not the shell that looks for it
-# Ends the driver and waits for it: Ray gives its own jobs 3 s, and a killed driver pauses nothing. Ray ends at the
-# SIGTERM that follows. `ray stop` would end the GCS first, and `ray start --block` would then wait for it until killed.
+DRIVER = "bin/[a]blate (search|compare)"  # a pattern that matches the driver and not the shell that searches for it
+# Ends the driver and waits for it. Ray gives its jobs only 3 s, and trials do not pause if the driver is killed. Ray
+# ends at the SIGTERM that follows. `ray stop` would end the GCS first; `ray start --block` would then wait for a kill.
 STOP = (
     f"pkill -TERM -f '{DRIVER}'; end=$(($(date +%s) + {PAUSE_SECONDS}));"
     f" while pgrep -f '{DRIVER}' >/dev/null && [ $(date +%s) -lt $end ]; do sleep 1; done"
 )
-STAY = {  # an autoscaler that tidies up its nodes leaves this one alone
+STAY = {  # an autoscaler that consolidates its nodes does not remove this one
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
@@ -45,7 +45,7 @@ Plain = dict[str, Any]
 
 
 def head(request: ClusterRequest) -> Plain:
-    """Return the template of the head's pod: it runs the driver and no trial."""
+    """Return the template of the head's pod, which runs the driver and no trial."""
     container = _container(request, "ray-head", requests={"cpu": "2", "memory": "8Gi"}, secrets=DRIVER_SECRETS)
     container["ports"] = [
         {"name": "gcs-server", "containerPort": 6379},
@@ -73,7 +73,7 @@ def autoscaler() -> Plain:
 
 
 def worker(request: ClusterRequest) -> Plain:
-    """Return the template of a worker's pod: it runs trials, on its GPUs if there are any."""
+    """Return the template of a worker's pod, which runs trials, on its GPUs if there are any."""
     requests = {"cpu": request.cpus, "memory": request.memory}
     container = _container(request, "ray-worker", requests=requests, secrets=BUCKET_SECRETS, gpus=request.gpus_on_node)
     spec = _pod(request, container, study=False)
@@ -94,7 +94,7 @@ def worker(request: ClusterRequest) -> Plain:
 
 
 def submitter(request: ClusterRequest) -> Plain:
-    """Return the template of the pod that hands the entrypoint to the head; it needs no secret of ours, and no data."""
+    """Return the template of the pod that submits the entrypoint to the head; it needs no secret and no data."""
     container = _container(request, "ray-job-submitter", requests={"cpu": "500m", "memory": "1Gi"}, secrets={})
     container["env"] = [entry for entry in container["env"] if entry["name"] in ("HOME", "RAY_USAGE_STATS_ENABLED")]
     spec = _pod(request, container, study=False)
@@ -104,7 +104,7 @@ def submitter(request: ClusterRequest) -> Plain:
 
 
 def labels(request: ClusterRequest, component: str) -> dict[str, str]:
-    """Return the labels of a pod; KubeRay selects by `app.kubernetes.io/…`, which are therefore left to it."""
+    """Return the labels of a pod; KubeRay selects by `app.kubernetes.io/…`, so these labels are reserved for it."""
     return {"ablate.dev/study": request.name, "ablate.dev/component": component}
 
 
@@ -159,7 +159,7 @@ def _container(
         "env": _environment(request, secrets),
         "resources": {"requests": held, "limits": dict(held)},
         "securityContext": _container_context(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # `kubectl describe` shows a pod's last words
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # `kubectl describe` shows the end of a pod's log
     }
 
 
@@ -176,7 +176,7 @@ def _doctor(request: ClusterRequest, mounts: list[Plain]) -> Plain:
     look = f"exec ablate doctor {STUDY}/study.yaml --runs-dir {RUNS} --wait {DOCTOR_MINUTES}m"
     tracker = option_value(request.arguments, "--tracker")
     look += f" --tracker {tracker}" if tracker else ""
-    # KubeRay replaces a head whose doctor ends, so this one stays for people to read, until it is deleted.
+    # KubeRay replaces a head whose doctor ends, so this one keeps running for inspection until it is deleted.
     stay = f"trap 'exit 143' TERM; sleep {DOCTOR_MINUTES * 60} & wait $!; exit 2"
     check = f"command -v ablate >/dev/null || {{ echo '{NO_ABLATE}'; {stay}; }}; {look}"
     container["command"] = ["/bin/sh", "-c", check]
@@ -185,7 +185,7 @@ def _doctor(request: ClusterRequest, mounts: list[Plain]) -> Plain:
 
 
 def _environment(request: ClusterRequest, secrets: Mapping[str, tuple[str, bool]]) -> list[Plain]:
-    """Return the environment: secrets by reference, places from the namespace's ConfigMap, and where files lie."""
+    """Return the environment: secrets by reference, locations from the namespace's ConfigMap, and paths of files."""
     entries: list[Plain] = []
     for variable, (key, optional) in secrets.items():
         reference: Plain = {"name": request.secret, "key": key}
@@ -194,14 +194,14 @@ def _environment(request: ClusterRequest, secrets: Mapping[str, tuple[str, bool]
         )
     for variable in PLACES:
         if variable == "ABLATE_STORE" and request.runs_claim:
-            continue  # checkpoints lie on the claim
+            continue  # checkpoints are on the claim
         reference = {"name": request.settings, "key": variable, "optional": variable != "ABLATE_STORE"}
         entries.append({"name": variable, "valueFrom": {"configMapKeyRef": reference}})
     entries += [
         {"name": "HOME", "value": SCRATCH},
         {"name": "OMP_NUM_THREADS", "value": "1"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
-        {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": "0"},  # its 30 s are more than a pod has
+        {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": "0"},  # the default of 30 s is more than a pod has
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ]
     if request.data_claim:

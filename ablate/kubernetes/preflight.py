@@ -1,4 +1,4 @@
-"""What to ask of a cluster before anything is created there; nothing is changed by asking."""
+"""Checks of a cluster before anything is created there; the checks change nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MayCreate = Callable[[str, str], bool]
 
 
 class BlindError(RequestError):
-    """Nothing of the namespace could be looked at, so that nothing is known."""
+    """No object of the namespace is visible, so that its state is unknown."""
 
     exit_code = 3
 
@@ -36,10 +36,10 @@ class BlindError(RequestError):
 def preflight(
     request: ClusterRequest, *, get: Get | None = None, may_create: MayCreate = kubectl_may_create
 ) -> list[str]:
-    """Return what could not be looked at in the cluster of kubectl's present context, one line each.
+    """Return what could not be checked in the cluster of kubectl's current context, one line each.
 
-    Raises RequestError with everything that the cluster lacks for `request`, BlindError where nothing of the namespace
-    may be seen. `get` answers like `kubectl_get`, `may_create` like `kubectl_may_create`.
+    Raises RequestError with everything that the cluster lacks for `request`, BlindError if nothing of the namespace is
+    visible. `get` answers like `kubectl_get`, `may_create` like `kubectl_may_create`.
     """
     looks = _Looks(get or kubectl_get, request.namespace)
     place = f"namespace {request.namespace}"
@@ -53,7 +53,7 @@ def preflight(
 
 
 class _Looks:
-    """Asks for one thing after another, and keeps what it may not see."""
+    """Queries one object after another, and records what is not visible."""
 
     def __init__(self, get: Get, namespace: str) -> None:
         self._get = get
@@ -63,11 +63,11 @@ class _Looks:
 
     @property
     def blind(self) -> bool:
-        """Whether something of the namespace was asked for and nothing could be seen."""
+        """Whether objects of the namespace were queried and none was visible."""
         return self._closed_here > 0 and not self._seen_here
 
     def at(self, *arguments: str, namespaced: bool = True) -> Found | None:
-        """Return what is found, an empty mapping where that may not be seen, None where there is none."""
+        """Return the object, an empty mapping if it is not visible, or None if it does not exist."""
         try:
             found = self._get([*arguments, *(self._here if namespaced else [])])
         except NotAllowedError:
@@ -120,7 +120,7 @@ def _secret_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
 
 
 def _database_fault(encoded: str) -> str | None:
-    """Return what is wrong with a storage URL, without a word of it."""
+    """Return what is wrong with a storage URL, without quoting it."""
     try:
         url = urlsplit(base64.b64decode(encoded, validate=True).decode())
         host, _ = url.hostname, url.port
@@ -154,7 +154,7 @@ def _settings_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
 
 
 def _claim_faults(claim: str, looks: _Looks) -> Iterator[Fault]:
-    """Yield why a claim is not there, or can never be bound: no such storage class, or no default one."""
+    """Yield why a claim is missing or can never be bound: no such storage class, or no default one."""
     path, found = f"persistentvolumeclaim {claim}", looks.at("persistentvolumeclaim", claim)
     if found is None:
         yield Fault(path=path, value=None, rule="is missing (deploy/ makes it).")
@@ -168,7 +168,7 @@ def _claim_faults(claim: str, looks: _Looks) -> Iterator[Fault]:
 
 
 def _has_default_class(looks: _Looks) -> bool:
-    """Return whether a storage class is the default one; true where that may not be seen."""
+    """Return whether a storage class is the default one; True if that is not visible."""
     found = looks.at("storageclass", namespaced=False)
     if found == {}:
         return True
@@ -177,7 +177,7 @@ def _has_default_class(looks: _Looks) -> bool:
 
 
 def _node_notes(request: ClusterRequest, looks: _Looks) -> Iterator[str]:
-    """Yield what to know where no node that is there holds a worker: an autoscaler may still add one."""
+    """Yield a remark if no existing node can hold a worker: an autoscaler may still add one."""
     before = len(looks.closed)
     nodes = looks.at("nodes", namespaced=False)
     if nodes == {}:
@@ -217,7 +217,7 @@ def _over_quota(request: ClusterRequest, quotas: Sequence[Found]) -> Iterator[Fa
         status = quota.get("status") or {}
         hard, used = status.get("hard") or quota.get("spec", {}).get("hard") or {}, status.get("used") or {}
         for name, limit in hard.items():
-            resource = name.removeprefix("requests.").removeprefix("limits.")  # a study's are the same
+            resource = name.removeprefix("requests.").removeprefix("limits.")  # a study's requests and limits are equal
             if resource not in wanted:
                 continue
             free = number(limit) - number(used.get(name, "0"))

@@ -12,7 +12,7 @@ SUFFIXES |= {f"{name}i": Fraction(1024**power) for power, name in enumerate("KMG
 
 
 def number(quantity: str | int | float) -> Fraction:
-    """Return `quantity` as a number; raise ValueError where it is none."""
+    """Return `quantity` as a number; raise ValueError if it is not a quantity."""
     found = QUANTITY.fullmatch(str(quantity))
     if found is None:
         raise ValueError(f"{quantity!r} is no quantity of Kubernetes'")

@@ -1,4 +1,4 @@
-"""The one manifest of a study: its file, its RayJob, and what keeps the head from being evicted."""
+"""The manifest of a study: its file, its RayJob, and the disruption budget that protects the head."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ablate.errors import Fault, RequestError
 from ablate.kubernetes import pods
 from ablate.kubernetes.request import ANNOTATION_BYTES, ClusterRequest, applied_bytes
 
-KEPT_SECONDS = 60  # the cluster keeps its GPUs so long after the end: time for the last logs to be fetched
+KEPT_SECONDS = 60  # the cluster keeps its GPUs this long after the end, so that the last logs can be fetched
 NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~"))
 
 
 def rendered(request: ClusterRequest) -> str:
-    """Return the manifest as YAML for `kubectl apply -f -`; raise RequestError where that refuses its size."""
+    """Return the manifest as YAML for `kubectl apply -f -`; raise RequestError if it is too large for that."""
     objects = manifest(request)
     for each in objects:
         if (size := applied_bytes(each)) >= ANNOTATION_BYTES:
@@ -33,7 +33,7 @@ def manifest(request: ClusterRequest) -> list[dict[str, Any]]:
 
 
 def entrypoint(request: ClusterRequest) -> str:
-    """Return the command that the head runs: create or resume, so that a retry goes on."""
+    """Return the command that the head runs; it creates or resumes the study, so that a retry continues it."""
     words = ["ablate", request.command, f"{pods.STUDY}/study.yaml", "--address", "auto", "--gpus", str(request.gpus)]
     if request.gpus:
         words += ["--gpus-per-trial", f"{request.gpus_per_trial:g}"]
@@ -77,8 +77,8 @@ def _ray_job(request: ClusterRequest) -> dict[str, Any]:
         "spec": {
             "entrypoint": entrypoint(request),
             "submissionMode": "K8sJobMode",
-            # Each retry is a new cluster, on which the study continues. KubeRay also retries a cluster that is not
-            # up in time: without a trial, nodes are held for (backoffLimit + 1) * preRunningDeadlineSeconds at most.
+            # Each retry is a new cluster, on which the study continues. KubeRay also retries a cluster that starts too
+            # late. Without a trial, nodes are held for at most (backoffLimit + 1) * preRunningDeadlineSeconds.
             "backoffLimit": request.retries,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -126,15 +126,15 @@ def _metadata(request: ClusterRequest, name: str, component: str) -> dict[str, A
 
 
 class _Blocks(yaml.SafeDumper):
-    """Writes text of several lines as a block, as people do, and repeats what is equal instead of referring to it."""
+    """Writes text of several lines as a block, and repeats equal values instead of using aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Refer to nothing."""
+        """Disable aliases."""
         return True
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote whatever some reader of YAML takes for a number or a truth: Kubernetes' own takes `y` and `1e3`."""
+    """Quote any text that a YAML reader takes for a number or a boolean: Kubernetes' own takes `y` and `1e3`."""
     plain = text[:1].isalpha() or text[:1] == "/"
     style = "|" if "\n" in text else None if plain and text.lower() not in NOT_TEXT else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -1,4 +1,4 @@
-"""What is asked of a Kubernetes cluster for one study, validated before a line of it is written."""
+"""The request for one study on a Kubernetes cluster, validated before the manifest is written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ablate.kubernetes.quantities import number
 from ablate.kubernetes.scheduling import DNS_NAME, label_faults, scheduling_faults
 from ablate.redaction import has_password
 
-NAME_LENGTH = 47  # KubeRay adds to a RayJob's name for its cluster and pods, and a label's value ends at 63
+NAME_LENGTH = 47  # KubeRay extends a RayJob's name for its cluster and pods; a label's value is at most 63 long
 LABEL_LENGTH = 63
 OBJECT_LENGTH = 253
 ANNOTATION_BYTES = 262_144  # of all annotations of an object; `kubectl apply` keeps the object in one of them
 APPLIED_BYTES = 250_000  # of a study file, which leaves room for the rest of its ConfigMap
-LEAST_MEMORY = 4 * 2**30  # torch, Ray and the 2 GiB of shared memory that count into it
+LEAST_MEMORY = 4 * 2**30  # for torch, Ray and the 2 GiB of shared memory that count into it
 MOST_RETRIES, MOST_START_MINUTES = 1_000, 1_440
-DOCTOR_MINUTES = 10  # the doctor of one head's pod looks again for so long
+DOCTOR_MINUTES = 10  # how long the doctor of one head's pod repeats its checks
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
 HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
 PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
@@ -38,14 +38,13 @@ Command = Literal["search", "compare"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRequest:
-    """One study on a cluster: what runs, in which image, on how many GPUs, and where its state lives.
+    """One study on a cluster: its command, image, GPUs and the location of its state.
 
-    `secret` names a Secret of the namespace: `storage-url` (the ledger), and, where they are needed, the credentials of
-    the bucket and of MLflow; nothing of it is ever written into a manifest. `settings` names the ConfigMap that says
-    where the store and MLflow are. `runs_claim` names a volume that all nodes can write, for clusters without a bucket.
-    With a `worker_range` MIN:MAX Ray's autoscaler decides how many workers there are.
-    `memory` and `cpus` are of one worker node. Each of the `retries` + 1 clusters has `start_minutes` to come up.
-    Raises RequestError with every fault at once.
+    `secret` names a Secret of the namespace: `storage-url` (the ledger) and, if needed, the credentials of the bucket
+    and of MLflow; no value of it is written into a manifest. `settings` names the ConfigMap with the locations of the
+    store and of MLflow. `runs_claim` names a volume that all nodes can write, for clusters without a bucket. With a
+    `worker_range` MIN:MAX Ray's autoscaler decides the number of workers. `memory` and `cpus` are of one worker node.
+    Each of the `retries` + 1 clusters has `start_minutes` to start. Raises RequestError with every fault at once.
     """
 
     name: str
@@ -75,14 +74,14 @@ class ClusterRequest:
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise RequestError unless every field can stand in a manifest."""
+        """Raise RequestError unless every field is valid in a manifest."""
         found = [*self._name_faults(), *self._number_faults(), *self._text_faults(), *argument_faults(self.arguments)]
         if found:
             raise RequestError("\n".join(fault.render("ablate k8s") for fault in found))
 
     @property
     def workers(self) -> int:
-        """Worker nodes at most: as many as hold the GPUs, or as many as were asked for without any."""
+        """The maximum number of worker nodes: enough for the GPUs, or the requested number without any."""
         if self.worker_range is not None:
             return worker_range(self.worker_range)[1]
         if self.gpus:
@@ -91,24 +90,24 @@ class ClusterRequest:
 
     @property
     def least_workers(self) -> int:
-        """Worker nodes with which the study starts; fewer than `workers` with an autoscaler only."""
+        """The number of worker nodes at the start of the study; less than `workers` with an autoscaler only."""
         return self.workers if self.worker_range is None else worker_range(self.worker_range)[0]
 
     @property
     def gpus_on_node(self) -> int:
-        """GPUs of one worker node, no more than are asked for in all."""
+        """GPUs of one worker node, at most the requested total."""
         return min(self.gpus, self.gpus_per_node)
 
     @property
     def spot_label(self) -> dict[str, Any] | None:
-        """The label of spot nodes as `key` and `values`, None where there are none."""
+        """The label of spot nodes as `key` and `values`, or None if there are none."""
         if self.spot is None:
             return None
         key, _, value = self.spot.partition("=")
         return {"key": key, "values": [value]}
 
     def _name_faults(self) -> Iterator[Fault]:
-        """Yield what is no name for Kubernetes, with a proposal."""
+        """Yield the names that are invalid in Kubernetes, with a proposal."""
         if len(self.name) > NAME_LENGTH or not DNS_LABEL.fullmatch(self.name):
             rule = f"must be lower-case letters, digits and '-', at most {NAME_LENGTH}, a letter first."
             yield Fault(path="--name", value=self.name, rule=rule, hint=f"Try --name {proposal(self.name)}.")
@@ -176,7 +175,7 @@ class ClusterRequest:
             yield Fault(path="FILE", value=None, rule="holds a password, which would stand in a ConfigMap.")
 
     def _trial_faults(self) -> Iterator[Fault]:
-        """Yield why no worker can ever hold a trial; KubeRay gives Ray a node's CPUs rounded up."""
+        """Yield why no worker can ever hold a trial; KubeRay rounds a node's CPUs up for Ray."""
         trial, node = cpus_of_trial(self.arguments), math.ceil(number(self.cpus))
         if trial is not None and trial > node:
             rule = f"a trial has its CPUs on one node, which has {node}. Give more by --cpus."
@@ -193,7 +192,7 @@ class ClusterRequest:
 
 
 def applied_bytes(found: Any) -> int:
-    """Return the bytes of `found` as the JSON in which `kubectl apply` keeps it: Go's, which escapes <, > and &."""
+    """Return the size in bytes of `found` as JSON in `kubectl apply`'s annotation: Go's, which escapes <, > and &."""
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode(errors="replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
 

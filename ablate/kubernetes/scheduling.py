@@ -1,4 +1,4 @@
-"""On which nodes pods may run: labels that a node must have, and taints that a pod tolerates."""
+"""Constraints on the nodes of pods: labels that a node must have, and taints that a pod tolerates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node_labels(texts: Sequence[str], arch: str | None) -> dict[str, str]:
 
 
 def toleration(text: str) -> dict[str, str]:
-    """Return KEY[=VALUE][:EFFECT] as a toleration; without a value any value is tolerated, and so for the effect."""
+    """Return KEY[=VALUE][:EFFECT] as a toleration; without a value or an effect it tolerates any."""
     found = TOLERATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no toleration")
@@ -35,13 +35,13 @@ def toleration(text: str) -> dict[str, str]:
 
 
 def label_faults(option: str, text: str) -> Iterator[Fault]:
-    """Yield why `text` is no node label KEY=VALUE."""
+    """Yield why `text` is not a node label KEY=VALUE."""
     rule = "must be a node label KEY=VALUE, such as cloud.google.com/gke-spot=true."
     yield from _part_faults(option, text, NODE_LABEL.fullmatch(text), rule)
 
 
 def scheduling_faults(selectors: Sequence[str], tolerations: Sequence[str], arch: str | None) -> Iterator[Fault]:
-    """Yield why a selector, a toleration or the architecture cannot stand in a pod."""
+    """Yield why a selector, a toleration or the architecture is invalid in a pod."""
     if arch is not None and arch not in ARCHITECTURES:
         yield Fault(path="--arch", value=arch, rule=f"must be {' or '.join(ARCHITECTURES)}.")
     known = {ARCHITECTURE: arch} if arch else {}

@@ -17,7 +17,7 @@ SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a me
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What causal attention keeps of the t tokens before: keys and values [R*B*H, t, N/H], sum of s_jj [R*B*H, 1]."""
+    """Keys and values [R*B*H, t, N/H] and the sum of s_jj [R*B*H, 1] of the t previous tokens of causal attention."""
 
     keys: Tensor
     values: Tensor
@@ -70,7 +70,7 @@ class Attention(nn.Module):
             self.value_output = Projection(width, width, bias="output" in biases)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return attention's outputs."""
+        """Return the attention outputs [*R, B, T, N]."""
         return self.attend(x, mask)[0]
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -84,12 +84,12 @@ class Attention(nn.Module):
         return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
     def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return what softmax is taken of, s [*R, B, H, T, T]; where `mask` hides it, as if it were seen."""
+        """Return the similarities s [*R, B, H, T, T] before softmax; `mask` is not applied to them."""
         s = self._similarity(*self._compared(x), mask)
         return s.view(*x.shape[:-2], self.heads, *s.shape[1:])
 
     def continued(self, x: Tensor, past: Past | None) -> tuple[Tensor, Past]:
-        """Return the output [*R, B, 1, N] of one more token of a causal text, and what to keep for the next."""
+        """Return the output [*R, B, 1, N] of the next token of a causal text, and the updated cache."""
         query, key = self._compared(x)
         keys, values = by_head(key, self.heads), by_head(self._averaged(x, key), self.heads)
         if past is not None:
@@ -121,7 +121,7 @@ class Attention(nn.Module):
         return key, key
 
     def _averaged(self, x: Tensor, key: Tensor) -> Tensor:
-        """Return what the attention weights average, [*R, B, T, N]."""
+        """Return the values [*R, B, T, N] that the attention weights average."""
         if self.value_form == "separate":
             value: Tensor = self.value(x)
             return value
@@ -156,7 +156,7 @@ class Attention(nn.Module):
     def _positioned(self, similarity: Tensor, weight: Tensor) -> Tensor:
         """Return sum_k w_k (s_ij + P_ijk) = s_ij sum_k w_k + sum_k w_k P_ijk (paper B, section 3.1).
 
-        Of s [R*B*H, t, T], with t < T, the rows are those of the last t tokens.
+        If s is [R*B*H, t, T] with t < T, its rows are those of the last t tokens.
         """
         rows, columns = similarity.shape[1:]
         code = first_pairs(self.get_buffer("pair_code"), columns).to(similarity.dtype)
@@ -169,8 +169,8 @@ class Attention(nn.Module):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name.
 
-        Each reduced form starts as the function that the form it reduces starts as: a matrix that replaces a product
-        starts as the product, from the very factors that the unreduced form draws for the same seed and path.
+        Each reduced form initially computes the same function as its unreduced form. A matrix that replaces a product
+        starts as that product, computed from the factors that the unreduced form draws for the same seed and path.
         """
         values = self._initial_similarity(draw) | self._initial_value(draw)
         if self.pair_position is not None:
@@ -184,7 +184,7 @@ class Attention(nn.Module):
             query = self.query.initial(under(draw, "query"))
             return add_prefix("query", query) | add_prefix("key", self.key.initial(under(draw, "key")))
         if form == "shared":
-            # s_ii = |k|^2 / sqrt(d) begins at 1, not at sqrt(d), where every token would see little but itself
+            # s_ii = |k|^2 / sqrt(d) starts at 1; at sqrt(d) every token would attend almost only to itself
             gain = (self.width // self.heads) ** -0.25
             return add_prefix("key", self.key.initial(under(draw, "key"), gain=gain))
         key = unit_gain(draw, "key.weight", self.width, self.width)
@@ -232,7 +232,7 @@ def join_heads(mixed: Tensor, heads: int, *, like: Tensor) -> Tensor:
 def apply_mask(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) -> Tensor:
     """Return s [R*B*H, T, S] with the lowest number where `mask` is False; `like` is [*R, B, T, N].
 
-    The lowest number has a weight of exactly zero next to any other, and keeps a row that sees nothing finite.
+    The lowest number gets a softmax weight of exactly zero beside any other. A fully masked row stays finite.
     """
     lowest = torch.finfo(similarity.dtype).min
     if mask.dim() == 2:

@@ -1,4 +1,4 @@
-"""One block: attention, then the MLP or nothing in its place, with norms and residuals."""
+"""One block: attention, then the MLP or the identity, with norms and residuals."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class MLP(nn.Module):
 
 
 class Sublayers(nn.Module):
-    """What blocks of an encoder and of a decoder have in common: attention, the MLP or nothing, norms, residuals.
+    """The shared parts of encoder and decoder blocks: attention, the MLP or the identity, norms and residuals.
 
-    Dropout is of what attention and the MLP add; the identity in the MLP's place is left whole.
+    Dropout applies to the outputs of attention and of the MLP, not to the identity that replaces the MLP.
     """
 
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None, dropout: Dropout | None) -> None:
@@ -46,7 +46,7 @@ class Sublayers(nn.Module):
         self.dropout = dropout
 
     def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return what the self-attention's softmax is taken of, s [*R, B, H, T, T], unmasked."""
+        """Return the similarities of the self-attention before softmax, s [*R, B, H, T, T], unmasked."""
         return self.attention.similarity(self._before(self.attention_norm, x), mask)
 
     def _attended(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ class Sublayers(nn.Module):
         return self._added(self.attention_norm, x, z), weights
 
     def _finished(self, z: Tensor) -> Tensor:
-        """Return what the MLP, or the identity in its place, makes of z."""
+        """Return z after the MLP, or after the identity that replaces it."""
         if self.mlp is not None:
             return self._added(self.mlp_norm, z, self.mlp(self._before(self.mlp_norm, z)))
         if self.norm != "pre":
@@ -83,11 +83,11 @@ class Sublayers(nn.Module):
 
 
 class Block(Sublayers):
-    """An encoder block; both LayerNorms stay when the MLP goes, as paper A's weight counts say.
+    """An encoder block; both LayerNorms remain when the MLP is removed, consistent with paper A's weight counts.
 
     pre-norm: z = x + attention(LN1 x), y = z + mlp(LN2 z); post-norm: z = LN1(x + attention x), y = LN2(z + mlp z).
-    Without an MLP the identity stands in its place: pre-norm y = z + LN2 z, post-norm y = LN2 z. Without norms too,
-    y = z. Without residuals the sums keep their last term only. Shapes: x [*R, B, T, N] to the same.
+    Without an MLP the identity replaces it: pre-norm y = z + LN2 z, post-norm y = LN2 z. Without norms too, y = z.
+    Without residuals the sums keep their last term only. Shapes: x [*R, B, T, N] to the same.
     """
 
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None, dropout: Dropout | None = None) -> None:

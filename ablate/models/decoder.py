@@ -1,4 +1,4 @@
-"""A decoder: blocks that look back at their own text by variant, and at the source by query, key and value."""
+"""The decoder: self-attention in any variant, and cross-attention to the source with query, key and value."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ablate.models.stack import Stack, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What one cross-attention makes of the source, once: keys and values [R*B*H, S, N/H].
+    """Keys and values [R*B*H, S, N/H] that a cross-attention computes once from the source.
 
-    `visible` [*R, B, 1, 1, S] is False where the source is padding; None: there is no padding.
+    `visible` [*R, B, 1, 1, S] is False where the source is padding; None means that there is no padding.
     """
 
     keys: Tensor
@@ -29,7 +29,7 @@ class Memory:
 
 
 class CrossAttention(nn.Module):
-    """Attention of a text to its source; query, key, value and output are separate in every variant.
+    """Attention of a text to its source, with separate query, key, value and output matrices in every variant.
 
     Shapes: x [*R, B, T, N], source [*R, B, S, N]. Sources: Vaswani et al. (2017), section 3.2; paper B, section 3.2.
     """
@@ -67,7 +67,7 @@ class CrossAttention(nn.Module):
 
 
 class DecoderBlock(Sublayers):
-    """Attention to the own text, then to the source, then the MLP or the identity; norms and residuals as in Block.
+    """Self-attention, cross-attention to the source, then the MLP or the identity; norms and residuals as in Block.
 
     pre-norm: z = x + attention(LN1 x), c = z + cross(LNc z, source), y = c + mlp(LN2 c); post-norm:
     z = LN1(x + attention x), c = LNc(z + cross(z, source)), y = LN2(c + mlp c). Shapes: x [*R, B, T, N] to the same.
@@ -79,13 +79,13 @@ class DecoderBlock(Sublayers):
         self.cross_norm = None if config.norm == "none" else LayerNorm(config.width)
 
     def attend(self, x: Tensor, mask: Tensor | None, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs, weights over the own text [*R, B, H, T, T] and over the source [*R, B, H, T, S]."""
+        """Return outputs, self-attention weights [*R, B, H, T, T] and cross-attention weights [*R, B, H, T, S]."""
         z, weights = self._attended(x, mask)
         y, over_source = self._rest(z, memory)
         return y, weights, over_source
 
     def continued(self, x: Tensor, past: Past | None, memory: Memory) -> tuple[Tensor, Past]:
-        """Return the output [*R, B, 1, N] of one more token, and what to keep for the next."""
+        """Return the output [*R, B, 1, N] of the next token, and the updated cache."""
         z, past = self.attention.continued(self._before(self.attention_norm, x), past)
         return self._rest(self._added(self.attention_norm, x, z), memory)[0], past
 
@@ -108,13 +108,13 @@ class Decoder(Stack):
         super().__init__(config, given, _decoder_block, dropout)
 
     def memories(self, source: Tensor, visible: Tensor | None) -> tuple[Memory, ...]:
-        """Return what each block keeps of the encoded source [*R, B, S, N]."""
+        """Return the keys and values of each block for the encoded source [*R, B, S, N]."""
         return tuple(block.cross.memory(source, visible) for block in self.blocks)
 
     def decoded(
         self, x: Tensor, memories: Sequence[Memory], maps: tuple[list[Tensor], list[Tensor]] | None = None
     ) -> Tensor:
-        """Return what leaves the stack, [*R, B, T', N]; append weights over the text and over the source to `maps`."""
+        """Return the stack's output [*R, B, T', N]; append self- and cross-attention weights to `maps`."""
         tokens = self.embedded(x)
         mask = self.seen(tokens.shape[-2])
         for block, memory in zip(self.blocks, memories, strict=True):
@@ -127,7 +127,7 @@ class Decoder(Stack):
     def continued(
         self, x: Tensor, pasts: Sequence[Past | None], memories: Sequence[Memory], *, after: int
     ) -> tuple[Tensor, list[Past]]:
-        """Return what leaves the stack for one more token x [*R, B, 1] `after` so many, and what to keep."""
+        """Return the stack's output for the next token x [*R, B, 1] at position `after`, and the updated cache."""
         tokens, kept = self.embedded(x, after=after), []
         for block, past, memory in zip(self.blocks, pasts, memories, strict=True):
             tokens, longer = block.continued(tokens, past, memory)

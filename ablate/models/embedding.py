@@ -1,4 +1,4 @@
-"""From ids to token vectors: a row of the embedding matrix instead of a product with a one-hot vector."""
+"""Token vectors from ids: a row of the embedding matrix replaces the product with a one-hot vector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Lookup(Projection):
         return rows + (self.bias if self.bias.dim() == 1 else self.bias[:, None, None, :])
 
     def initial(self, draw: Draw, *, gain: float = 1.0) -> dict[str, Tensor]:
-        """Return initial values: rows of mean square `gain`^2, as a one-hot vector has one entry; a bias of zero."""
+        """Return initial values: a zero bias and rows of mean square `gain`^2; a one-hot vector has one entry."""
         return {"weight": gain * draw("weight", tuple(self.weight.shape))} | self.initial_bias()
 
 

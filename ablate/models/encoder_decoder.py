@@ -1,4 +1,4 @@
-"""The encoder-decoder of text to text: a source and a target so far in, scores of each next token out."""
+"""The encoder-decoder for text to text: it maps a source and a partial target to scores of the next tokens."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class EncoderDecoder(nn.Module):
     """An encoder of the source, a decoder of the target, and a head over the target's vocabulary.
 
     Shapes: the pair (source ids [*R, B, S'], target ids shifted right [*R, B, T']) to scores [*R, B, T', M], where *R
-    is nothing or one replicate axis, on ids and on every weight alike. Nothing attends to `pad` in the source; the
-    target's comes last, where no token before it looks. `value: stacked` has one matrix per stack. Without a norm
-    behind the last blocks, as in the transformer. Sources: Vaswani et al. (2017); paper B, section 4.3.
+    is nothing or one replicate axis, on ids and on every weight alike. `pad` in the source is masked. `pad` in the
+    target comes last, so causal attention never sees it. With `value: stacked` each stack has one value matrix. The
+    last block has no norm after it, as in the original transformer. Sources: Vaswani et al. (2017); paper B,
+    section 4.3.
     """
 
     row_native = True
@@ -40,7 +41,7 @@ class EncoderDecoder(nn.Module):
     def forward(
         self, x: tuple[Tensor, Tensor], *, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, tuple[Tensor, ...]]:
-        """Return scores; with `return_weights` also attention weights: encoder's, decoder's, then over the source.
+        """Return scores; with `return_weights` also the weights of encoder, decoder and cross-attention.
 
         Each of the three has one map per block: [*R, B, H, S', S'], [*R, B, H, T', T'] and [*R, B, H, T', S'].
         """
@@ -54,16 +55,16 @@ class EncoderDecoder(nn.Module):
         return (scores, (*of_source, *of_target, *across)) if return_weights else scores
 
     def similarities(self, x: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """Return what the softmax of each block of the encoder is taken of, s [*R, B, H, S', S'], without the mask."""
+        """Return the unmasked similarities of each encoder block before softmax, s [*R, B, H, S', S']."""
         source, _ = x
         return self.encoder.similarities(source, self._visible(source))
 
     @torch.no_grad()
     def greedy(self, source: Tensor, *, start: int, end: int, steps: int) -> Tensor:
-        """Return the likeliest next id, one after the other from `start` on: int64 [*R, B, t], `end` included.
+        """Return ids by greedy decoding from `start`: int64 [*R, B, t], `end` included.
 
-        t is at most `steps` and T; behind `end` stands `pad` (or `end`, where there is none). The source is read
-        once, and each step computes one token only. Put the module into evaluation mode first.
+        t is at most `steps` and T. Positions after `end` hold `pad` (or `end` if there is no padding id). The source is
+        encoded once, and each step computes one token. The module must be in evaluation mode.
         """
         visible = self._visible(source)
         memories = self.decoder.memories(self.encoder.encoded(source, visible), visible)

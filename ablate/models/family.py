@@ -1,4 +1,4 @@
-"""The one way to a module: a configuration and a shape in, what its builder makes out."""
+"""Builds a module from a configuration and a shape."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ablate.registry import MODELS
 
 
 def build(config: ModelConfig, shape: InputShape) -> nn.Module:
-    """Return the module that `config.builder` makes; raise RegistryError where there is no such builder."""
+    """Return the module that `config.builder` makes; raise RegistryError if there is no such builder."""
     module: nn.Module = MODELS.load(config.builder)(config, shape)
     return module

@@ -15,9 +15,9 @@ def initial_parameters(
 ) -> dict[str, Tensor]:
     """Return one replicate's initial weights by parameter path, float32 on the CPU, without a replicate axis.
 
-    A module with a method `initial(draw)` (all built-in ones) is given standard normal values keyed by (study seed,
+    A module with a method `initial(draw)` (all built-in ones) receives standard normal values keyed by (study seed,
     data set, seed, path). Any other module is built under a torch generator seeded from the same stream. Global
-    random states are left as they were.
+    random states do not change.
     """
     begin = int(stream(study_seed, dataset, seed, "initialisation").integers(2**63))
     with torch.random.fork_rng(devices=[]):

@@ -15,9 +15,9 @@ Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
 
 NORM_EPSILON = 1e-5
-BRANCH_GAIN = 0.4  # what attention and MLP add at the start stays below the tokens that they add to
-HEAD_GAIN = 0.1  # near-uniform scores at the start, whatever the depth adds to the tokens
-TOKEN_HEAD_GAIN = 0.05  # the same where each token is scored: no mean over tokens makes them quieter
+BRANCH_GAIN = 0.4  # keeps the initial outputs of attention and MLP smaller than the tokens that they are added to
+HEAD_GAIN = 0.1  # near-uniform initial scores at any depth
+TOKEN_HEAD_GAIN = 0.05  # the same for scores per token, where no mean over tokens reduces the variance
 
 
 def under(draw: Draw, prefix: str) -> Draw:
@@ -26,13 +26,13 @@ def under(draw: Draw, prefix: str) -> Draw:
 
 
 def add_prefix(prefix: str, values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `values` with `prefix.` before every name."""
+    """Return `values` with `prefix.` prepended to every name."""
     return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
 @torch.no_grad()
 def start(module: nn.Module, initial: Callable[[Draw], dict[str, Tensor]]) -> None:
-    """Give `module` its initial values, drawn from torch's global generator; on the meta device there are none."""
+    """Set the initial values of `module` from torch's global generator; do nothing on the meta device."""
     if next(module.parameters()).is_meta:
         return
     values = initial(lambda _, shape: torch.randn(shape, dtype=torch.float64))
@@ -102,7 +102,7 @@ class LayerNorm(nn.Module):
 
 
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise x [R, B, T, N] by one fused pass per replicate: a quarter less time on a CPU."""
+    """Normalise x [R, B, T, N] by one fused pass per replicate; takes a quarter less time on a CPU."""
     if len(x) == 1:
         return F.layer_norm(x.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON).unsqueeze(0)
     rows = zip(x.unbind(), scale.unbind(), shift.unbind(), strict=True)
@@ -110,7 +110,7 @@ def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def norm_at_once(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise x [R, B, T, N] by one kernel for all replicates, then scale and shift: few launches on a GPU."""
+    """Normalise x [R, B, T, N] by one kernel for all replicates, then scale and shift; needs few launches on a GPU."""
     normalised = F.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
     return torch.addcmul(shift[:, None, None, :], normalised, scale[:, None, None, :])
 
@@ -119,8 +119,9 @@ class Dropout(nn.Module):
     """Sets a share `p` of values to zero in training and divides the others by 1 - p; the identity in evaluation.
 
     Shapes: x [*R, B, T, N] to the same. With `generators`, one per replicate, row r of x [R, B, T, N] draws from its
-    own: always for the most `tokens` there can be, so that neither the number of rows nor the longest text among them
-    moves what a row draws. Without, torch's global generator draws. Source: Srivastava et al. (2014).
+    own generator. It always draws for the maximum number of `tokens`, so the number of rows and the longest text of
+    the batch do not change what a row draws. Otherwise torch's global generator draws. Source: Srivastava et al.
+    (2014).
     """
 
     generators: Sequence[torch.Generator] | None
@@ -130,7 +131,7 @@ class Dropout(nn.Module):
         self.p, self.tokens, self.generators = p, tokens, None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x with a share of its values left out."""
+        """Return x after dropout."""
         if not self.training or self.p == 0:
             return x
         if self.generators is None:
@@ -138,10 +139,10 @@ class Dropout(nn.Module):
         return x * self._kept(x, self.generators).to(x.dtype).div_(1 - self.p)
 
     def _kept(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return where a value of x stays, bool, every row drawn by its own generator.
+        """Return a bool mask of the values of x that are kept; every row is drawn by its own generator.
 
-        Each value has 16 random bits, four values to one draw, which takes a CPU a fifth of the time of Bernoulli
-        draws; p is met to 2^-17.
+        Each value uses 16 random bits, and one draw serves four values. On a CPU this takes a fifth of the time of
+        Bernoulli draws. p is met to 2^-17.
         """
         if len(generators) != len(x):
             raise RequestError(f"Dropout.generators has {len(generators)} generators: x has {len(x)} replicates")
@@ -155,7 +156,7 @@ class Dropout(nn.Module):
 
 
 class Triangle(nn.Module):
-    """The N(N+1)/2 free entries of a triangular or symmetric matrix, kept row by row of the lower triangle.
+    """The N(N+1)/2 free entries of a triangular or symmetric matrix, stored row by row of the lower triangle.
 
     Shapes: weight [*R, N(N+1)/2]; both forms return [*R, N, N].
     """

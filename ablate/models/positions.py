@@ -1,4 +1,4 @@
-"""Fixed sinusoidal codes: of a token's place, and of a pair of places (+Pos)."""
+"""Fixed sinusoidal codes of a token's position and of a pair of positions (+Pos)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAVELENGTH_BASE = 10_000.0  # longest wavelength over 2 pi, as in Vaswani et al.
 
 
 def sinusoidal(tokens: int, channels: int) -> Tensor:
-    """Return the code of each place, [tokens, channels]: sines in even channels, cosines in odd ones.
+    """Return the code of each position, [tokens, channels]: sines in even channels, cosines in odd ones.
 
     Source: Vaswani et al. (2017), section 3.5: sin(t / 10000^(2k/channels)) in channel 2k.
     """
@@ -23,10 +23,10 @@ def sinusoidal(tokens: int, channels: int) -> Tensor:
 
 
 def pair_sinusoidal(tokens: int, channels: int) -> Tensor:
-    """Return the fixed code P of each pair of places, [tokens, tokens, channels] (paper B, section 3.1).
+    """Return the fixed code P of each pair of positions, [tokens, tokens, channels] (paper B, section 3.1).
 
-    The usual two-dimensional code: the first ceil(m/2) channels are the code of the column j, the others that of
-    the row i. What depends on i alone shifts a whole row of similarities, which softmax does not see.
+    This is the usual two-dimensional code: the first ceil(m/2) channels encode the column j, the others the row i.
+    A term that depends on i alone shifts a whole row of similarities, and softmax ignores such a shift.
     """
     of_column = (channels + 1) // 2
     column = sinusoidal(tokens, of_column)[None, :, :].expand(tokens, -1, -1)
@@ -37,7 +37,7 @@ def pair_sinusoidal(tokens: int, channels: int) -> Tensor:
 
 
 def first_places(code: Tensor, tokens: int) -> Tensor:
-    """Return the code [..., tokens, N] of the first places of `code` [..., T, N]; raise RequestError beyond T."""
+    """Return the first `tokens` positions of `code` [..., T, N] as [..., tokens, N]; raise RequestError beyond T."""
     known = code.shape[-2]
     return code if tokens == known else code[..., : _within(tokens, known), :]
 

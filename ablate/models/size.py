@@ -1,4 +1,4 @@
-"""What a model costs, counted on the built module without allocating it."""
+"""The size of a model, counted on the built module without allocating it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ OUTSIDE_BODY = (
     "encoder.embedding.",
     "decoder.embedding.",
     "head.",
-)  # parameter paths that `params_body` leaves out
+)  # parameter paths that `params_body` excludes
 
 
 def measure(config: ModelConfig, shape: InputShape) -> Size:
     """Return parameters and forward FLOPs per sample, counted on torch's meta device (no memory, no data).
 
-    FLOPs are those of matrix products, a multiply-add counting two, as `torch.utils.flop_counter` counts them.
-    Looking an id up in an embedding is no product. `params_body` leaves out the parameters of embeddings and head, by
-    their names in OUTSIDE_BODY. A module that cannot run on the meta
-    device is counted on the CPU with one sample of zeros. Raises RegistryError for an unknown builder.
+    FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding
+    lookup is not a product. `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A
+    module that cannot run on the meta device is counted on the CPU with one sample of zeros. Raises RegistryError for
+    an unknown builder.
     """
     return _measure(config.model_dump_json(), shape.model_dump_json())
 
@@ -53,7 +53,7 @@ def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size
 
 
 def _sample(shape: InputShape) -> Tensor | tuple[Tensor, Tensor]:
-    """Return one sample of zeros, as a model of `shape` reads it, with the most tokens there can be."""
+    """Return one sample of zeros with the maximum number of tokens, as a model of `shape` reads it."""
     if shape.inputs == "vectors":
         return torch.zeros(1, shape.tokens, shape.features)
     ids = torch.zeros(1, shape.tokens, dtype=torch.int64)

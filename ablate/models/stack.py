@@ -1,4 +1,4 @@
-"""A stack of blocks with what comes before them: the embedding, the places and a class token."""
+"""A stack of blocks, preceded by the embedding, the positions and a class token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ablate.models.embedding import Lookup
 from ablate.models.layers import Draw, Dropout, Projection, add_prefix, under
 from ablate.models.positions import first_places, pair_sinusoidal, sinusoidal
 
-EMBEDDING_GAIN = 0.4  # near the root mean square of the centred places: content and place weigh alike
+EMBEDDING_GAIN = 0.4  # near the root mean square of the centred positions: content and position have equal weight
 
 NewBlock = Callable[[ModelConfig, Tensor | None, Dropout | None], Sublayers]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """What a stack is given: T tokens of F features, and what it may know of their order."""
+    """The input of a stack: T tokens of F features, and whether it uses their order."""
 
     tokens: int
     features: int
@@ -32,9 +32,9 @@ class Tokens:
 
 
 class Stack(nn.Module):
-    """Embedding, places, `depth` blocks and, with `value: stacked`, one matrix behind them (paper A, Eq. 9).
+    """Embedding, positions, `depth` blocks and, with `value: stacked`, one matrix after them (paper A, Eq. 9).
 
-    Shapes: x [*R, B, T', F], or ids [*R, B, T'], of T' <= T tokens. One Dropout serves embedding and blocks.
+    Shapes: x [*R, B, T', F], or ids [*R, B, T'], of T' <= T tokens. Embedding and blocks share one Dropout.
     """
 
     class_token: nn.Parameter | None
@@ -65,9 +65,9 @@ class Stack(nn.Module):
         self.value_output = Projection(width, width, bias="output" in config.biases()) if stacked else None
 
     def embedded(self, x: Tensor, *, after: int = 0) -> Tensor:
-        """Return token vectors [*R, B, T', N], the class token first, with places added and, in training, dropout.
+        """Return token vectors [*R, B, T', N] with positions and, in training, dropout; the class token comes first.
 
-        The first token of x stands `after` so many others.
+        The first token of x is at position `after`.
         """
         tokens: Tensor = self.embedding(x)
         if self.class_token is not None:
@@ -81,13 +81,13 @@ class Stack(nn.Module):
         return tokens if self.dropout is None else self.dropout(tokens)
 
     def seen(self, tokens: int) -> Tensor | None:
-        """Return the causal mask [T', T'], True where row i may see column j, or None where all see all."""
+        """Return the causal mask [T', T'], True where row i may see column j, or None if all see all."""
         if self.visible is None:
             return None
         return first_places(self.visible, tokens)[:, :tokens]
 
     def left(self, tokens: Tensor) -> Tensor:
-        """Return what leaves the stack: the last block's outputs, through the stack's one matrix if it has one."""
+        """Return the stack's output: the last block's outputs, multiplied by the stack's one matrix if it has one."""
         if self.value_output is None:
             return tokens
         mapped: Tensor = self.value_output(tokens)
@@ -96,8 +96,8 @@ class Stack(nn.Module):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name, from standard normal values drawn per path.
 
-        The embedding's bias starts at minus the mean of the fixed positions: most of their channels hardly change
-        over a few tokens, and a part that all tokens share would rule every similarity and every norm.
+        The embedding's bias starts at minus the mean of the fixed positions. Most of their channels hardly change over
+        a few tokens, and a part that all tokens share would dominate every similarity and every norm.
         """
         values = add_prefix("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
         if self.fixed_position is not None:
@@ -123,9 +123,9 @@ class Encoder(Stack):
         super().__init__(config, given, _encoder_block, dropout)
 
     def encoded(self, x: Tensor, mask: Tensor | None = None, maps: list[Tensor] | None = None) -> Tensor:
-        """Return what leaves the stack, [*R, B, T', N], and append each block's attention weights to `maps`.
+        """Return the stack's output [*R, B, T', N], and append each block's attention weights to `maps`.
 
-        `mask` stands in for the stack's own, causal or none.
+        `mask` replaces the stack's own mask (causal or none).
         """
         tokens = self.embedded(x)
         mask = self.seen(tokens.shape[-2]) if mask is None else mask
@@ -136,7 +136,7 @@ class Encoder(Stack):
         return self.left(tokens)
 
     def similarities(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return what each block's softmax is taken of, s [*R, B, H, T', T']; the mask is not laid over it."""
+        """Return the unmasked similarities of each block before softmax, s [*R, B, H, T', T']."""
         tokens, found = self.embedded(x), []
         mask = self.seen(tokens.shape[-2]) if mask is None else mask
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""The transformer family: patches, vectors or ids in; scores of a sample, of each token or of a set's members out."""
+"""The transformer family: maps patches, vectors or ids to scores of a sample, of each token or of a set's members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ablate.models.stack import Encoder, Tokens
 def build(config: ModelConfig, shape: InputShape) -> nn.Module:
     """Return the network of `config` for inputs of `shape`, initialised from torch's global generator.
 
-    Raises RequestError where the class token of `pool: cls` has nothing to see or no sample to speak for.
+    Raises RequestError if the class token of `pool: cls` cannot see other tokens or there are no sample scores.
     """
     if config.pool == "cls" and (shape.output != "sample" or shape.causal):
         of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
@@ -30,7 +30,7 @@ class Transformer(Encoder):
     Shapes: x [*R, B, T, F] or ids [*R, B, T] to scores [*R, B, M], [*R, B, T, M] (`output: token`) or [*R, B, T]
     (`output: set`, which gets no positions), where *R is nothing or one replicate axis. Called through
     `torch.func.functional_call` with every weight stacked to [R, ...], it computes R replicates by batched matmul.
-    x may have fewer than T tokens. `value: stacked` has its one matrix behind the last block (paper A, Eq. 9).
+    x may have fewer than T tokens. With `value: stacked` one matrix follows the last block (paper A, Eq. 9).
     """
 
     row_native = True

@@ -1,4 +1,4 @@
-"""One self-contained page, its figures as PNG and its tables as CSV, rebuilt from the ledger's tables alone."""
+"""One self-contained page with figures as PNG and tables as CSV, built from the ledger's tables alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["comparison_lines", "front_lines", "front_table", "result_lines", "wr
 def result_lines(
     study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
 ) -> RenderableType:
-    """Return what a study found, for a terminal: its comparison where it is one, else its fronts."""
+    """Return the result of a study for a terminal: its comparison if it has one, otherwise its fronts."""
     if study.compare is not None:
         return comparison_lines(study, trials, reports)
     return front_lines(study, trials, reports, notes)
@@ -34,10 +34,10 @@ def write_report(
 ) -> Path:
     """Write home/report/index.html, *.csv and *.png from the trials and reports tables; return the page's path.
 
-    `notes` are the ledger's events (kind, dataset, payload, created_at). Raises AblateError, in one line, where
-    the folder cannot be written. A study with `compare` has a page of its own kind (docs/compare.md).
+    `notes` are the ledger's events (kind, dataset, payload, created_at). A study with `compare` has its own kind of
+    page (docs/compare.md). Raises AblateError, in one line, if the folder cannot be written.
     """
-    # altair and vl-convert take a second to import; the terminal's tables must not
+    # the import of altair and vl-convert takes a second, and the terminal's tables do not need them
     from ablate.report.comparison import page as comparison_page
     from ablate.report.front import page
 

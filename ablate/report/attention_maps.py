@@ -1,4 +1,4 @@
-"""Attention maps as pictures: one PNG per block, a column per head, similarity above attention weights."""
+"""Attention maps as images: one PNG per block, a column per head, similarity above attention weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLE_CHARACTERS, TITLE_LINE = 11.5, 0.17  # of a title: characters to an inch, 
 
 
 class Maps(Protocol):
-    """What is drawn of one block: [heads, rows, columns] each."""
+    """The maps of one block: [heads, rows, columns] each."""
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Maps(Protocol):
 
     @property
     def similarity(self) -> NDArray[np.float64]:
-        """What softmax is taken of."""
+        """The similarities before softmax."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Maps(Protocol):
 def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path]:
     """Write NAME.png per block and maps.npz with the numbers into `folder`; return the files' paths.
 
-    Raises AblateError where the folder cannot be written.
+    Raises AblateError if the folder cannot be written.
     """
     paths = [folder / f"{block.name}.png" for block in blocks]
     numbers = folder / "maps.npz"
@@ -64,8 +64,8 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
 
 
 def _draw(block: Maps, title: str) -> Figure:
-    """Return one block's maps; similarities share a scale that is symmetric about zero, weights begin at zero."""
-    from matplotlib.figure import Figure  # half a second to import, and only pictures need it
+    """Return one block's maps; similarities share a scale symmetric about zero, and weights start at zero."""
+    from matplotlib.figure import Figure  # the import takes half a second, and only images need it
     from matplotlib.ticker import MaxNLocator
 
     heads = block.weights.shape[0]

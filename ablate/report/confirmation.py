@@ -1,4 +1,4 @@
-"""What page and terminal say about confirmation: how far it is, what it showed, and what failed in it."""
+"""The text of page and terminal about confirmation: its progress, its results and its failures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ablate.report.numbers import printable
 from ablate.report.tables import network
 from ablate.study import Study
 
-MOST_FAILED = 20  # failed confirmations named one by one
+MOST_FAILED = 20  # maximum number of failed confirmations that are named
 
 
 def protocol_text(study: Study) -> str:
-    """Return what validation is in this study; every page and every terminal table begins with it."""
+    """Return what validation is in this study; every page and every terminal table starts with it."""
     if study.protocol == "paper" and study.compare is not None:
         return "paper: validation used the test split, as the paper does; nothing was chosen on it"
     if study.protocol == "paper":
@@ -35,14 +35,14 @@ def ended_text(found: Confirmations) -> str:
 
 
 def open_text(found: Confirmations) -> str:
-    """Return what is still to come, in words: confirmations, or the rest of an extended search."""
+    """Return what is still to run, in words: confirmations, or the rest of an extended search."""
     if found.unfinished:
         return ended_text(found)
     return f"{found.later:,} search trial{'s' * (found.later != 1)} began after the front was frozen"
 
 
 def withheld_text(study: Study, found: Confirmations) -> str:
-    """Return why there is no answer yet, or nothing where there may be one."""
+    """Return why there is no answer yet, or an empty text if there may be one."""
     if found.is_open:
         return f"There is no answer yet: {open_text(found)}. The table below is provisional."
     if study.confirm is not None and not found.frozen:
@@ -51,7 +51,7 @@ def withheld_text(study: Study, found: Confirmations) -> str:
 
 
 def confirmation_text(study: Study, trials: pl.DataFrame, dataset: str, split: str, notes: Sequence[Any] = ()) -> str:
-    """Return in words whether a data set's numbers are confirmed; `split` is the one that they were measured on."""
+    """Return in words whether a data set's numbers are confirmed; `split` is the split they were measured on."""
     found = confirmations(trials, dataset, notes)
     complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE"))
     if found.is_open:
@@ -68,7 +68,7 @@ def confirmation_text(study: Study, trials: pl.DataFrame, dataset: str, split: s
 
 
 def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
-    """Return `; 7 of them are on the front`, or nothing where every confirmed network is."""
+    """Return `; 7 of them are on the front`, or an empty text if every confirmed network is on it."""
     if on_front >= _find_confirmed(trials, dataset):
         return ""
     return f"; {on_front} of them {'is' if on_front == 1 else 'are'} on the front"
@@ -79,9 +79,9 @@ def _find_confirmed(trials: pl.DataFrame, dataset: str) -> int:
 
 
 def opened_text(study: Study, notes: Sequence[Any], dataset: str) -> str:
-    """Return `, opened once at …`, or how often and when, by the ledger's notes (kind, dataset, created_at).
+    """Return `, opened once at …`, or how often and when, from the ledger's events (kind, dataset, created_at).
 
-    Nothing where it was not opened, or where validation read it from the first epoch on.
+    Empty if the split was not opened, or if validation used it from the first epoch on.
     """
     moments = sorted(n.created_at for n in notes if n.kind == "test_opened" and n.dataset == dataset)
     if study.protocol == "paper" or not moments:
@@ -91,7 +91,7 @@ def opened_text(study: Study, notes: Sequence[Any], dataset: str) -> str:
 
 
 def failed_text(study: Study, trials: pl.DataFrame, dataset: str) -> str:
-    """Name the trials that failed in confirmation with their reasons, or return nothing where none did."""
+    """Return the trials that failed in confirmation with their reasons, or an empty text if none failed."""
     own = pl.col("dataset") == dataset, pl.col("stage") == "confirm", pl.col("state") == "FAIL"
     failed = trials.filter(*own).rows(named=True)
     named = [

@@ -1,4 +1,4 @@
-"""What all figures share: palettes, scales, legend, fonts, and PNG files."""
+"""The shared parts of all figures: palettes, scales, legend, fonts, and PNG files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import vl_convert
 from ablate.files import DiskFolder
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
-PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels come on top
+PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
 SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
 COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
 SHAPES = ("circle", "cross", "diamond", "circle")
 
-# One palette per colour scheme; figures name roles, and whoever draws them fills in the colours.
+# One palette per colour scheme; figures name roles, and the renderer replaces them by colours.
 PALETTES: dict[str, dict[str, str]] = {
     "light": {
         "role:ink": "#23262b",
@@ -47,7 +47,7 @@ PALETTES: dict[str, dict[str, str]] = {
 class Figure:
     """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
 
-    A figure of `panels`, each with a scale of its own, has no specification itself.
+    A figure of `panels`, each with a separate scale, has no specification itself.
     """
 
     stem: str
@@ -70,7 +70,7 @@ class Figure:
 
 
 def paint(spec: Any, palette: Mapping[str, str]) -> Any:
-    """Return a copy of a specification with its colour roles filled in; data is left as it is."""
+    """Return a copy of a specification with its colour roles replaced by colours; data do not change."""
     if isinstance(spec, dict):
         return {k: v if k in ("values", "datasets") else paint(v, palette) for k, v in spec.items()}
     if isinstance(spec, list):
@@ -79,7 +79,7 @@ def paint(spec: Any, palette: Mapping[str, str]) -> Any:
 
 
 def write_png(figure: Figure, folder: Path) -> Path:
-    """Write a figure in light colours on white, twice its size in pixels, in one step."""
+    """Write a figure atomically, in light colours on white, at twice its size in pixels."""
     spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
     name = f"{figure.stem}.png"
     DiskFolder(folder).write(name, vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
@@ -87,7 +87,7 @@ def write_png(figure: Figure, folder: Path) -> Path:
 
 
 def safe_stem(name: str) -> str:
-    """Return a name as part of a file name: letters, digits, '-' and '_' alone."""
+    """Return a name as part of a file name, with only letters, digits, '-' and '_'."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", name) or "_"
 
 
@@ -99,20 +99,20 @@ def evenly(items: list[Any], most: int) -> list[Any]:
 
 
 def inline_chart(values: list[dict[str, Any]]) -> Any:
-    """Return a chart whose data stand in the specification."""
+    """Return a chart whose data are in the specification."""
     inline: Any = alt.Data
     return alt.Chart(inline(values=values))
 
 
 def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:
-    """Return the scale from the series that occur in `points` to their colours (or shapes)."""
+    """Return the scale that maps the series in `points` to their colours (or shapes)."""
     present = {point["series"] for group in points for point in group}
     pairs = [(series, value) for series, value in zip(SERIES, of, strict=True) if series in present]
     return alt.Scale(domain=[series for series, _ in pairs], range=[value for _, value in pairs])
 
 
 def legend() -> alt.Legend:
-    """Return the legend of all series, above the figure, in two columns so that it fits a phone."""
+    """Return the legend of all series, above the figure, in two columns to fit a phone."""
     return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
 
 
@@ -135,5 +135,5 @@ def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float:
-    """Return a number in five significant digits, as many as a figure shows."""
+    """Return a number in five significant digits, the precision of a figure."""
     return float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-"""What every page shares: its frame, assets and versions, and how its files are written."""
+"""The shared parts of every page: its frame, assets and versions, and the writing of its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-pytho
 
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
-    """Return a page as HTML; the template extends frame.html.j2, which wants `status`, `methods` and `files`."""
+    """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`."""
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (
         environment()
@@ -46,9 +46,9 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: A
 
 
 def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], drawn: Sequence[Figure]) -> Path:
-    """Write index.html, tables by file name and every figure as PNG, each in one step; return the page's path.
+    """Write index.html, tables by file name and every figure as PNG, each atomically; return the page's path.
 
-    The page comes last, so that it never names a file that is not there. Raises ResultsDownError.
+    The page is written last, so that it never names a missing file. Raises ResultsDownError.
     """
     try:
         for name, table in tables.items():
@@ -74,7 +74,7 @@ def versions() -> list[str]:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the templates of this folder, everything escaped, nothing undefined."""
+    """Return the templates of this folder, with escaping on and undefined names as errors."""
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
@@ -91,6 +91,6 @@ def asset(name: str) -> str:
 
 @cache
 def bundle() -> str:
-    """Return the script that draws figures, for inside a script element."""
+    """Return the script that draws figures, escaped for a script element."""
     library: Any = vl_convert
     return str(library.javascript_bundle()).replace("</script", "<\\/script")

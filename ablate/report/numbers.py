@@ -1,4 +1,4 @@
-"""How numbers and names are written for a reader."""
+"""The text of numbers and names in reports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ablate.objectives import SIZE_METRICS, is_share
 from ablate.plain_text import one_printable_line
 
 DASH = "–"
-NO_WIDTH = 1e-9  # of an interval: seeds that agree to the last sample, as with few samples they may
+NO_WIDTH = 1e-9  # an interval below this has no width: its seeds agree to the last sample
 
 
 def count(value: float | int | None) -> str:
-    """Return a whole number with thin separators, a dash where it is missing."""
+    """Return a whole number with thin separators, or a dash if it is missing."""
     return DASH if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
@@ -30,7 +30,7 @@ def compact(value: float | int | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return a quotient such as Q or `6.3` in three digits, never in exponents below a million."""
+    """Return a quotient such as Q or `6.3` in three digits, without exponents below a million."""
     if value is None or not math.isfinite(value):
         return DASH
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -46,12 +46,12 @@ def quantity(metric: str, value: float | None) -> str:
 
 
 def equal_seeds(low: float | None, high: float | None) -> bool:
-    """Return whether an interval has no width: every seed has the same value, which says little about the next one."""
+    """Return whether an interval has no width: equal values of all seeds say little about the next seed."""
     return low is not None and high is not None and high - low < NO_WIDTH
 
 
 def interval_text(metric: str, interval: Interval) -> str:
-    """Return `97.2 to 98.4`, `3 seeds equal` without a width, or a dash where there are fewer than two replicates."""
+    """Return `97.2 to 98.4`, `3 seeds equal` without a width, or a dash for fewer than two replicates."""
     if not math.isfinite(interval.low):
         return DASH
     if equal_seeds(interval.low, interval.high):
@@ -61,7 +61,7 @@ def interval_text(metric: str, interval: Interval) -> str:
 
 
 def reach(metric: str, mean: float, low: float | None, high: float | None, n: int) -> str:
-    """Return ` ± 0.12`, the wider side of an interval over `n` seeds (in points for a share), nothing where it is not.
+    """Return ` ± 0.12`, the wider side of an interval over `n` seeds (in points for a share), or an empty text.
 
     An interval without width is ` (3 seeds equal)`, and one that rounds to none ` ± <0.01`.
     """
@@ -76,7 +76,7 @@ def reach(metric: str, mean: float, low: float | None, high: float | None, n: in
 
 
 def format_signed(metric: str, value: float | None) -> str:
-    """Return a difference with its sign: points for a share, thousands for a count, three digits for the rest."""
+    """Return a difference with its sign: points for a share, thousands for a count, otherwise three digits."""
     if value is None or not math.isfinite(value):
         return DASH
     value, form = (100 * value, ".2f") if is_share(metric) else (value, ",.0f" if metric in SIZE_METRICS else ".3g")
@@ -115,7 +115,7 @@ def setting(name: str, value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without control characters, so that a name cannot drive a terminal."""
+    """Return text without control characters, so that a name cannot control a terminal."""
     return one_printable_line(text)
 
 

@@ -1,4 +1,4 @@
-"""The front as a table, once: for the page, the terminal and the CSV files."""
+"""The front as one table for the page, the terminal and the CSV files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def other_settings(study: Study) -> list[str]:
 
 
 def network(study: Study, row: dict[str, Any]) -> str:
-    """Return how a reader calls a trial's network: its variant and its searched axes, else its trial number."""
+    """Return the reader's name of a trial's network: its variant and its searched axes, otherwise its trial number."""
     parts = [row.get("variant") or "", settings_text(row, model_settings(study))]
     return " · ".join(part for part in parts if part) or f"trial {row['trial']}"
 
@@ -64,7 +64,7 @@ def quality_name(study: Study) -> str:
 
 
 def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Interval:
-    """Return the quality of one trial over its replicates; its mean alone where no reports are at hand."""
+    """Return the quality of one trial over its replicates, or only its mean without reports."""
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
     values = replicate_values(last, row["dataset"], row["trial"], metric)
     if not values:
@@ -74,11 +74,11 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Inter
 
 
 def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return the front of every data set with one row per network, all its seeds pooled: what it is, costs and reaches.
+    """Return the front of every data set with one row per network, all its seeds pooled.
 
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
-    (validation or test), the quality metric's mean, `_low`, `_high` (95% t interval) and `replicates`, then the other
-    objectives' own columns.
+    (validation or test), the quality metric's mean, `_low`, `_high` (95% t interval) and `replicates`, then the columns
+    of the other objectives.
     """
     if reports is not None:
         trials, reports = pooled(trials, reports)
@@ -106,7 +106,7 @@ def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> lis
 
 
 def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
-    """Return the cells of one row of `front_table` as a reader sees them (page and terminal alike)."""
+    """Return the cells of one row of `front_table` as text, for page and terminal."""
     name = quality_name(study)
     low, high = (math.nan if row[f"{name}_{end}"] is None else row[f"{name}_{end}"] for end in ("low", "high"))
     span = Interval(mean=row[name], low=low, high=high, n=row["replicates"], sd=math.nan, level=0.95)
@@ -123,7 +123,7 @@ def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
 
 
 def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
-    """Return one row per data set: the form chosen or the reason for none, its parameters and every AICc."""
+    """Return one row per data set: the chosen form or the reason for none, its parameters and every AICc."""
     rows = [
         {
             "dataset": dataset,
@@ -156,6 +156,6 @@ def _null(value: float | None) -> float | None:
 
 
 def write_csv(table: pl.DataFrame, path: Path) -> Path:
-    """Write a table as CSV, in one step; empty cells are missing values."""
+    """Write a table as CSV atomically; empty cells are missing values."""
     DiskFolder(path.parent).write(path.name, csv_text(table).encode())
     return path

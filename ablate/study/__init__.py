@@ -1,4 +1,4 @@
-"""What was asked: a study, validated and frozen, from its file to the space it searches (no torch, no ray)."""
+"""The description of a study: validated and frozen, from its file to its search space (no torch, no ray)."""
 
 from __future__ import annotations
 

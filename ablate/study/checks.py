@@ -1,4 +1,4 @@
-"""What is wrong with a study that types alone cannot see: names, ranges, conditions, impossible combinations."""
+"""Faults of a study that types cannot detect: names, ranges, conditions, impossible combinations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMBINATIONS_CHECKED = 200_000
 
 
 def faults_of(study: Study) -> list[Fault]:
-    """Return every fault of meaning in `study`; impossible combinations are looked for when all else is right."""
+    """Return every fault of meaning in `study`; impossible combinations are checked only if there is no other fault."""
     try:
         space = study.space
     except ValueError as error:
@@ -56,7 +56,7 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
 
 
 def _determinism_faults(study: Study) -> Iterator[Fault]:
-    """Refuse what no order of hearing can make repeatable: time, and what a comparison has without asking."""
+    """Yield the faults of `deterministic`: a use of training time, or a comparison, which is repeatable without it."""
     if study.deterministic is None:
         return
     rule = "a deterministic study cannot depend on how long training takes"
@@ -111,7 +111,7 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
 
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
-    """Try every combination of a data set's finite architecture axes; a combination is named once per reason."""
+    """Try every combination of a data set's finite architecture axes; report one combination per reason."""
     axes = architectures(study.space_for(dataset))
     seen: set[str] = set()
     for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
@@ -147,7 +147,7 @@ def _blame(study: Study, values: Mapping[str, Any]) -> str:
 
 
 def _place(study: Study, row: int) -> str:
-    """Return where row number `row` stands in the file."""
+    """Return the place of row number `row` in the file."""
     if not study.parts:
         return f"variants.{row}"
     return f"parts.{list(study.parts)[row - 1]}" if row else "parts"

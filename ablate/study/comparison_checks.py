@@ -1,4 +1,4 @@
-"""What is wrong with a designed comparison: names that are not there, settings that contradict it."""
+"""Faults of a designed comparison: unknown names, and settings that contradict it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings of a configuration change nothing, given its others; and the form that equal configurations share."""
+"""Settings of a configuration without effect, given its others; and the common form of equal configurations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ablate.config import ModelConfig, Schedule, TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A setting and where it has no effect; `holds(model, training, output)` is true there."""
+    """A setting and the condition under which it has no effect; `holds(model, training, output)` is then true."""
 
     setting: str
     where: str
@@ -19,7 +19,7 @@ class Idle:
 
 
 def _of_model(setting: str, where: str, holds: Callable[[ModelConfig, str], bool]) -> Idle:
-    """Return a rule of the transformer family: what a builder of one's own makes of a setting is not known."""
+    """Return a rule of the transformer family; how a user's builder uses a setting is unknown."""
     return Idle(
         setting=f"model.{setting}",
         where=where,
@@ -57,10 +57,10 @@ def idle(model: ModelConfig, training: TrainConfig, output: str) -> tuple[Idle, 
 
 
 def effective(model: ModelConfig, training: TrainConfig, output: str) -> tuple[ModelConfig, TrainConfig]:
-    """Return the form that a configuration shares with all that are trained alike, to compare and not to train.
+    """Return the common form of all configurations that train alike, for comparison and not for training.
 
     Settings without effect have their defaults, the MLP's width and the biases are written out, and Adam without
-    weight decay is AdamW without it.
+    weight decay becomes AdamW without it.
     """
     names = {rule.setting for rule in idle(model, training, output)}
     own = _defaults(ModelConfig, names, "model.")

@@ -1,4 +1,4 @@
-"""From a YAML file to a Study: every fault at once, each with its line."""
+"""Reads a Study from a YAML file, and reports every fault at once, each with its line."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
 SIZE_LIMIT_BYTES = 250_000
-IN_FLIGHT = 8  # trials of a data set, where a study is asked to be deterministic and its file does not say how many
+IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
 _TAGS = ("value", *RANGE_KEYS)
-_DEEPEST = 100  # dots of a path that are looked at
+_DEEPEST = 100  # maximum number of dots in a path that are examined
 
 
 def load_study(
@@ -51,8 +51,8 @@ def read_study(
 ) -> tuple[Study, str]:
     """Return the study in `path`, changed by the options of the command line, and the text that describes it.
 
-    The text is that of the file. Where an option changes the study, it is the settings of the file and the option as
-    YAML. Raises StudyFileError where the file is faulty or has its own `scale` or `only`; its own `deterministic` is
+    The text is that of the file. If an option changes the study, the text is the settings of the file and the option
+    as YAML. Raises StudyFileError if the file has faults or has its own `scale` or `only`; its own `deterministic` is
     kept.
     """
     text = _read(path)
@@ -86,7 +86,7 @@ def _read(path: Path) -> str:
 def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> Study:
     """Return the study written in `text`; raise StudyFileError naming `file` in every fault.
 
-    `known_good` leaves out the search for faults of meaning, for a text that passed it before.
+    `known_good` skips the check for faults of meaning, for a text that passed it before.
     """
     data, lines = read_yaml(text, file)
     study = _shaped(data, lines, file)
@@ -96,7 +96,7 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
 
 
 def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str) -> Study:
-    """Return the study of these settings; raise StudyFileError where one does not have its type."""
+    """Return the study of these settings; raise StudyFileError if one has the wrong type."""
     try:
         return Study.model_validate(data)
     except ValidationError as error:
@@ -104,7 +104,7 @@ def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str) -
 
 
 def _refuse_faults(study: Study, lines: Mapping[YamlPath, int], file: str) -> None:
-    """Raise StudyFileError where settings contradict each other."""
+    """Raise StudyFileError if settings contradict each other."""
     faults = faults_of(study)
     if faults:
         places = _places(lines)
@@ -112,7 +112,7 @@ def _refuse_faults(study: Study, lines: Mapping[YamlPath, int], file: str) -> No
 
 
 def difference(old: str, new: str) -> list[str]:
-    """Return what changed between two study files' texts, a line `path: old -> new` for each setting."""
+    """Return the differences between two study files' texts, a line `path: old -> new` for each setting."""
     before, after = (dict(_leaves(read_yaml(text, "study")[0], ())) for text in (old, new))
     names = sorted(before.keys() | after.keys())
     missing = "(not set)"
@@ -124,7 +124,7 @@ def difference(old: str, new: str) -> list[str]:
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of study files, for editors to complete and check with."""
+    """Return the JSON Schema of study files, for completion and checks in editors."""
     schema = Study.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "ablate study file"
@@ -132,7 +132,7 @@ def json_schema() -> str:
 
 
 def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: Any) -> list[Fault]:
-    """Return the faults that pydantic found, by line: one for each range; hints for those that are shown."""
+    """Return the faults that pydantic found, by line: one for each range; only displayed faults have hints."""
     items = error.errors(include_url=False)
     above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
     by_place: dict[YamlPath, list[Any]] = {}
@@ -153,7 +153,7 @@ def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: A
 
 
 def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: Any) -> Fault:
-    """Return the fault of one place; `data` is the file's content, or None where no hint is wanted."""
+    """Return the fault of one place; `data` is the file's content, or None for no hint."""
     item = group[0]
     rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
     value: object = item["input"]
@@ -176,7 +176,7 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
 
 
 def _range_above(loc: YamlPath) -> YamlPath | None:
-    """Return the place of the range that `loc` lies in, if it does."""
+    """Return the place of the range that contains `loc`, or None."""
     sections = [index for index, part in enumerate(loc) if part in ("model", "training")]
     inside = [index for index, part in enumerate(loc) if part in RANGE_KEYS and sections and index > sections[0]]
     return loc[: inside[0]] if inside else None
@@ -234,7 +234,7 @@ def _places(lines: Mapping[YamlPath, int]) -> dict[str, int]:
 
 
 def _place(dotted: str, places: Mapping[str, int]) -> int | None:
-    """Return the line of a path, or of the nearest part above it that stands in the file."""
+    """Return the line of a path, or of its nearest ancestor in the file."""
     for _ in range(_DEEPEST):
         if dotted in places:
             return places[dotted]

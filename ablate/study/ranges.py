@@ -64,7 +64,7 @@ def _holds(field: TypeAdapter[Any]) -> Callable[[Range], Range]:
 
 
 def _samples(spec: Range) -> tuple[Scalar, ...]:
-    """Return every choice, or both bounds; of real numbers also one between, which a whole-number field refuses."""
+    """Return every choice, or both bounds; for real numbers also a value between, which an integer field refuses."""
     if isinstance(spec, Choices):
         return spec.choices
     if isinstance(spec, FloatRange):
@@ -103,7 +103,7 @@ else:
 
 
 def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value or range) for everything that the file sets in `section`."""
+    """Yield (dotted name, value or range) for every setting of the file in `section`."""
     for key in sorted(section.model_fields_set, key=list(type(section).model_fields).index):
         value = getattr(section, key)
         if isinstance(value, BaseModel) and not isinstance(value, Range):

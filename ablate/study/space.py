@@ -42,11 +42,11 @@ class Range(BaseModel):
 
     @abstractmethod
     def grid(self) -> Sequence[Scalar] | None:
-        """Return every value in order, or None where there are infinitely many, or more than COUNTED real steps."""
+        """Return every value in order, or None if there are infinitely many or more than COUNTED real steps."""
 
     @abstractmethod
     def contains(self, value: Any) -> bool:
-        """Return whether `value` can have been drawn from this range."""
+        """Return whether this range contains `value`."""
 
 
 def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | None) -> list[str]:
@@ -89,7 +89,7 @@ class FloatRange(Range):
         return (low,) if self.step is None else tuple(low + i * self.step for i in range(count))
 
     def count(self) -> int | None:
-        """Return the number of values, or None where there are infinitely many."""
+        """Return the number of values, or None if there are infinitely many."""
         low, high = self.bounds
         if low == high:
             return 1
@@ -144,7 +144,7 @@ class Choices(Range):
         return any(_is_same(value, choice) for choice in self.choices)
 
     def index(self, value: Any) -> int:
-        """Return the place of `value`, which is one of the choices."""
+        """Return the position of `value`, which is one of the choices."""
         return next(i for i, choice in enumerate(self.choices) if _is_same(value, choice))
 
 
@@ -168,7 +168,7 @@ class Space:
         return all(other in values and values[other] in allowed for other, allowed in self.ranges[name].when.items())
 
     def cardinality(self) -> int | None:
-        """Return the number of distinct configurations, or None where there are too many to count."""
+        """Return the number of distinct configurations, or None if there are too many to count."""
         if any(spec.grid() is None for spec in self.ranges.values()):
             return None
         named = {name for spec in self.ranges.values() for name in spec.when}
@@ -178,7 +178,7 @@ class Space:
         return free * count if count <= COUNTED else None
 
     def grid(self) -> Iterator[dict[str, Scalar]]:
-        """Yield every configuration of a finite space, the last setting turning fastest."""
+        """Yield every configuration of a finite space; the last setting varies fastest."""
         yield from _expand(self, {}, self.names())
 
     def contains(self, values: Mapping[str, Any]) -> bool:
@@ -205,7 +205,7 @@ def _expand(space: Space, values: dict[str, Scalar], names: Sequence[str]) -> It
 def order_by_condition(ranges: Mapping[str, Range]) -> dict[str, Range]:
     """Return `ranges` with each after those that its conditions name, otherwise in the given order.
 
-    Raises ValueError naming the settings whose conditions run in a circle.
+    Raises ValueError naming the settings whose conditions are circular.
     """
     placed: dict[str, Range] = {}
     waiting = dict(ranges)

@@ -1,4 +1,4 @@
-"""A study as its file says it: data sets, axes, objectives, budget; validated and frozen."""
+"""The study of a study file: data sets, axes, objectives, budget; validated and frozen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ablate.study.space import Choices, Range, Space, order_by_condition
 
 VARIANT = "variant"
 COMPLETE = "complete"  # the row of a leave-one-out design that has every part
-OF_A_DESIGN: dict[str, Any] = {  # a comparison trains all of its design, in full, once
+OF_A_DESIGN: dict[str, Any] = {  # a comparison trains its whole design, in full, once
     "sampler": {"name": "design"},
     "scheduler": {"name": "none"},
     "budget": {"trials": 1_000_000},
@@ -97,19 +97,19 @@ class Study(Section):
     @model_validator(mode="before")
     @classmethod
     def _designed(cls, data: Any) -> Any:
-        """Fill in what a comparison implies; `study_faults` refuses what contradicts it."""
+        """Fill in what a comparison implies; `ablate.study.checks` refuses contradictions."""
         return {**OF_A_DESIGN, **data} if isinstance(data, dict) and data.get("compare") else data
 
     @property
     def name(self) -> str:
-        """Return the study's name, with its scale where it is scaled: scaled trials are no part of the full study."""
+        """Return the study's name, with its scale if it is scaled: scaled trials are not part of the full study."""
         return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
 
     @property
     def opens_test(self) -> bool:
-        """Return whether the test split is opened when the search of a data set is over.
+        """Return whether the test split is opened when the search of a data set has ended.
 
-        A confirmation reads the retrained front on it, a comparison under `held_out` every network that it trained.
+        A confirmation evaluates the retrained front on it, a comparison under `held_out` every network that it trained.
         """
         return self.confirm is not None or (self.compare is not None and self.protocol == "held_out")
 
@@ -124,7 +124,7 @@ class Study(Section):
 
     @cached_property
     def rows(self) -> tuple[Variant, ...]:
-        """Return the table of variants, as written or made of `parts`."""
+        """Return the table of variants, as written or derived from `parts`."""
         if not self.parts:
             return self.variants
         named = ((f"without-{name}", part) for name, part in self.parts.items())
@@ -142,7 +142,7 @@ class Study(Section):
         return Space(ranges=order_by_condition(found))
 
     def fixed(self, dataset: str) -> dict[str, Any]:
-        """Return what the file fixes for a data set, by dotted name."""
+        """Return the fixed settings of a data set, by dotted name."""
         return {name: value for name, value in self._settings(dataset).items() if not is_range(value)}
 
     def space_for(self, dataset: str) -> Space:
@@ -154,7 +154,7 @@ class Study(Section):
     def configs(self, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
         """Return the three complete configurations of one trial.
 
-        Raises pydantic's ValidationError where the combination is impossible.
+        Raises pydantic's ValidationError if the combination is impossible.
         """
         chosen = self.fixed(dataset)
         for row in self.rows:
@@ -167,7 +167,7 @@ class Study(Section):
         return model, self.task(dataset), _scaled_training(training, self.scale)
 
     def task(self, dataset: str) -> TaskConfig:
-        """Return a data set as its trials see it, scaled with the study."""
+        """Return a data set as its trials see it, with the study's scale applied."""
         task = self.datasets[dataset]
         if self.scale == 1:
             return task
@@ -178,7 +178,7 @@ class Study(Section):
     def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the parameters of every trial of a finite space, all variants of one configuration together.
 
-        A scaled study keeps a share of the configurations, evenly chosen. Raises ValueError for an infinite space.
+        A scaled study keeps an evenly chosen share of the configurations. Raises ValueError for an infinite space.
         """
         by_configuration: dict[str, list[dict[str, Any]]] = {}
         for parameters in self.space_for(dataset).grid():
@@ -191,8 +191,8 @@ class Study(Section):
     def fingerprint(self) -> str:
         """Return a hash of all that makes trials comparable: everything but budget, confirmation and comparison.
 
-        The seeds of a comparison are left out too: what stands in its cells is paired by seed, so more may follow. What
-        a file leaves out does not enter, so that a new setting's default changes no study's fingerprint.
+        The seeds of a comparison are excluded too, because its cells are paired by seed and more may follow. Settings
+        that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
         others = {"budget", "confirm", "compare", "only"}
         if self.compare is not None:
@@ -201,7 +201,7 @@ class Study(Section):
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 
     def _settings(self, dataset: str) -> dict[str, Any]:
-        """Return every setting of a data set, values and ranges, the more special ones over the general ones."""
+        """Return every setting of a data set, values and ranges; specific settings override general ones."""
         own = [row for row in self.settings if dataset in row.datasets]
         sources: list[Study | DatasetSettings] = [self, *own]
         found: dict[str, Any] = {}
@@ -212,12 +212,12 @@ class Study(Section):
 
 
 def _table(rows: Iterable[Variant]) -> Choices:
-    """Return the range of the rows' names; a name that stands twice, which is a fault, counts once."""
+    """Return the range of the rows' names; a repeated name, which is a fault, counts once."""
     return Choices(choices=tuple(dict.fromkeys(row.name for row in rows)))
 
 
 def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:
-    """Return `training` with its epochs, and its warm-up with them, shrunk; at least one epoch is left."""
+    """Return `training` with its epochs and its warm-up scaled down; at least one epoch remains."""
     if scale == 1:
         return training
     epochs = max(round(scale * training.epochs), 1)

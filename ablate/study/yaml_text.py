@@ -1,4 +1,4 @@
-"""YAML 1.2 as study files use it: read with the line of every path, and written back."""
+"""YAML 1.2 as study files use it: reading with the line of every path, and writing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 class _Writer(yaml.SafeDumper):
-    """Quotes what `_Yaml12` would not read as text."""
+    """Quotes text that `_Yaml12` would not read as text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -76,7 +76,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """Return the mapping in `text` and the line of every path; raise StudyFileError naming `file`."""
     loader: _Yaml12 | None = None
     try:
-        loader = _Yaml12(text)  # refuses control characters already here
+        loader = _Yaml12(text)  # already refuses control characters
         node = loader.get_single_node()
         if node is None:
             refuse(file, "the file is empty; it needs at least `study:` and `datasets:`")
@@ -101,7 +101,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
 
 
 def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) -> Iterator[Fault]:
-    """Record the line of every path; yield what YAML allows and no study file needs."""
+    """Record the line of every path; yield constructs that YAML allows and study files do not use."""
     line = lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in above or len(lines) > 100_000:
         yield Fault(path=dotted(path), value=None, rule="too large, or an alias of itself", line=line)
@@ -128,7 +128,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
 
 
 def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
-    """Yield a tag that is none of JSON's types or does not fit its value, and text that is not Unicode."""
+    """Yield a tag that is not one of JSON's types or does not fit its value, and text that is not Unicode."""
     place, line = dotted(path), node.start_mark.line + 1
     kind = node.tag.removeprefix(_TAG)
     if kind not in (("str", *_SCALARS) if isinstance(node, yaml.ScalarNode) else ("seq", "map")):
@@ -141,7 +141,7 @@ def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as messages name it."""
+    """Return a path in the notation of messages."""
     return ".".join(map(str, path)) or "study file"
 
 

@@ -1,6 +1,6 @@
 """Tasks: data sets with their losses and metrics, found by name (docs/tasks.md).
 
-The names here are imported when they are used, so that `ablate.tasks.settings` can be read without torch.
+The names here are imported on first use, so that `ablate.tasks.settings` can be imported without torch.
 """
 
 from __future__ import annotations

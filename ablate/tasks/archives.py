@@ -1,4 +1,4 @@
-"""Zip archives that are downloaded, compared with their published sum and unpacked."""
+"""Zip archives that are downloaded, checked against their published checksum and unpacked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from ablate.errors import DataError
 
 FAILURES = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, http.client.HTTPException)
-SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
+SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 BLOCK_BYTES = 2**20
 TELL_SECONDS = 5.0
 
@@ -26,9 +26,9 @@ logger = logging.getLogger("ablate.tasks")
 def fetch_zip(url: str, folder: Path, *, top: str, md5: str) -> Path:
     """Download a zip archive of one folder `top`, unpack it and return `folder/top`.
 
-    A folder that is there already is completed, and its files that the archive holds are replaced. Nothing is left
-    behind where it fails. Raises DataError where the archive is not the published one or a path in it leads
-    elsewhere, and whatever is in `FAILURES`.
+    An existing folder is completed, and the archive's files replace those in it. A failure leaves no files behind.
+    Raises DataError if the archive is not the published one or one of its paths leaves `top`, and the errors in
+    `FAILURES`.
     """
     with tempfile.TemporaryDirectory(prefix=f".{top}-", dir=folder) as scratch:
         archive = Path(scratch) / "archive.zip"
@@ -41,7 +41,7 @@ def fetch_zip(url: str, folder: Path, *, top: str, md5: str) -> Path:
 
 
 def download(url: str, path: Path, *, silence: float = SILENCE_SECONDS) -> str:
-    """Write what `url` holds to `path` and return its MD5 sum; progress is logged."""
+    """Download `url` to `path` and return the MD5 checksum; log the progress."""
     digest, done, told = hashlib.md5(usedforsecurity=False), 0, time.monotonic()
     with urllib.request.urlopen(url, timeout=silence) as answer, path.open("wb") as file:
         length = int(answer.headers.get("Content-Length") or 0)
@@ -58,7 +58,7 @@ def download(url: str, path: Path, *, silence: float = SILENCE_SECONDS) -> str:
 
 
 def unpack(archive: Path, folder: Path, *, top: str) -> None:
-    """Unpack `archive` into `folder`; raise DataError, before anything is written, where a path leaves `top`."""
+    """Unpack `archive` into `folder`; raise DataError, before anything is written, if a path leaves `top`."""
     with zipfile.ZipFile(archive) as packed:
         for name in packed.namelist():
             parts = PurePosixPath(name.replace("\\", "/")).parts

@@ -1,4 +1,4 @@
-"""What a task is: its data, its loss and its metrics."""
+"""The interface of a task: its data, its loss and its metrics."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class Task(Protocol):
     """
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return what a model must know, without loading data; raise RequestError where the patch does not fit."""
+        """Return the model's input shape without loading data; raise RequestError if the patch does not fit."""
         ...
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise DataError, in one line that says how to mend it, unless `load` will succeed."""
+        """Raise DataError, in one line that says how to fix it, unless `load` will succeed."""
         ...
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return the data in memory; raise DataError where they are missing or damaged."""
+        """Return the data in memory; raise DataError if they are missing or damaged."""
         ...
 
     def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor) -> Tensor:
-        """Return the loss of each target, [*R, B] or [*R, B, T]; 0 where the target is padding."""
+        """Return the loss of each target, [*R, B] or [*R, B, T]; 0 if the target is padding."""
         ...
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return every metric of each target, shaped as the loss, 0 at padding; training takes means over the rest."""
+        """Return every metric of each target, shaped as the loss and 0 at padding; training averages over the rest."""
         ...
 
 
 @runtime_checkable
 class Decoded(Protocol):
-    """A task that is also judged by what a model writes, over a whole corpus at once.
+    """A task that also scores the text that a model generates, over a whole corpus at once.
 
     `corpus_names` are the names of its corpus metrics.
     """
@@ -58,7 +58,7 @@ class Decoded(Protocol):
     def corpus_metrics(self, decode: Callable[[Tensor], Tensor], data: Data, part: str) -> dict[str, list[float]]:
         """Return metrics by name, one value per replicate, of the split `part` (`validation` or `test`) of `data`.
 
-        `decode` maps source ids [n, S] to what each replicate writes, ids [R, n, T'], by greedy decoding from
+        `decode` maps source ids [n, S] to the ids [R, n, T'] that each replicate generates, by greedy decoding from
         `data.start` until `data.end`.
         """
         ...
@@ -66,25 +66,25 @@ class Decoded(Protocol):
 
 @runtime_checkable
 class Written(Protocol):
-    """A task of text: ids and readable text, both ways. `opening` is what a text may begin with."""
+    """A task of text that converts between ids and readable text; `opening` is a possible beginning of a text."""
 
     opening: str
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
-        """Return the ids of `text`; raise RequestError where a part of it is not in the vocabulary."""
+        """Return the ids of `text`; raise RequestError if a part of it is not in the vocabulary."""
         ...
 
     def decode(self, ids: Sequence[int], data_dir: Path | None) -> str:
-        """Return the text that `ids` stand for."""
+        """Return the text of `ids`."""
         ...
 
 
 @runtime_checkable
 class Remarked(Protocol):
-    """A task that has something to say of its data before they are trained on."""
+    """A task that has remarks about its data, shown before training."""
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what a reader should know, one sentence each."""
+        """Return the remarks for the reader, one sentence each."""
 
 
 @runtime_checkable
@@ -101,36 +101,36 @@ class Stream(Protocol):
         ...
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
-        """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F], read ahead by worker processes.
+        """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F]; worker processes read ahead.
 
-        `keys` holds one number per replicate that keys its augmentation of this epoch; None: as for evaluation. What a
-        sample looks like depends on its key and itself alone, so that a trial can go on in the middle of an epoch.
-        Raises DataError where a file is damaged.
+        `keys` holds one number per replicate that keys its augmentation of this epoch; None selects evaluation. A
+        sample depends on its key and its index alone, so that a trial can resume in the middle of an epoch. Raises
+        DataError if a file is damaged.
         """
         ...
 
 
 @runtime_checkable
 class Fetchable(Protocol):
-    """A task whose data `ablate data` can list and fetch; a task of your own may be one."""
+    """A task whose data `ablate data` can list and fetch; a user's own task may implement it."""
 
     def location(self, data_dir: Path | None) -> Path:
         """Return the file or folder that holds the data, whether it exists or not."""
         ...
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Get what is missing, mend what is damaged and return `location`; raise DataError where that fails."""
+        """Get missing files, replace damaged ones and return `location`; raise DataError if that fails."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A data set, as small as it was stored: `tokens` turns a batch of inputs into what a model reads.
+    """A data set, stored compactly: `tokens` turns a batch of inputs into the model's input.
 
     Inputs of images are uint8 patches [n, T, F] with targets int64 [n]; inputs of texts are ids [n, T] (`ids`), and
     their targets are whole numbers [n, T]. Either may be a view whose rows overlap; a `Stream` is read from disk.
     `scale` and `shift` are numbers or tensors [F]. `validation_*` are None unless the data set ships a validation
-    split of its own. Raises DataError where inputs and targets do not belong together.
+    split. Raises DataError if inputs and targets do not match.
     """
 
     train_inputs: Tensor | Stream
@@ -145,16 +145,17 @@ class Data:
     image: tuple[int, int, int] | None = None
     """Height, width and channels of the images that the inputs are patches of."""
     ids: bool = False
-    """Whether inputs are ids, which `scale` and `shift` do not touch."""
+    """Whether inputs are ids; `scale` and `shift` do not apply to ids."""
     pad: int | None = None
-    """The target that does not count; in inputs of an encoder-decoder, the id that fills up."""
+    """The target that is ignored; also the padding id in inputs of an encoder-decoder."""
     start: int | None = None
-    """Encoder-decoder: the id a target text begins with; the model is given (inputs, targets shifted right)."""
+    """Encoder-decoder: the id that a target text begins with; the model reads (inputs, targets shifted right)."""
     end: int | None = None
     """Encoder-decoder: the id that every target text ends with."""
     window: int = 0
-    """Above 0, training samples are windows of so many tokens on one text, each one token after the one before: a
-    contiguous last part is then held out for validation, in steps of one window."""
+    """Window length in tokens, if above 0: training samples are windows on one text, each shifted by one token.
+    A contiguous last part is then held out for validation, in steps of one window.
+    """
 
     def __post_init__(self) -> None:
         if (self.validation_inputs is None) != (self.validation_targets is None):
@@ -171,14 +172,14 @@ class Data:
                 raise DataError(f"Data: {split} has targets outside 0 to {len(self.class_names) - 1}")
 
     def splits(self) -> list[tuple[str, Tensor | Stream, Tensor]]:
-        """Return (name, inputs, targets) of each split that is there."""
+        """Return (name, inputs, targets) of each available split."""
         there = [("train", self.train_inputs, self.train_targets), ("test", self.test_inputs, self.test_targets)]
         if self.validation_inputs is not None and self.validation_targets is not None:
             there.append(("validation", self.validation_inputs, self.validation_targets))
         return there
 
     def tokens(self, inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return what a model reads: `inputs * scale + shift` in `dtype`, [*R, B, T, F], or ids as int64 [*R, B, T]."""
+        """Return the model's input: `inputs * scale + shift` in `dtype`, [*R, B, T, F], or ids as int64 [*R, B, T]."""
         if self.ids:
             return inputs.long()
         scale = self.scale.to(dtype) if isinstance(self.scale, Tensor) else self.scale
@@ -198,7 +199,7 @@ class Classification:
         """Return each sample's smoothed cross-entropy in nats, [*R, B]; equals `torch.nn.functional.cross_entropy`.
 
         `logits` are [*R, B, M], `targets` [*R, B] or [B] for all replicates, `label_smoothing` is a number or
-        [R, 1], one per replicate. Half precision is widened to float32. Source: Szegedy et al. 2016, section 7.
+        [R, 1], one per replicate. Half precision is converted to float32. Source: Szegedy et al. 2016, section 7.
         """
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
@@ -226,7 +227,7 @@ def stratified_split(targets: Tensor, *, key: str, share: float = TEST_SHARE) ->
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         count = min(max(round(share * len(members)), 1), len(members) - 1)
-        # NumPy promises that raw bits stay the same for ever; its permutation may change with a release.
+        # NumPy guarantees that raw bits never change; its permutation may change with a release.
         bits = stream(0, key, 0, "split", "test", int(label)).bit_generator.random_raw(len(members))
         test.append(members[np.argsort(bits, kind="stable")[:count]])
     chosen = np.sort(np.concatenate(test))

@@ -22,12 +22,12 @@ class DataSet(NamedTuple):
     present: bool
     """Whether it is complete and undamaged."""
     path: Path
-    """The file or folder it lies in, or would lie in."""
+    """The file or folder that contains it or would contain it."""
     size_bytes: int
 
 
 def load_task(config: TaskConfig) -> Task:
-    """Return the task that `config` names; raise RegistryError where there is none or it is not a Task."""
+    """Return the task that `config` names; raise RegistryError if there is none or it is not a Task."""
     task = TASKS.load(config.task)(config)
     lacking = [name for name in PARTS if not callable(getattr(task, name, None))]
     if lacking:
@@ -40,7 +40,7 @@ def load_task(config: TaskConfig) -> Task:
 
 
 def available(data_dir: Path | None = None) -> list[DataSet]:
-    """Return every built-in data set that has a place of its own, whether it is there or not."""
+    """Return every built-in data set that has its own location, whether it is present or not."""
     found = []
     for name in TASKS.names():
         task = load_task(read_task({"task": name}))
@@ -57,10 +57,10 @@ def available(data_dir: Path | None = None) -> list[DataSet]:
 
 
 def fetch(name: str, data_dir: Path | None = None) -> Path:
-    """Download data set `name`, or mend a damaged one, and return where it lies.
+    """Download data set `name`, or replace its damaged files, and return its location.
 
-    Raises RegistryError for an unknown name, RequestError for a task that has nothing to download, DataError where
-    the download fails or the folder cannot be written.
+    Raises RegistryError for an unknown name, RequestError for a task that has nothing to download, DataError if the
+    download fails or the folder cannot be written.
     """
     task = load_task(read_task({"task": name}))
     if not isinstance(task, Fetchable):

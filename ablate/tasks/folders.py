@@ -1,4 +1,4 @@
-"""Where data sets lie, and what is said when one is missing or damaged."""
+"""The location of data sets, and the error for a missing or damaged one."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def data_folder(explicit: Path | None = None) -> Path:
 def cache_folder() -> Path:
     """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification requires that a relative path is ignored.
     return (cache if cache.is_absolute() else _absolute(Path("~/.cache"))) / "ablate"
 
 
 def fetch_command(name: str, data_dir: Path | None) -> str:
-    """Return the command that fetches data set `name` into the folder that was looked in."""
+    """Return the command that fetches data set `name` into the folder that was searched."""
     place = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
     return f"ablate data fetch {name}{place}"
 
 
 def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, mend: str = "") -> DataError:
-    """Return the one-line error of a data set with `faults` (file: `missing` or what is wrong with it).
+    """Return the one-line error of a data set with `faults` (file: `missing` or a description of its damage).
 
-    `mend` says what to do where `ablate data fetch` cannot help.
+    `mend` says what to do if `ablate data fetch` cannot help.
     """
     folder = data_folder(data_dir)
     missing = [path for path, fault in faults.items() if fault == "missing"]
@@ -66,7 +66,7 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, mend:
 
 
 def bytes_below(location: Path) -> int:
-    """Return the size in bytes of a file, or of all files below a folder; 0 where there is none."""
+    """Return the size in bytes of a file, or of all files below a folder; 0 if it does not exist."""
     if location.is_file():
         return location.stat().st_size
     return sum(path.stat().st_size for path in location.rglob("*") if path.is_file())
@@ -74,12 +74,12 @@ def bytes_below(location: Path) -> int:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time through, so that trials that start together do not all compute the same."""
+    """Let one process at a time enter, so that trials that start together do not repeat the same computation."""
     descriptor = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     with os.fdopen(descriptor, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # some network file systems have no locks: the work is then done more than once
+        except OSError:  # some network file systems have no locks: several processes then repeat the work
             logger.warning("%s has no locks; the same may be computed more than once", folder)
         yield
 

@@ -1,4 +1,4 @@
-"""Tracking: the ledger shown elsewhere, MLflow first (docs/tracking.md). MLflow is imported by the first sync."""
+"""Tracking: shows the ledger in other tools, first MLflow (docs/tracking.md). The first sync imports MLflow."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def build(
     home: Path,
     store: Place | None = None,
 ) -> Tracker:
-    """Return the tracker called `name` (mlflow, none, or an import path); raise RegistryError where there is none.
+    """Return the tracker called `name` (mlflow, none, or an import path); raise RegistryError if there is none.
 
-    `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`), None the default: one SQLite file and one
-    folder of artifacts beside the study's home. Checkpoints are found below `store`, by default the study's home.
+    `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`). None selects the default: one SQLite file
+    and one folder of artifacts beside the study's home. Checkpoints are below `store`, by default the study's home.
     """
     tracker: Tracker = TRACKERS.load(name)(
         name, uri=uri, study=study, ledger=ledger, writer=writer, home=home, store=home if store is None else store

@@ -1,4 +1,4 @@
-"""Where the tracking store is, and what MLflow is told through its environment."""
+"""The location of the tracking store, and MLflow's settings in the environment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-# MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes where a server
-# is down; the tracker retries by itself. A variable that the user has set stays as it is.
+# MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes if a server
+# is down; the tracker retries by itself. A variable that the user has set does not change.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -20,12 +20,12 @@ ENVIRONMENT = {
 
 
 def default_uri(runs: Path) -> str:
-    """Return the URI of the store used unless another is named: one SQLite file for all studies below `runs`."""
+    """Return the URI of the default store: one SQLite file for all studies below `runs`."""
     return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
 
 
 def artifact_root(uri: str, runs: Path) -> str | None:
-    """Return where new experiments put their files: below `runs` for a database, a server's own choice else (None)."""
+    """Return the artifact folder of new experiments: below `runs` for a database, else None (a server chooses)."""
     return (runs.resolve() / "mlartifacts").as_uri() if dialect(uri) in DATABASES else None
 
 
@@ -41,6 +41,6 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def quiet_environment() -> None:
-    """Set the defaults of ENVIRONMENT for this process and its children, where the user has not."""
+    """Set the defaults of ENVIRONMENT for this process and its children, except those that the user has set."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

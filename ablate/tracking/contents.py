@@ -1,4 +1,4 @@
-"""What an MLflow run of a trial holds, computed from the ledger's records alone (pure; MLflow is not imported)."""
+"""The contents of a trial's MLflow run, computed from the ledger's records alone (pure; MLflow is not imported)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ablate.trial import TrialConfig, TrialState
 
 VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
 KEY_LIMIT = 250
-# A trial stopped early ended as planned but short of its length, so it must not stand among the finished runs that
-# MLflow's own tables compare: KILLED, as in Optuna's MLflow callback. SCHEDULED is a trial that will go on.
+# A trial stopped early ended as planned but before its full length. It must not be among the finished runs that
+# MLflow's tables compare, so it is KILLED, as in Optuna's MLflow callback. SCHEDULED is a trial that will continue.
 STATUS = {
     TrialState.WAITING: "SCHEDULED",
     TrialState.RUNNING: "RUNNING",
@@ -30,7 +30,7 @@ STATUS = {
 BUILT_IN = "transformer"
 ADAM = ("beta1", "beta2", "epsilon")
 SGD = ("momentum",)
-SCHEDULES = {"multistep": ("milestones", "gamma"), "cosine": ("floor",)}  # settings of one schedule alone
+SCHEDULES = {"multistep": ("milestones", "gamma"), "cosine": ("floor",)}  # settings of a single schedule
 _FORBIDDEN = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
@@ -50,13 +50,13 @@ def milliseconds(seconds: float) -> int:
 
 
 def study_id(record: StudyRecord) -> str:
-    """Return an id that tells a study from others of the same name on the same MLflow server."""
+    """Return an id that distinguishes a study from others of the same name on the same MLflow server."""
     text = json.dumps([record.name, record.seed, record.created_at])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
-    """Return the tags by which the parent run of `dataset` is found again."""
+    """Return the tags that identify the parent run of `dataset`."""
     return {
         "ablate.study_id": study_id(record),
         "ablate.study": record.name,
@@ -66,10 +66,10 @@ def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
 
 
 def study_parameters(study: Study, dataset: str) -> dict[str, str]:
-    """Return what the study file says and may not change, by dotted name, without the searched axes."""
+    """Return the settings of the study file that may not change, by dotted name, without the searched axes."""
     left_out = {"study", "datasets", "model", "training", "variants", "budget", "confirm"}
     if study.compare is not None:
-        left_out.add("replicates")  # of a comparison there may be more later
+        left_out.add("replicates")  # a comparison may have more later
     said = study.model_dump(mode="json", exclude=left_out)
     task = study.datasets[dataset].model_dump(mode="json")
     named = {"study": study.name, "dataset": dataset, **_flat({"task": task, **said})}
@@ -77,14 +77,14 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
 
 
 def study_note(study: Study) -> dict[str, str]:
-    """Return tags of what a resumed study may change: its budget and confirmation, of a comparison its seeds."""
+    """Return tags of what a resumed study may change: its budget and confirmation, and a comparison's seeds."""
     may = {"budget", "confirm"} if study.compare is None else {"budget", "confirm", "replicates"}
     said = study.model_dump(mode="json", include=may)
     return {f"ablate.{name}": _text(value) for name, value in said.items()}
 
 
 def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
-    """Return the tags by which a trial's run is found again, and those that never change."""
+    """Return the tags that identify a trial's run, and those that never change."""
     config = record.config
     tags = {
         **study_tags(study, config.key.dataset),
@@ -100,7 +100,7 @@ def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
 
 
 def changing_tags(record: TrialRecord) -> dict[str, str]:
-    """Return the tags that follow a trial's progress."""
+    """Return the tags that change with a trial's progress."""
     tags = {"ablate.state": str(record.state), "ablate.attempt": str(record.attempt)}
     if record.error is not None:
         tags["ablate.error"] = _cut(record.error)
@@ -110,7 +110,7 @@ def changing_tags(record: TrialRecord) -> dict[str, str]:
 def run_name(config: TrialConfig) -> str:
     """Return the name of a trial's run: `mnist 12 symmetric`, `mnist 40 confirms 12`, `mnist 60 more seeds of 12`.
 
-    A trial that reads the networks of another one on the test split is `mnist 70 tests 12`.
+    A trial that evaluates the networks of another one on the test split is `mnist 70 tests 12`.
     """
     parts = [config.key.dataset, str(config.key.number)]
     if config.source is not None:
@@ -120,7 +120,7 @@ def run_name(config: TrialConfig) -> str:
 
 
 def trial_parameters(config: TrialConfig) -> dict[str, str]:
-    """Return the settings that a trial's training reads, by dotted name (`model.width`), values not text as JSON."""
+    """Return the settings that a trial's training reads, by dotted name (`model.width`); values are text or JSON."""
     flat = _flat(
         {
             "dataset": config.key.dataset,
@@ -144,7 +144,7 @@ def trial_parameters(config: TrialConfig) -> dict[str, str]:
 def _unread(config: TrialConfig) -> set[str]:
     """Return the settings that have no effect beside the others, by dotted name.
 
-    A builder of your own may read any setting of a model: those that differ from the default count as read.
+    A user's builder may read any setting of a model: those that differ from the default count as read.
     """
     model, train, defaults = config.model, config.train, ModelConfig()
     unread = {f"training.{name}" for name in (ADAM if train.optimizer == "sgd" else SGD)}
@@ -171,11 +171,10 @@ def size_points(record: TrialRecord) -> list[Point]:
 
 
 def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Point]:
-    """Return every metric of the epochs past `after`, ordered by epoch: the mean over replicates under its own name,
-    with several replicates also each one as `metric/replicate_0`, and `wall_seconds`.
+    """Return the metrics of the epochs after `after`, ordered by epoch: means over replicates, and `wall_seconds`.
 
-    `reports` are one trial's, ordered by epoch and replicate. The step is the epoch, the time that of the commit,
-    so that computing the same points again gives equal ones.
+    With several replicates each one is also returned, as `metric/replicate_0`. `reports` are one trial's, ordered by
+    epoch and replicate. The step is the epoch, the time that of the commit, so that recomputed points are equal.
     """
     points: list[Point] = []
     for epoch, group in groupby((r for r in reports if r.epoch > after), key=lambda r: r.epoch):
@@ -187,7 +186,7 @@ def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Po
 
 
 def network(config: TrialConfig) -> tuple[str, str, int]:
-    """Return what trials share that give one network its seeds: data set, stage, the trial that came first."""
+    """Return the key of the trials that train one network: data set, stage, the first trial."""
     first = config.key.number if config.source is None else config.source
     return config.key.dataset, config.stage, first
 
@@ -195,7 +194,7 @@ def network(config: TrialConfig) -> tuple[str, str, int]:
 def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]) -> list[Point]:
     """Return the means over all seeds of complete trials of one network, as `pooled/METRIC`, and `pooled/seeds`.
 
-    `reports` are those of their last epochs. The time is that of the last trial's end, the step its last epoch.
+    `reports` are those of their last epochs. The time is the end of the last trial, the step its last epoch.
     """
     when = milliseconds(max(trial.finished_at or trial.created_at for trial in trials))
     step = max(report.epoch for report in reports)

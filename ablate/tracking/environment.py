@@ -1,4 +1,4 @@
-"""Where and with what a study runs: tags for its MLflow runs."""
+"""The environment of a study, as tags for its MLflow runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIT_SECONDS = 5.0
 
 
 def environment_tags(folder: Path | None = None) -> dict[str, str]:
-    """Return tags of this process: versions, host, user and, where `folder` is in a git checkout, its commit.
+    """Return tags of this process: versions, host, user and, if `folder` is in a git checkout, its commit.
 
     `folder` is the current directory unless given. Versions are read from package metadata: nothing is imported.
     """

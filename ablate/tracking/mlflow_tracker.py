@@ -1,4 +1,4 @@
-"""The MLflow tracker: a study's ledger as MLflow runs, whatever happens to the driver or to the server."""
+"""The MLflow tracker: shows a study's ledger as MLflow runs, and survives failures of the driver or the server."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ablate.trial import TrialConfig
 log = logging.getLogger(__name__)
 FIRST_DELAY_SECONDS = 1.0
 LAST_DELAY_SECONDS = 60.0
-REASONS = 3  # how many the line at the end quotes
-REASON_LIMIT = 300  # characters; drivers quote whole statements
+REASONS = 3  # maximum number of reasons that the last line quotes
+REASON_LIMIT = 300  # characters; database drivers quote whole statements
 
 
 class MlflowTracker:
-    """Shows one study in an MLflow store; see Tracker for what it promises and Projector for how.
+    """Shows one study in an MLflow store; Tracker states the guarantees, Projector the method.
 
-    A store that does not answer is tried again after 1, 2, 4, ... 60 s, at the next call that comes; one warning says
-    so, one line says when it is back. Once another driver has taken the study over, nothing more is written.
+    If a store does not answer, the first call after 1, 2, 4, ... 60 s tries again. One warning reports the failure and
+    one line the recovery. Once another driver has taken the study over, nothing more is written.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MlflowTracker:
         self._closed = False
 
     def sync(self) -> None:
-        """Bring the store up to what the ledger says now."""
+        """Update the store to the current state of the ledger."""
         with self._lock:
             self._attempt_when_due()
 
@@ -85,7 +85,7 @@ class MlflowTracker:
             self._attempt_when_due()
 
     def close(self) -> Sequence[str]:
-        """Sync once more and leave nothing marked as running; return a line on the models that are not logged."""
+        """Sync once more and leave no run as RUNNING; return a line on the models that are not logged."""
         with self._lock:
             if self._closed:
                 return ()
@@ -160,7 +160,7 @@ class MlflowTracker:
             self._attempt(self._catch_up)
 
     def _attempt(self, work: Callable[[], None]) -> bool:
-        """Do `work`; return whether the store answers and this driver may go on."""
+        """Call `work`; return whether the store answers and this driver may continue."""
         if self._closed or self._overtaken():
             return False
         try:
@@ -199,8 +199,8 @@ def build(
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
     Nothing is imported or connected before the first call. Without `writer` the ledger is only read, and runs that it
-    does not name are found by their tags. Raises RequestError for a folder as store (`file:`, `./mlruns`): MLflow would
-    write a metric there a second time when it is sent again.
+    does not name are found by their tags. Raises RequestError for a folder as store (`file:`, `./mlruns`), because
+    MLflow would duplicate a metric there that is sent again.
     """
     if uri is not None and dialect(uri) == "file":
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The tracker that tracks nothing."""
+"""The tracker that does nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ablate.trial import TrialConfig
 
 
 class NoTracker:
-    """Does nothing: the ledger, the tables and the report are all there is."""
+    """Does nothing: results are in the ledger, the tables and the report only."""
 
     def sync(self) -> None:
         """Do nothing."""
@@ -22,10 +22,10 @@ class NoTracker:
         """Do nothing."""
 
     def close(self) -> Sequence[str]:
-        """Return that nothing is missing."""
+        """Return no lines: nothing is missing."""
         return ()
 
 
 def build(_name: str = "none", **_: Any) -> NoTracker:
-    """Return the tracker that tracks nothing, whatever the study."""
+    """Return the tracker that does nothing, for any study."""
     return NoTracker()

@@ -20,7 +20,7 @@ REVISION = "ablate.revision"
 
 @dataclass(kw_only=True)
 class _Shown:
-    """What the store holds of a trial or a parent, as far as this process knows; `mark` says what was shown last."""
+    """The known state of a trial or a parent in the store; `mark` identifies what was shown last."""
 
     run_id: str
     status: str
@@ -31,11 +31,11 @@ class _Shown:
 
 
 class Projector:
-    """Moves the store towards the ledger, one committed step at a time.
+    """Updates the store to the ledger, one committed step at a time.
 
-    Killed anywhere, a later one goes on: a run is found by the id in the ledger, else by its tags, else created;
-    metrics carry the ledger's times, so that writing them again changes nothing; a parent's tag `ablate.revision`
-    says up to which revision of the ledger all finished trials of its data set have been shown.
+    After a kill at any point, a new projector continues. It finds a run by the id in the ledger, otherwise by its tags,
+    and otherwise creates it. Metrics carry the ledger's times, so that writing them again changes nothing. A parent's
+    tag `ablate.revision` is the ledger revision up to which all finished trials of its data set have been shown.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Projector:
 
     @property
     def owed(self) -> int:
-        """Number of trials known to be behind."""
+        """Number of trials that the store does not show completely."""
         return len(self._owed)
 
     def advance(self) -> None:
         """Show every change since the last call.
 
-        A trial that the store refuses keeps none of the others waiting: RefusedError is raised after them, and the
-        trial is tried again in the next call.
+        If the store refuses a trial, the others are still shown. RefusedError is raised after them, and the next call
+        tries the trial again.
         """
         record = self._ledger.study(self._study.name)
         if record is None:
@@ -81,7 +81,7 @@ class Projector:
         self._mark_revision()
 
     def end(self) -> None:
-        """Leave no run as RUNNING: trials that will go on become SCHEDULED, and so do their parents."""
+        """Leave no run as RUNNING: trials that will continue, and their parents, become SCHEDULED."""
         study = self._ledger.study(self._study.name)
         if study is None or self._revision < 0:
             return
@@ -96,10 +96,10 @@ class Projector:
             else:
                 self._set_status(parent, "SCHEDULED", None)
         for orphan in self._store.find({"ablate.study_id": contents.study_id(study)}, status="RUNNING"):
-            self._store.delete(orphan.run_id)  # of a driver that was taken over: the ledger names another run
+            self._store.delete(orphan.run_id)  # of a driver that lost the study: the ledger names another run
 
     def run_id(self, key: TrialKey) -> str | None:
-        """Return the run of a trial, or None where there is none yet or the user deleted it."""
+        """Return the run of a trial, or None if it does not exist yet or the user deleted it."""
         if key not in self._trials:
             trials = self._ledger.trials(self._study.name, key.dataset)
             recorded = next((trial.mlflow_run_id for trial in trials if trial.key == key), None)
@@ -171,7 +171,7 @@ class Projector:
         shown.mark = mark
 
     def _pool(self, trial: TrialRecord) -> None:
-        """Show the means over all seeds of a network in the run of its first trial, once it has several trials."""
+        """Show the means over all seeds of a network in the run of its first trial, if it has several trials."""
         same = contents.network(trial.config)
         of_set = self._ledger.trials(trial.key.study, trial.key.dataset)
         own = [t for t in of_set if contents.network(t.config) == same and t.state is not TrialState.WAITING]
@@ -190,7 +190,7 @@ class Projector:
         if found is not None:
             shown = _known(found)
         else:
-            self._unsure.add(trial.key)  # until create has answered
+            self._unsure.add(trial.key)  # until `create` has returned
             start = contents.milliseconds(trial.started_at or trial.created_at)
             fixed = {**tags, "mlflow.parentRunId": parent.run_id, **self._environment}
             made = self._store.create(name=contents.run_name(trial.config), start=start, tags=fixed)
@@ -227,7 +227,7 @@ class Projector:
         if run is not None:
             return run
         found = self._store.find(where)
-        for twin in found[1:]:  # a driver that was taken over may have died before it could take its run back
+        for twin in found[1:]:  # a driver that lost the study may have died before it could delete its run
             self._store.delete(twin.run_id)
         return found[0] if found else None
 
@@ -240,7 +240,7 @@ class Projector:
             if shown.new:
                 self._store.delete(shown.run_id)
             raise
-        except LedgerError as error:  # a released hold; the run is found by its tags instead
+        except LedgerError as error:  # a released lease; the run is found by its tags instead
             log.debug("the MLflow run %s was not recorded: %s", shown.run_id, error)
 
     def _mark_revision(self) -> None:

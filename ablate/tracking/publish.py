@@ -1,4 +1,4 @@
-"""A confirmed network as an MLflow model that `mlflow.pyfunc.load_model` loads and predicts with."""
+"""Publishes a confirmed network as an MLflow model for `mlflow.pyfunc.load_model`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODEL = "model"  # loaded as runs:/RUN/model
 EXAMPLES = 2
 ARCHIVE = "ablate.zip"
 LOADER_MODULE = "ablate_model"
-# MLflow puts a model's folder `code` on sys.path, but no archive in it.
+# MLflow adds a model's folder `code` to sys.path, but no archive in it.
 LOADER = f'''"""Loads the model from the archive of code that lies beside this file."""
 
 import sys
@@ -49,10 +49,10 @@ REQUIREMENTS = ("mlflow", "numpy", "pydantic", "pyyaml", "safetensors", "torch")
 def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> str:
     """Log replicate 0 of a trained trial as the model of `run_id`, once, and return the model's id.
 
-    Replicate 0 because it is fixed beforehand: choosing the best one by its test result would flatter it. Checkpoints
-    of the study's trials lie below `checkpoints`.
-    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
-    RequestError where the network maps text to text and has no `greedy` to write with.
+    Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
+    Checkpoints of the study's trials are below `checkpoints`. Raises CheckpointError without a whole checkpoint,
+    DataError without the data (their scale is part of the model), RequestError if the network maps text to text and has
+    no `greedy`.
     """
     from ablate.training import predictor
 
@@ -66,7 +66,7 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
     shape = task.shape(folder)
     if shape.source_tokens and not callable(getattr(module, "greedy", None)):
         raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
-    patch = getattr(config.task, "patch", None) if data.image else None  # tasks of images have one
+    patch = getattr(config.task, "patch", None) if data.image else None  # only tasks of images have one
     description = Description(
         model=config.model,
         shape=shape,
@@ -98,7 +98,7 @@ def save(
     """Write an MLflow model folder: the network's files, the code that reads them, signature and example input.
 
     `example` is an array of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or of ids [n, T];
-    `identity` the model's id, place and run in a store.
+    `identity` is the model's id, place and run in a store.
     """
     from mlflow.models import Model
 
@@ -136,7 +136,7 @@ def code_archive() -> bytes:
 
 
 def builder_code(builder: str) -> list[Path]:
-    """Return the user's package or file that holds a model's builder; none for a built-in or an installed one."""
+    """Return the user's package or file that holds a model's builder; empty for a built-in or an installed one."""
     top = builder.partition(":")[0].partition(".")[0] if ":" in builder else ""
     spec = importlib.util.find_spec(top) if top and top != ablate.__name__ else None
     if spec is None or spec.origin is None:
@@ -146,7 +146,7 @@ def builder_code(builder: str) -> list[Path]:
 
 
 def _pyfunc() -> Any:
-    with warnings.catch_warnings():  # MLflow warns of its own type hints while it is imported
+    with warnings.catch_warnings():  # MLflow warns of its own type hints during its import
         warnings.simplefilter("ignore")
         return importlib.import_module("mlflow.pyfunc")
 
@@ -170,7 +170,7 @@ def _signature(description: Description, example: Any) -> Any:
 
 
 def _example(data: Data, patch: Any) -> Any:
-    """Return the first test inputs as a caller gives them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
+    """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
 
     Images are [n, H, W, C], grey ones [n, H, W].
     """

@@ -1,4 +1,4 @@
-"""A trained network as files, and the pyfunc model that MLflow loads from them: safetensors and JSON, no pickle."""
+"""A trained network as files (safetensors and JSON, no pickle), and the pyfunc model that MLflow loads from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Description(BaseModel, frozen=True):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What a caller may ask for, the default first."""
+        """The outputs that a caller may request, the default first."""
         return OUTPUTS if self.classes else OUTPUTS[1:]
 
     @property
@@ -53,19 +53,19 @@ class Description(BaseModel, frozen=True):
 
 
 class ServedModel:
-    """A network on the CPU that takes images, or other inputs as the data set stores them."""
+    """A network on the CPU that takes images, or other inputs in the data set's stored units."""
 
     def __init__(self, module: nn.Module, description: Description) -> None:
         self.module = module
         self.description = description
 
     def predict(self, model_input: np.ndarray, params: Mapping[str, Any] | None = None) -> np.ndarray:
-        """Return class probabilities float32 of images uint8 [B, H, W] or [B, H, W, C], of other inputs in stored
-        units [B, T, F], or of ids [B, T].
+        """Return class probabilities float32 of images, of other inputs in stored units, or of ids.
 
-        They are [B, M], [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the network's
-        own scores. A network trained on another loss than cross-entropy returns its scores. A network that maps text
-        to text takes source ids [B, S] and returns the ids int64 [B, T'] that it writes. Raises RequestError for
+        Images are uint8 [B, H, W] or [B, H, W, C], other inputs [B, T, F], and ids [B, T]. Probabilities are [B, M],
+        [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the network's scores are
+        returned. A network trained on another loss than cross-entropy always returns its scores. A network that maps
+        text to text takes source ids [B, S] and returns the generated ids int64 [B, T']. Raises RequestError for
         another shape or output, and for ids that are not in the vocabulary.
         """
         import torch
@@ -87,7 +87,7 @@ class ServedModel:
         return result.float().numpy()
 
     def get_raw_model(self) -> nn.Module:
-        """Return the network itself, what the data set's task gives in model units to scores."""
+        """Return the network itself, which maps the task's inputs in model units to scores."""
         return self.module
 
     @property
@@ -96,7 +96,7 @@ class ServedModel:
         return description.shape.pad if description.shape.pad is not None else description.end or 0
 
     def _patches(self, inputs: np.ndarray) -> np.ndarray:
-        """Return images as patches [B, T, F], and anything else as it is."""
+        """Return images as patches [B, T, F]; other inputs do not change."""
         import torch
 
         from ablate.tasks.images.patches import cut
@@ -143,17 +143,17 @@ class ServedModel:
 
 
 def vocabulary(shape: InputShape) -> tuple[int, int]:
-    """Return the most ids of an input and the size of their vocabulary."""
+    """Return the maximum number of ids of an input and the size of their vocabulary."""
     return (shape.source_tokens, shape.source_features) if shape.source_tokens else (shape.tokens, shape.features)
 
 
 def output_shape(shape: InputShape, tokens: int) -> tuple[int, ...]:
-    """Return the shape of one sample's scores, of an input of `tokens` tokens."""
+    """Return the shape of one sample's scores for an input of `tokens` tokens."""
     return {"sample": (shape.outputs,), "token": (tokens, shape.outputs), "set": (tokens,)}[shape.output]
 
 
 def _join(written: list[np.ndarray], pad: int) -> np.ndarray:
-    """Return texts [b, t] of different lengths as one array [B, T'], filled up with `pad`."""
+    """Return texts [b, t] of different lengths as one array [B, T'], padded with `pad`."""
     longest = max((ids.shape[1] for ids in written), default=0)
     filled = [np.pad(ids, ((0, 0), (0, longest - ids.shape[1])), constant_values=pad) for ids in written]
     return np.concatenate(filled) if filled else np.empty((0, longest), dtype=np.int64)
@@ -164,12 +164,12 @@ def write(folder: Path, module: nn.Module, description: Description) -> None:
     from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
-    (folder / WEIGHTS).write_bytes(save(tensors))  # save_file closes the file to everybody else, whatever the umask
+    (folder / WEIGHTS).write_bytes(save(tensors))  # save_file makes the file private to this user, whatever the umask
     (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
 
 
 def read(folder: Path) -> ServedModel:
-    """Return the model that `write` wrote; its builder is found by name, nothing is unpickled."""
+    """Return the model that `write` wrote; its builder is found by name, and nothing is unpickled."""
     import torch
     from safetensors.torch import load_file
 
@@ -177,7 +177,7 @@ def read(folder: Path) -> ServedModel:
 
     description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
     tensors = load_file(folder / WEIGHTS)
-    with torch.random.fork_rng(devices=[]):  # a builder's own initial weights must not move the caller's generator
+    with torch.random.fork_rng(devices=[]):  # a builder's initial weights must not advance the caller's generator
         module = build(description.model, description.shape)
     if any(value.dtype == torch.float64 for value in tensors.values()):
         module = module.double()

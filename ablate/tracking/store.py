@@ -1,4 +1,4 @@
-"""MLflow's tracking store in the few verbs that a projection needs."""
+"""MLflow's tracking store, reduced to the operations that a projection needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ablate.tracking.address import DATABASES, dialect, quiet_environment, sqlit
 from ablate.tracking.contents import Point
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
-POINTS_PER_CALL = 800  # MLflow takes 1000 entities at most, parameters and tags among them
+POINTS_PER_CALL = 800  # MLflow takes at most 1000 entities, including parameters and tags
 NOISY = ("alembic", "mlflow.store", "mlflow.utils.request_utils", "urllib3.connectionpool")
 
 
 class RefusedError(AblateError):
-    """The store answered and refused one request; others may well succeed."""
+    """The store refused one request; others may still succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Run:
 class Store:
     """One experiment in an MLflow store.
 
-    Every method raises RefusedError where the store answers no, and whatever MLflow raises where it does not answer.
+    Every method raises RefusedError if the store refuses the request, and MLflow's own errors if it does not answer.
     """
 
     def __init__(self, client: Any, *, uri: str, experiment: str, artifact_root: str | None) -> None:
@@ -51,7 +51,7 @@ class Store:
             self.experiment_id = _experiment(client, experiment, artifact_root)
 
     def describe(self, tags: Mapping[str, str]) -> None:
-        """Set those `tags` of the experiment that it does not have yet; what a user changed stays."""
+        """Set those `tags` of the experiment that it does not have yet; values that a user changed are kept."""
         with self._refusals():
             known = self.client.get_experiment(self.experiment_id).tags
             for name, value in tags.items():
@@ -59,7 +59,7 @@ class Store:
                     self.client.set_experiment_tag(self.experiment_id, name, value)
 
     def find(self, tags: Mapping[str, str], *, status: str | None = None) -> list[Run]:
-        """Return the runs, not deleted, that carry all `tags` and have `status`, the oldest first."""
+        """Return the runs, not deleted, that have all `tags` and `status`, the oldest first."""
         terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
         wanted = " AND ".join(terms if status is None else [*terms, f"attributes.status = '{status}'"])
         with self._refusals():
@@ -67,7 +67,7 @@ class Store:
         return [_run(run) for run in found]
 
     def get(self, run_id: str) -> Run | None:
-        """Return one run, deleted or not, or None where the store knows none of that id."""
+        """Return one run, deleted or not, or None if the store has none of that id."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -78,7 +78,7 @@ class Store:
             raise
 
     def create(self, *, name: str, start: int, tags: Mapping[str, str]) -> Run:
-        """Create a run that is RUNNING since `start` (milliseconds) with all its `tags` in one transaction."""
+        """Create a RUNNING run that started at `start` (milliseconds), with all its `tags`, in one transaction."""
         with self._refusals():
             made = self.client.create_run(self.experiment_id, start_time=start, tags=dict(tags), run_name=name)
         return _run(made)
@@ -87,7 +87,7 @@ class Store:
         self, run_id: str, *, points: Sequence[Point] = (), parameters: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """Write metrics, then parameters and tags; what is there already with equal values stays as it is."""
+        """Write metrics, then parameters and tags; existing equal values do not change."""
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
@@ -101,7 +101,7 @@ class Store:
             self.client.log_batch(run_id, metrics=first, params=params, tags=labels)
 
     def set_status(self, run_id: str, status: str, end: int | None) -> None:
-        """Set a run's status; `end` (milliseconds) where it is over."""
+        """Set a run's status; `end` (milliseconds) if it has ended."""
         with self._refusals():
             if end is None:
                 self.client.update_run(run_id, status=status)
@@ -109,12 +109,12 @@ class Store:
                 self.client.set_terminated(run_id, status, end_time=end)
 
     def delete(self, run_id: str) -> None:
-        """Move a run to MLflow's bin."""
+        """Move a run to MLflow's trash."""
         with self._refusals():
             self.client.delete_run(run_id)
 
     def attach(self, run_id: str, path: Path) -> None:
-        """Copy a file, or a folder under its own name, into a run's artifacts."""
+        """Copy a file, or a folder under its name, into a run's artifacts."""
         with self._refusals():
             if path.is_dir():
                 self.client.log_artifacts(run_id, str(path), path.name)
@@ -122,7 +122,7 @@ class Store:
                 self.client.log_artifact(run_id, str(path))
 
     def ready_model(self, run_id: str) -> str | None:
-        """Return the id of a run's finished model, or None; models that a killed process left half are deleted."""
+        """Return the id of a run's finished model, or None; incomplete models of a killed process are deleted."""
         with self._refusals():
             models = self.client.search_logged_models([self.experiment_id], f"source_run_id = '{run_id}'")
             ready = [model.model_id for model in models if model.status == "READY"]
@@ -132,7 +132,7 @@ class Store:
         return ready[0] if ready else None
 
     def new_model(self, run_id: str, *, name: str, parameters: Mapping[str, str]) -> tuple[str, str]:
-        """Begin a model of a run and return its id and place."""
+        """Create a pending model of a run and return its id and place."""
         with self._refusals():
             made = self.client.create_logged_model(
                 self.experiment_id, name=name, source_run_id=run_id, params=dict(parameters)
@@ -140,7 +140,7 @@ class Store:
         return made.model_id, made.artifact_location
 
     def finish_model(self, model_id: str, run_id: str, folder: Path) -> None:
-        """Send a model's files and declare it ready; only then it is loadable by name."""
+        """Upload a model's files and mark it as ready; only then can it be loaded by name."""
         from mlflow.entities import LoggedModelOutput
 
         with self._refusals():
@@ -161,19 +161,19 @@ class Store:
 
 
 def reachable(uri: str) -> str:
-    """Return in one line what answers at `uri`; raise RequestError, without its secrets, where nothing does."""
+    """Return one line on the store that answers at `uri`; otherwise raise RequestError, without its secrets."""
     try:
         found = _client(uri).search_experiments(max_results=50)
-    except Exception as error:  # of MLflow's, its database's or its HTTP client's: what cannot be reached is said
+    except Exception as error:  # from MLflow, its database or its HTTP client: the message says what cannot be reached
         raise RequestError(f"{redact_url(uri)}: {redact_text(str(error), uri)}") from None
     return f"{redact_url(uri)}: MLflow answers, {len(found)} experiment{'s' * (len(found) != 1)}"
 
 
 def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store:
-    """Return the experiment called `experiment` in the store at `uri`, creating what is not there.
+    """Return the experiment called `experiment` in the store at `uri`, creating both if needed.
 
-    A new SQLite store appears complete or not at all, in WAL mode, so that neither a killed process nor two at once
-    leave half a schema behind. Raises whatever MLflow or its database driver raise where the store does not answer.
+    A new SQLite store is created atomically, in WAL mode, so that neither a killed process nor two concurrent ones
+    leave an incomplete schema. Raises the errors of MLflow or its database driver if the store does not answer.
     """
     return Store(_client(uri), uri=uri, experiment=experiment, artifact_root=artifact_root)
 
@@ -183,7 +183,7 @@ def _client(uri: str) -> Any:
     import mlflow
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
-    for name in NOISY:  # each failed call would print a traceback; the tracker speaks once
+    for name in NOISY:  # each failed call would print a traceback; the tracker logs one warning
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = sqlite_file(uri)
     if file is not None and not file.exists():

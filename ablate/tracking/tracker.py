@@ -1,4 +1,4 @@
-"""What a tracker is: something that shows the ledger's trials elsewhere, and never gets in a study's way."""
+"""The interface of a tracker: it shows the ledger's trials elsewhere, and never blocks a study."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ SYNC_SECONDS = 3.0
 
 
 class Tracker(Protocol):
-    """Projects the ledger onto another place; the ledger stays the only record.
+    """Projects the ledger onto another system; the ledger remains the only record.
 
-    Every method may be called from any thread, may be repeated, and never raises because the other place
-    does not answer: it says so once through `logging`, keeps what it owes and catches up in a later call.
+    Every method may be called from any thread and may be repeated. None raises if the other system does not answer: it
+    logs that once, keeps the pending changes and sends them in a later call.
     """
 
     def sync(self) -> None:
-        """Bring the other place up to what the ledger says now; cheap when nothing changed."""
+        """Update the other system to the current state of the ledger; cheap if nothing changed."""
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        """Offer the trained networks of `configs`, from their checkpoints, for loading elsewhere."""
+        """Publish the trained networks of `configs`, from their checkpoints, so that other tools can load them."""
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         """Attach files and folders (report, tables) to the study; a repeated path replaces the earlier one."""
 
     def close(self) -> Sequence[str]:
-        """Sync once more and leave nothing marked as running; later calls do nothing.
+        """Sync once more and leave no run as RUNNING; later calls do nothing.
 
-        Returns what could not be shown, one line for the user each.
+        Returns what could not be shown, as one line for the user each.
         """
 
 
 @contextmanager
 def sync_periodically(sync: Callable[[], None]) -> Iterator[None]:
-    """Call `sync` every SYNC_SECONDS from a thread of its own inside the block, so that it never delays a trial."""
+    """Call `sync` every SYNC_SECONDS from a separate thread inside the block, so that it never delays a trial."""
     ended = threading.Event()
 
     def keep_up() -> None:

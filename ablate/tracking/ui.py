@@ -1,4 +1,4 @@
-"""How `ablate ui` starts MLflow's own pages on a store, finds the page of each study, and ends them again."""
+"""Starts MLflow's pages on a store for `ablate ui`, finds the page of each study, and ends the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, diale
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-END_SECONDS = 5.0  # for the server to end by itself
+END_SECONDS = 5.0  # time for the server to end by itself
 POLL_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_STUDIES = 1000
@@ -35,8 +35,10 @@ NO_CODE_FROM_HERE = {"PYTHONSAFEPATH": "1", "UVICORN_APP_DIR": os.devnull}
 
 @dataclass(frozen=True, kw_only=True)
 class UiCommand:
-    """A command for `subprocess.run(arguments, env=environment)`; the store's URI, which may hold a password, is in
-    the environment, where a list of processes does not show it."""
+    """A command for `subprocess.run(arguments, env=environment)`.
+
+    The store's URI, which may hold a password, is in the environment, so that a list of processes does not show it.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -45,14 +47,14 @@ class UiCommand:
 
     @property
     def url(self) -> str:
-        """Where the pages are."""
+        """The address of the pages."""
         return f"http://{self.host}:{self.port}"
 
 
 def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
     """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`.
 
-    Raises RequestError where there is nothing to serve: `uri` is a server already, or its SQLite file does not exist.
+    Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist.
     """
     if dialect(uri) not in (*DATABASES, "file"):
         raise RequestError(f"{redact_url(uri)} is a server with pages of its own: open it in a browser")
@@ -60,8 +62,8 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
     arguments = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
-    arguments.append("--uvicorn-opts=--log-level warning")  # its log of requests would bury the addresses of studies
-    if file is not None:  # what others send to this server lies beside what studies put there themselves
+    arguments.append("--uvicorn-opts=--log-level warning")  # its log of requests would hide the addresses of studies
+    if file is not None:  # uploads of other clients are stored beside the artifacts of the studies
         arguments += ["--artifacts-destination", str(artifact_root(uri, file.parent))]
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
     environment = {**quiet, **os.environ, **NO_CODE_FROM_HERE, "MLFLOW_BACKEND_STORE_URI": uri}
@@ -70,18 +72,18 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPage:
-    """A study, and the address of the page of its runs."""
+    """A study and the address of its page."""
 
     study: str
     url: str
 
 
 def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> int:
-    """Run MLflow's server until it ends or this process is told to end, and return the exit code.
+    """Run MLflow's server until it ends or this process receives a signal to end, and return the exit code.
 
-    `ready` is called once, when the server answers, with the page of each study. SIGTERM, SIGINT and SIGHUP
-    end every process of the server, and none of them outlives this call. Where this process is killed, the kernel
-    ends the server. Raises RequestError where another program listens on the port.
+    `ready` is called once, when the server answers, with the page of each study. SIGTERM, SIGINT and SIGHUP end every
+    process of the server, and none of them outlives this call. If this process is killed, the kernel ends the server.
+    Raises RequestError if another program listens on the port.
     """
     _require_free(command)
     server = subprocess.Popen(
@@ -107,7 +109,7 @@ def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> in
 
 
 def study_pages(url: str) -> list[StudyPage] | None:
-    """Return the page of each study on the server at `url`, in order of name, or None where nothing answers there."""
+    """Return the page of each study on the server at `url`, in order of name, or None if no server answers."""
     query = urlencode({"max_results": MOST_STUDIES})
     try:
         with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/search?{query}", timeout=10) as answer:
@@ -151,19 +153,19 @@ def _send(group: int, number: int) -> None:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """Return what makes the kernel send SIGTERM to a new process once `parent` has ended."""
+    """Return a function that makes the kernel send SIGTERM to a new process once `parent` has ended."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def arrange() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before this was arranged
+        if os.getppid() != parent:  # the parent ended before the request to the kernel
             os._exit(1)
 
     return arrange
 
 
 class _ToldError(Exception):
-    """A signal asked this process to end."""
+    """A signal requested the end of this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -1,4 +1,4 @@
-"""What MLflow's page shows of a study when it is opened: the kind of experiment, columns and charts, as tags."""
+"""The initial view of a study on MLflow's page: the kind of experiment, columns and charts, as tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ablate.study.space import Range
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 SECTION = "ablate"
-MOST_COLUMNS = 12  # settings; more of them hide the metrics
+MOST_COLUMNS = 12  # maximum number of settings; more would hide the metrics
 RUNS_IN_CHART = 100
 
 
@@ -62,7 +62,7 @@ def _charts(study: Study) -> list[dict[str, Any]]:
 
 
 def _on_axis(spec: Range) -> bool:
-    """Whether every trial has the setting: MLflow leaves trials without one out of the chart."""
+    """Return whether every trial has the setting: MLflow excludes trials without one from the chart."""
     return not spec.when
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: safetensors with a checksum, the Report and the trial in their metadata.
+"""Atomic checkpoints: safetensors with a checksum; the metadata hold the Report and the trial.
 
-Their names say which attempt of the trial wrote them, so that a process that was given up and comes back can neither
-overwrite nor remove what a later attempt has written, nor pass for it.
+A checkpoint's name contains the attempt that wrote it. A process that was given up and comes back can therefore
+neither overwrite nor remove the checkpoints of a later attempt, nor be mistaken for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ablate.trial import Report, TrialConfig
 
 FORMAT = "ablate-checkpoint-2"
 KEPT = 2
-LISTINGS = 5  # how often a folder is listed again in which files vanish between being listed and read
+LISTINGS = 5  # maximum number of times a folder is listed if files vanish between listing and reading
 IDENTITY = ("stage", "model", "task", "train", "seeds", "study_seed", "protocol")  # the fields that change the numbers
 
 _NAME = re.compile(r"epoch-([0-9]{6,18})(?:-step-([0-9]{6,18}))?(?:-attempt-([0-9]{3,18}))?\.safetensors")
@@ -43,7 +43,7 @@ logger = logging.getLogger("ablate.training")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class CheckpointId:
-    """Where a trial stood when a checkpoint was written; of two files of a trial, the one of the greater mark counts.
+    """The position of a trial at a checkpoint; of two checkpoints of a trial, the one of the greater id is used.
 
     `epoch` epochs were done, and `step` steps of the next one.
     """
@@ -61,9 +61,9 @@ class CheckpointId:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A trial as it stood: its last `report`, its training time, and `tensors` as ReplicaGroup.tensors gives them.
+    """The state of a trial: its last `report`, its training time, and `tensors` as ReplicaGroup.tensors returns them.
 
-    `midway` is what the epoch of `checkpoint_id.step` needs beside (docs/training.md); `metrics` names the means in it.
+    `midway` is the additional state of an unfinished epoch (docs/training.md); `metrics` names the means in it.
     """
 
     checkpoint_id: CheckpointId
@@ -94,10 +94,10 @@ class _DamagedError(CheckpointError):
 
 
 def write(place: Place, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint in one step; it is durable when this returns.
+    """Write a checkpoint atomically; it is durable when this returns.
 
-    Of what this attempt and earlier ones wrote the newest two files are kept; those of later attempts are not touched.
-    Raises CheckpointDownError where `place` cannot be written.
+    The newest two files of this attempt and earlier ones are kept; those of later attempts are not touched. Raises
+    CheckpointDownError if `place` cannot be written.
     """
     checkpoint_id = checkpoint.checkpoint_id
     content = json.dumps(
@@ -123,10 +123,10 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
 
 
 def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> Checkpoint | None:
-    """Return the newest whole checkpoint of `config` in `place`, or None; damaged ones are logged and passed over.
+    """Return the newest whole checkpoint of `config` in `place`, or None; damaged ones are logged and skipped.
 
-    Whoever goes on to write as `attempt` also has damaged files and fragments of it and of earlier ones removed. Raises
-    CheckpointError where a whole checkpoint is of another trial, CheckpointDownError where `place` cannot be read.
+    A caller that continues as `attempt` also removes damaged files and fragments of it and of earlier attempts.
+    Raises CheckpointError if a whole checkpoint is of another trial, CheckpointDownError if `place` cannot be read.
     """
     own = partial(_is_of, attempt)
     with _faults_explained(f"read checkpoints in {redact_url(place)}", place):
@@ -145,7 +145,7 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
 def read(place: Place, name: str) -> Checkpoint:
     """Return the checkpoint `name` in `place`.
 
-    Raises CheckpointError where it is not whole or not there, CheckpointDownError where `place` cannot be read.
+    Raises CheckpointError if it is damaged or missing, CheckpointDownError if `place` cannot be read.
     """
     path = f"{redact_url(place)}/{name}"
     with _faults_explained(f"read checkpoint {path}", place):
@@ -159,7 +159,7 @@ def read(place: Place, name: str) -> Checkpoint:
 def _newest_whole(
     folder: Folder, place: Place, names: Sequence[str], own: Callable[[str], bool]
 ) -> tuple[Checkpoint | None, bool]:
-    """Return the first whole one of `names`, and whether a file went while this looked: its writer has newer ones."""
+    """Return the first whole one of `names`, and whether a file vanished meanwhile: its writer then has newer ones."""
     vanished = False
     for name, before in zip(names, [*names[1:], None], strict=False):
         try:
@@ -174,7 +174,7 @@ def _newest_whole(
 
 
 def _is_of(attempt: int | None, name: str) -> bool:
-    """Return whether `name` is that of a checkpoint of `attempt` or an earlier one; of none where it is None."""
+    """Return whether `name` is a checkpoint of `attempt` or an earlier one; False if `attempt` is None."""
     match = _NAME.fullmatch(name)
     return match is not None and attempt is not None and _mark(match).attempt <= attempt
 
@@ -190,7 +190,7 @@ def _mark(match: re.Match[str]) -> CheckpointId:
 
 
 def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
-    """Return the checkpoint in `packed`; raise CheckpointError, whatever the bytes are."""
+    """Return the checkpoint in `packed`; raise CheckpointError for any invalid bytes."""
     try:
         metadata, checkpoint_id = _metadata(packed), _NAME.fullmatch(name)
         tensors = load(packed)
@@ -236,9 +236,9 @@ def _plain(report: Report) -> dict[str, Any]:
 
 def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
     mine = json.loads(json.dumps(config.to_json()))
-    try:  # fields that are younger than the file have their defaults
+    try:  # fields added after the file was written have their defaults
         saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
-    except (ValueError, KeyError, TypeError):  # written by a later version, with fields that are unknown here
+    except (ValueError, KeyError, TypeError):  # written by a later version, with fields that this version does not know
         saved = dict(found.trial)
     different = [name for name in IDENTITY if saved.get(name) != mine[name]]
     if different:
@@ -256,7 +256,7 @@ def _checksum(content: str, tensors: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _faults_explained(doing: str, place: Place) -> Iterator[None]:
-    """Turn what a disk or a store refuses into a CheckpointDownError that says in one line what to do."""
+    """Convert errors of a disk or an object store to a CheckpointDownError that says in one line what to do."""
     try:
         yield
     except OSError as error:

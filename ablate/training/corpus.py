@@ -1,4 +1,4 @@
-"""Metrics of a whole corpus: what every replicate writes for it, by greedy decoding."""
+"""Metrics of a whole corpus that every replicate generates by greedy decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ablate.trial import TrialConfig
 
 
 def check_decoding(task: Task, data: Data, group: ReplicaGroup, config: TrialConfig) -> None:
-    """Raise RequestError where the task is judged by what a model writes, and this one cannot write."""
+    """Raise RequestError if the task scores generated text and the model cannot generate any."""
     if not isinstance(task, Decoded):
         if hasattr(task, "corpus_metrics"):
             raise RequestError(f"task {config.task.task!r} has corpus_metrics but no corpus_names, which name them")
@@ -50,8 +50,8 @@ def corpus_metrics(
 ) -> dict[str, Tensor]:
     """Return the task's corpus metrics of `samples`, which are `part` of `data` and the same for every replicate.
 
-    Float64 [R] each. `between` is called before every batch that is decoded and may raise. Raises TrialError where the
-    task does not give one value per replicate.
+    Each is float64 [R]. `between` is called before every decoded batch and may raise. Raises TrialError if the task
+    does not return one value per replicate.
     """
     chosen = samples.index[0].sort().values.to(samples.targets.device)
     assert isinstance(samples.inputs, Tensor)
@@ -70,9 +70,9 @@ def corpus_metrics(
 def _decoder(
     group: ReplicaGroup, data: Data, *, steps: int, batch: int, between: Callable[[], None]
 ) -> Callable[[Tensor], Tensor]:
-    """Return what maps source ids [n, S] to what each replicate writes, int64 [R, n, T'] on the CPU.
+    """Return a function from source ids [n, S] to the ids that each replicate generates, int64 [R, n, T'] on the CPU.
 
-    Sources are taken by length, `batch` at a time, so that a batch is encoded without much padding and over early.
+    Sources are sorted by length and decoded `batch` at a time, so that batches have little padding and end early.
     """
     assert data.start is not None
     assert data.end is not None
@@ -81,7 +81,7 @@ def _decoder(
     def decode(source_ns: Tensor) -> Tensor:
         length = lengths(source_ns, data.pad)
         order = length.argsort(stable=True)
-        order = torch.cat([order, order[-1:].expand(-len(order) % WHOLE)])  # as in evaluation: rounded alike
+        order = torch.cat([order, order[-1:].expand(-len(order) % WHOLE)])  # rounding as in evaluation
         written = []
         for chosen in torch.split(order, batch):
             between()

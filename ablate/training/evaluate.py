@@ -13,7 +13,7 @@ from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples
 
 BATCH = 256  # samples per replicate: fits a core's cache, and fills a GPU with rows
-WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, whatever a sample's shape
+WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, for any shape of a sample
 
 
 class Means:
@@ -33,7 +33,7 @@ class Means:
         self.sums = {name: self.sums[name] + total if name in self.sums else total for name, total in sums.items()}
 
     def values(self) -> dict[str, Tensor]:
-        """Return the means by name, float64 [R] each; NaN where no target counted."""
+        """Return the means by name, float64 [R] each; NaN if there was no target."""
         return {name: total / self.count for name, total in self.sums.items()}
 
 
@@ -45,8 +45,8 @@ def evaluate(
 
     `between` is called before every batch and may raise.
 
-    `batch` is rounded to a multiple of WHOLE, and the last batch is filled up to one with a sample whose results are
-    dropped: CPU kernels round the end of a tensor by other instructions, and where that lies must not depend on R.
+    `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
+    CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
     """
     group.module.eval()
     means = Means(group.pad)

@@ -1,4 +1,4 @@
-"""The training loop, as a generator of Reports: whoever iterates decides whether to go on."""
+"""The training loop, as a generator of Reports: the caller that iterates decides whether to continue."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ablate.training.schedule import multipliers
 from ablate.training.splits import Splits, split, test_part
 from ablate.trial import Report, TrialConfig
 
-STEPS_BETWEEN_CHECKS = 64  # asking a GPU whether any row is alive waits for it
+STEPS_BETWEEN_CHECKS = 64  # checking on a GPU whether any row is alive blocks until it is idle
 
 
 class _AllDiverged(Exception):  # noqa: N818 - an event, not an error
-    """No replicate is left to train."""
+    """All replicates have diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,15 @@ def train(
 ) -> Iterator[Report]:
     """Train one trial, all its replicates at once, and yield a Report every `report_every` epochs and after the last.
 
-    `checkpoints` is the trial's own folder: a checkpoint is durable before its Report is yielded, and a trial that
-    finds one there first yields the last Report again, then goes on, on the CPU bit for bit as if it had not stopped.
-    `attempt` counts how often the trial was begun. Once `pause()` is true, which is asked between steps, a checkpoint
-    is written and PausedError raised; another is written as often as `cadence` says. `data` replaces what
-    the task would load; with `judged` False, what a model writes is not looked at. A replicate whose loss or gradient
-    is not finite is frozen, its metrics become NaN; when none is left, the Report that says so is the last. A trial
-    that evaluates another one yields one Report (`_run_test`); `checkpoints` is then the folder of that other one.
-    Torch's thread count and global random state are left alone. Raises CheckpointError (CheckpointDownError where
-    `checkpoints` cannot be read or written now), DataError, RegistryError and PausedError.
+    `checkpoints` is the trial's own folder, and a checkpoint is durable before its Report is yielded. A trial that
+    finds a checkpoint there first yields the last Report again and then continues. On the CPU the result is equal bit
+    for bit to that of an uninterrupted run. `attempt` counts how often the trial was started. `pause()` is called
+    between steps; once it returns True, a checkpoint is written and PausedError raised. `cadence` sets the interval of
+    further checkpoints. `data` replaces the task's data; with `judged` False, generated text is not scored. A replicate
+    whose loss or gradient is not finite is frozen, and its metrics become NaN. If none is left, the Report that says
+    so is the last. A trial that evaluates another one yields one Report (`_run_test`); `checkpoints` is then the folder
+    of that other trial. Torch's thread count and global random state do not change. Raises CheckpointError
+    (CheckpointDownError if `checkpoints` cannot be read or written now), DataError, RegistryError and PausedError.
     """
     trial = _prepare(config, data_dir=data_dir, device=device, data=data, judged=judged)
     if config.evaluates is not None:
@@ -120,7 +120,7 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
 
 
 def _epoch(trial: _Trial, progress: TrainingProgress) -> tuple[dict[str, float], ...] | None:
-    """Train the next epoch, or what is left of it; return each replicate's metrics if a report is due."""
+    """Train the next epoch, or the rest of it; return each replicate's metrics if a report is due."""
     means = _train_epoch(trial, progress)
     epoch, settings = progress.epoch + 1, trial.config.train
     final = epoch == settings.epochs
@@ -130,14 +130,14 @@ def _epoch(trial: _Trial, progress: TrainingProgress) -> tuple[dict[str, float],
 
 
 def _train_epoch(trial: _Trial, progress: TrainingProgress) -> Means:
-    """Train the next epoch, or what is left of it; return the running means over all of it of loss and metrics."""
+    """Train the next epoch, or the rest of it; return the means of loss and metrics over the whole epoch."""
     group, config, epoch = trial.group, trial.config, progress.epoch + 1
     index = epoch_index(config, trial.parts.train, epoch=epoch)
     augmentation = keys(config, "augmentation", epoch)
     means = Means(group.pad)
     group.module.train()
     group.key_dropout(keys(config, "dropout", epoch))
-    left = index[:, progress.step * config.train.batch_size :]  # of the index, so that what was seen is not read again
+    left = index[:, progress.step * config.train.batch_size :]  # slices the index: seen samples are not read again
     batches = trial.parts.train.batches(left, config.train.batch_size, keys=augmentation)
     with _keyed_global_generator(config, epoch, group.device), closing(batches):
         progress.take_up(means)
@@ -155,7 +155,7 @@ def _train_epoch(trial: _Trial, progress: TrainingProgress) -> Means:
 
 @contextmanager
 def _keyed_global_generator(config: TrialConfig, epoch: int, device: torch.device) -> Iterator[None]:
-    """Key what a module of your own draws from torch's global generator (dropout), and put the old state back."""
+    """Key the draws that a user's module makes from torch's global generator (dropout), and restore its state."""
     key = keys(config, "dropout", epoch)[0]
     on_cpu = device.type == "cpu"
     with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
@@ -168,7 +168,8 @@ def _metrics(
 ) -> tuple[dict[str, float], ...]:
     """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged.
 
-    `between` is called between batches and may raise: nothing but `alive` has changed then, and would so again.
+    `between` is called between batches and may raise. At that point only `alive` has changed, and repeating that
+    change has no effect.
     """
     group = trial.group
     values = {f"train_{name}": value for name, value in running.items()}
@@ -186,9 +187,9 @@ def _metrics(
 
 
 def _run_test(trial: _Trial, place: Place | None, pause: Callable[[], bool]) -> Report:
-    """Return the last report of the trial that is evaluated, with its networks' metrics on the test split added.
+    """Return the last report of the evaluated trial, with its networks' metrics on the test split added.
 
-    Nothing is trained or written. Raises CheckpointError where the checkpoint of its last epoch is not there.
+    Nothing is trained or written. Raises CheckpointError if the checkpoint of its last epoch is missing.
     """
     config = trial.config
 
@@ -218,14 +219,14 @@ def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor
 
 
 def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:
-    """Return loss and metrics of `samples`; scores per token and images from disk come in batches as in training."""
+    """Return loss and metrics of `samples`; scores per token and images from disk use the batch size of training."""
     large = trial.shape.output == "token" or not isinstance(samples.inputs, Tensor)
     batch = min(BATCH, trial.config.train.batch_size) if large else BATCH
     return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
 
 
 def _write_checkpoint(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
-    """Return the task's metrics of what the replicates write, none for a task without."""
+    """Return the task's metrics of the text that the replicates generate; empty for other tasks."""
     if not trial.judged or not isinstance(trial.task, Decoded):
         return {}
     return corpus_metrics(
@@ -246,7 +247,7 @@ def _require_alive(group: ReplicaGroup) -> None:
 
 
 def _diverged(config: TrialConfig, epoch: int, wall_seconds: float) -> Report:
-    """Return the last report of a trial of which no replicate is left: all metrics NaN, and no checkpoint."""
+    """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""
     names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
     return Report(
         epoch=epoch,

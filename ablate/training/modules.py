@@ -1,4 +1,4 @@
-"""The ordinary module of a trial: as training starts from it, and with trained weights."""
+"""The ordinary module of a trial, with initial or with trained weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ablate.trial import TrialConfig
 
 
 def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
-    """Return the trial's module on the CPU; what its builder draws is keyed, global random state is left alone."""
+    """Return the trial's module on the CPU; its builder's draws are keyed, and global random state does not change."""
     first = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "initialisation").integers(2**63))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(first)
@@ -32,11 +32,11 @@ def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -
 def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:
     """Return the plain module with the weights of `replicate` from the newest whole checkpoint, in evaluation mode.
 
-    It maps what the task gives, on the CPU, to scores, and needs no data: tokens x [B, T, F] or ids [B, T]
-    (`Data.tokens` makes both), or the pair (source ids [B, S], target ids shifted right behind `Data.start` [B, T]), to
-    scores [B, M], [B, T, M] or [B, T], as the task's shape says.
-    Raises CheckpointError where there is no whole checkpoint or it is of another trial, CheckpointDownError where
-    `checkpoints` cannot be read, RequestError where the trial has no such replicate.
+    It maps the task's inputs, on the CPU, to scores, and needs no data. Inputs are tokens x [B, T, F] or ids [B, T]
+    (`Data.tokens` makes both), or the pair (source ids [B, S], target ids shifted right after `Data.start` [B, T]).
+    Scores are [B, M], [B, T, M] or [B, T], as the task's shape says. Raises CheckpointError if there is no whole
+    checkpoint or it is of another trial, CheckpointDownError if `checkpoints` cannot be read, RequestError if the
+    trial has no such replicate.
     """
     if not 0 <= replicate < len(config.seeds):
         raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")

@@ -15,9 +15,9 @@ CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings:
-    """What may differ from row to row, float64 [R, 1] each; `multipliers` [R, S] is the schedule of S steps.
+    """The settings that may differ from row to row, float64 [R, 1]; `multipliers` [R, S] is the schedule of S steps.
 
-    Kept in float64 whatever the weights are, so that 1 - beta2 and the bias corrections round as torch.optim's do.
+    They are float64 for any dtype of the weights, so that 1 - beta2 and the bias corrections round as in torch.optim.
     """
 
     learning_rate: Tensor
@@ -32,7 +32,7 @@ class RowSettings:
 
     @staticmethod
     def of(configs: Sequence[TrainConfig], schedules: Sequence[Tensor]) -> RowSettings:
-        """Return the settings of one row per configuration; shorter schedules keep their last factor."""
+        """Return the settings of one row per configuration; shorter schedules repeat their last factor."""
         longest = max(len(schedule) for schedule in schedules)
         padded = [torch.cat([s, s[-1:].expand(longest - len(s))]) for s in schedules]
 
@@ -62,9 +62,9 @@ class RowSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RowState:
-    """What a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
+    """The state that a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
 
-    SGD keeps its momentum in `first` and leaves `second` unused ([R, 0]). `work` [R, P] is scratch.
+    SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `work` [R, P] is scratch.
     """
 
     weights: Tensor
@@ -76,10 +76,10 @@ class RowState:
 
 
 def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSettings) -> None:
-    """Make one step of `optimizer` in every row that is alive; `grads` [R, P] is used up.
+    """Make one step of `optimizer` in every live row; `grads` [R, P] is overwritten.
 
     The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
-    is not alive keeps its weights bit for bit, whatever its gradient and moments hold.
+    is not alive keeps its weights bit for bit, for any gradient and moments.
     """
     rate = torch.where(state.alive, settings.rate(state.step), 0.0)
     state.step.add_(state.alive)

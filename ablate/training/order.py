@@ -1,4 +1,4 @@
-"""When each replicate sees which samples: keyed epoch orders, and batches of equal length."""
+"""The order in which each replicate sees its samples: keyed epoch orders, and batches of equal length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ablate.trial import TrialConfig
 
 
 def steps_per_epoch(samples: int, train: TrainConfig) -> int:
-    """Return the number of full batches, at most `train.steps_per_epoch`; fewer samples than one make a small one."""
+    """Return the number of full batches, at most `train.steps_per_epoch`; too few samples make one small batch."""
     full = max(samples // train.batch_size, 1)
     return full if train.steps_per_epoch is None else min(full, train.steps_per_epoch)
 
@@ -25,7 +25,7 @@ def epoch_order(config: TrialConfig, *, samples: int, epoch: int) -> Tensor:
 
 
 def epoch_index(config: TrialConfig, samples: Samples, *, epoch: int) -> Tensor:
-    """Return the samples of `epoch` in the order they are trained on, int64 [R, steps * batch], on the CPU."""
+    """Return the samples of `epoch` in training order, int64 [R, steps * batch], on the CPU."""
     chosen = samples.index.shape[1]
     order = samples.index.gather(1, epoch_order(config, samples=chosen, epoch=epoch))
     steps, batch = steps_per_epoch(chosen, config.train), min(config.train.batch_size, chosen)
@@ -35,11 +35,11 @@ def epoch_index(config: TrialConfig, samples: Samples, *, epoch: int) -> Tensor:
 
 
 def _by_length(config: TrialConfig, order: Tensor, ranks: Tensor, *, epoch: int, batch: int) -> Tensor:
-    """Return `order` [R, n] as full batches of samples alike in length, int64 [R, full * batch].
+    """Return `order` [R, n] as full batches of samples of similar length, int64 [R, full * batch].
 
-    Every replicate's samples are sorted by length, ties by its own order, and the sorted places are cut into batches.
-    Which places are left out, and which batch comes when, is keyed by (study seed, data set, epoch) alone: as all
-    replicates have the same lengths, step k is padded to the same length in each, in any company.
+    Every replicate's samples are sorted by length, ties by its own order, and the sorted positions are cut into
+    batches. The dropped positions and the order of batches are keyed by (study seed, data set, epoch) alone. All
+    replicates have the same lengths, so step k is padded to the same length in each, for any set of replicates.
     """
     by_length = order.gather(1, ranks[order].argsort(dim=1, stable=True))
     shared = stream(config.study_seed, config.key.dataset, 0, "order", "lengths", epoch)

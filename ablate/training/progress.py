@@ -1,4 +1,4 @@
-"""How far a trial has come: what it goes on from, when it is asked to pause, and the checkpoints it writes."""
+"""The progress of a trial: resuming from a checkpoint, pausing on request, and writing checkpoints."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ablate.trial import Report, TrialConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """How often a trial stops between two steps, in seconds of training, and the clock that measures them."""
+    """The intervals of a trial's interruptions between steps, in seconds of training, and the clock for them."""
 
-    ask_seconds: float = 0.25  # between two questions whether to pause, which may cost the asked a look at a file
-    checkpoint_seconds: float = 300.0  # what a kill costs at most
+    ask_seconds: float = 0.25  # between two calls of `pause`, which may read a file
+    checkpoint_seconds: float = 300.0  # the maximum training time that a killed process loses
     now: Callable[[], float] = time.perf_counter
 
 
@@ -32,12 +32,12 @@ CADENCE = Cadence()
 
 
 def never() -> bool:
-    """Return False: a trial that is never asked to pause."""
+    """Return False: the trial never pauses."""
     return False
 
 
 class Stopwatch:
-    """Seconds of training, over all attempts, without those of writing checkpoints or waiting for the caller."""
+    """Seconds of training over all attempts, excluding the time to write checkpoints or wait for the caller."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -49,17 +49,17 @@ class Stopwatch:
         return self._total if self._since is None else self._total + self._now() - self._since
 
     def start(self) -> None:
-        """Let it run."""
+        """Start the clock."""
         self._since = self._now()
 
     def stop(self) -> float:
-        """Let it stand and return what it shows."""
+        """Stop the clock and return its seconds."""
         self._total, self._since = self.seconds(), None
         return self._total
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Let it stand inside the block, and run afterwards if it ran before."""
+        """Stop the clock inside the block, and start it again afterwards if it ran before."""
         runs = self._since is not None
         self.stop()
         yield
@@ -67,15 +67,15 @@ class Stopwatch:
             self.start()
 
     def set(self, seconds: float) -> None:
-        """Let it stand at `seconds`."""
+        """Stop the clock at `seconds`."""
         self._total, self._since = seconds, None
 
 
 class TrainingProgress:
-    """A trial's way through its epochs, from the newest checkpoint in `place` on.
+    """The progress of a trial through its epochs, starting from the newest checkpoint in `place`.
 
-    `epoch` epochs are done and `step` steps of the next one; `report` is the last one. Without a `place` nothing is
-    written or found.
+    `epoch` epochs are done and `step` steps of the next one; `report` is the last one. Without a `place` no checkpoint
+    is written or read.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class TrainingProgress:
         self._saved_at = self._next_question = 0.0
 
     def go_on(self) -> None:
-        """Take over the newest whole checkpoint, if there is one.
+        """Restore the newest whole checkpoint, if there is one.
 
-        What an earlier attempt has written becomes this attempt's own file before anything is built on it: should the
-        earlier one still be at work somewhere, nothing that it does from here on counts. Raises CheckpointError.
+        A checkpoint of an earlier attempt is first written again as this attempt's file. If the earlier attempt still
+        runs somewhere, its later checkpoints are ignored. Raises CheckpointError.
         """
         if self.place is None:
             return
@@ -123,11 +123,11 @@ class TrainingProgress:
 
     @property
     def checkpoint_id(self) -> CheckpointId:
-        """Where it stands now."""
+        """The id of a checkpoint at the current position."""
         return CheckpointId(attempt=self.attempt, epoch=self.epoch, step=self.step)
 
     def take_up(self, means: Means) -> None:
-        """Give the epoch that a checkpoint broke off its means so far and the states of its generators."""
+        """Restore the means and the generator states of an epoch that a checkpoint interrupted."""
         if self._midway is None:
             return
         found, device = self._midway.midway, self.group.device
@@ -144,9 +144,9 @@ class TrainingProgress:
         self._midway = None
 
     def ask(self, means: Means) -> None:
-        """Between two steps: pause if that is asked for, and write a checkpoint if the last one is long ago.
+        """Between two steps, pause on request, and write a checkpoint if the interval has passed.
 
-        Raises PausedError once the checkpoint is written, CheckpointDownError where it cannot be.
+        Raises PausedError once the checkpoint is written, CheckpointDownError if it cannot be written.
         """
         seconds = self.clock.seconds()
         if seconds >= self._next_question:

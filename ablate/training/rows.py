@@ -15,14 +15,14 @@ from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
 from ablate.training.samples import ModelInput
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
-ALIGNMENT = 16  # elements; a replica's tensors lie equally to cache lines in every slot, so kernels round alike
+ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Where one parameter lies in a row: columns `start` to `stop`, then `pad` unused ones."""
+    """The position of one parameter in a row: columns `start` to `stop`, then `pad` unused ones."""
 
     name: str
     shape: torch.Size
@@ -36,7 +36,7 @@ class Segment:
 
 
 def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
-    """Return the places of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
+    """Return the segments of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
     places, start = [], 0
     for name, shape in shapes.items():
         stop = start + shape.numel()
@@ -51,11 +51,11 @@ class ReplicaGroup:
 
     `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
     but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
-    is given every parameter as [R, ...]; any other one goes through torch.func.vmap. The module becomes the group's
-    own: a row-native one holds the rows from here on. Parameters that do not require a gradient stay as they are.
-    A row's loss is the mean over its targets that are not `pad`.
-    A row whose loss or gradient is not finite, or whose gradient's 2-norm overflows, is frozen: `alive` turns False
-    and its weights stay bit for bit, without touching the others.
+    receives every parameter as [R, ...]; any other module goes through torch.func.vmap. The group takes ownership of
+    the module: a row-native module holds the rows from then on. Parameters that do not require a gradient do not
+    change. A row's loss is the mean over its targets that are not `pad`.
+    A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
+    False and its weights do not change by a bit. Other rows are not affected.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReplicaGroup:
         return self.state.alive[:, 0]
 
     def forward(self, x: ModelInput) -> Tensor:
-        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or a pair of such, every row with its weights."""
+        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or of a pair; every row uses its own weights."""
         with self._autocast():
             if self.row_native:
                 scores: Tensor = self.module(x)
@@ -133,14 +133,14 @@ class ReplicaGroup:
 
     @torch.no_grad()
     def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
-        """Return what every row writes for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
+        """Return the ids that every row generates for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
         self.module.eval()
         with self._autocast():
             written: Tensor = self.module.greedy(source_rbs, start=start, end=end, steps=steps)  # type: ignore[operator]
         return written
 
     def key_dropout(self, keys: Sequence[int]) -> None:
-        """Give the dropout of every row its own generator, begun from the row's key.
+        """Give the dropout of every row its own generator, seeded from the row's key.
 
         Dropout is any module with an attribute `generators` (`ablate.models.layers.Dropout`).
         """
@@ -150,14 +150,14 @@ class ReplicaGroup:
                 part.generators = self.generators  # type: ignore[assignment]
 
     def dropout_states(self) -> Tensor:
-        """Return the states of the generators that `key_dropout` has made, uint8 [R, S]."""
+        """Return the states of the generators of `key_dropout`, uint8 [R, S]."""
         return torch.stack([generator.get_state() for generator in self.generators])
 
     def restore_dropout(self, states: Tensor) -> None:
-        """Let the generators go on from `states`; those of another kind of device stay as they were begun."""
+        """Set the generators to `states`; those of another kind of device keep their initial state."""
         for generator, state in zip(self.generators, states.unbind(), strict=True):
             if generator.get_state().shape == state.shape:
-                generator.set_state(state.clone())  # torch reads beside the mark in a view of a larger tensor
+                generator.set_state(state.clone())  # torch reads wrong bytes from a view of a larger tensor
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":
@@ -165,7 +165,7 @@ class ReplicaGroup:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step in every live row; return scores and mean losses [R] from before it."""
+        """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
         scores = self.forward(x)
         losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
         grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
@@ -176,7 +176,7 @@ class ReplicaGroup:
         """Return each row's mean [R] of `losses` [R, B, ...], which are 0 at padding."""
         if self.pad is None:
             return losses.flatten(1).mean(-1)
-        # a batch of nothing but padding says nothing, and must not freeze the row
+        # a batch of padding alone has no loss and must not freeze the row
         return losses.flatten(1).sum(-1) / (targets != self.pad).flatten(1).sum(-1).clamp(min=1)
 
     @torch.no_grad()
@@ -204,7 +204,7 @@ class ReplicaGroup:
         return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything a continuation needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
+        """Return all tensors that a resumed run needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
         parts = {"weights": self.state.weights, "first": self.state.first, "second": self.state.second}
         found = {
             f"{part}.{place.name}": place.of(rows).detach().cpu().contiguous().clone()
@@ -216,7 +216,7 @@ class ReplicaGroup:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors()` gave; raise CheckpointError where it is of another model."""
+        """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
         mine = self.tensors()
         for name in sorted(mine.keys() ^ tensors.keys()):
             raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
@@ -234,7 +234,7 @@ class ReplicaGroup:
 
 
 def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Put rows in the place of a module's parameters for good, as functional_call would at every call."""
+    """Replace a module's parameters permanently by rows, as functional_call would at every call."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         owner, _, name = path.rpartition(".")

@@ -1,4 +1,4 @@
-"""A part of the data and its batches: images, ids, pairs of texts, and what is read from disk."""
+"""A part of the data and its batches: images, ids, pairs of texts, and streams from disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ModelInput = Tensor | tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """How many ids of each sample of an encoder-decoder come before the padding, int64 [n] each, on the CPU."""
+    """The number of ids before the padding in each sample of an encoder-decoder, int64 [n], on the CPU."""
 
     source: Tensor
     target: Tensor
@@ -29,9 +29,9 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) that belong to each replicate.
+    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) of each replicate.
 
-    `pairs` are the lengths where the model is an encoder-decoder, and then `start` is the id a target begins with.
+    For an encoder-decoder, `pairs` are the lengths and `start` is the id that a target begins with.
     """
 
     inputs: Tensor | Stream
@@ -53,7 +53,7 @@ class Samples:
         device: torch.device,
         dtype: torch.dtype,
     ) -> Samples:
-        """Return the samples `index` of one split of `data`; vectors are made in `dtype`."""
+        """Return the samples `index` of one split of `data`; vectors are converted to `dtype`."""
         pairs = None
         if data.start is not None and isinstance(inputs, Tensor):
             pairs = Pairs(source=lengths(inputs, data.pad), target=lengths(targets, data.pad))
@@ -74,8 +74,8 @@ class Samples:
         """Yield (x, targets) of the samples `index_rn` [R, n] in batches of `batch` per replicate.
 
         x is [R, B, T, F] in the dtype of `scale`, ids int64 [R, B, T], or the pair (source [R, B, S'], targets shifted
-        right behind `start` [R, B, T']), both trimmed to the longest of the batch over all replicates; targets are
-        int64 [R, B] or [R, B, T], trimmed alike. `keys` has one number per replicate that keys the augmentation of a
+        right after `start` [R, B, T']), both trimmed to the longest of the batch over all replicates. Targets are int64
+        [R, B] or [R, B, T], trimmed alike. `keys` has one number per replicate that keys the augmentation of a
         `Stream`, None in evaluation.
         """
         moved = index_rn.to(self.targets.device)
@@ -88,7 +88,7 @@ class Samples:
     def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         rows = inputs if self.ids else inputs.view(len(inputs), -1)
         for index_rb in torch.split(moved, batch, dim=1):
-            # only the rows that are asked for: windows overlap, and whole they would be larger than the text
+            # only the requested rows: windows overlap, and all of them would be larger than the text
             picked = rows.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
             yield picked.long() if self.ids else self._vectors(picked), _whole_numbers(self.targets, index_rb)
 
@@ -108,7 +108,7 @@ class Samples:
         read = inputs.batches(index_rn, batch, keys)
         try:
             for index_rb, images in zip(torch.split(moved, batch, dim=1), read, strict=True):
-                # replicates that see the same images share their memory, here and on the device
+                # replicates that use the same images share their memory, here and on the device
                 distinct = images[:1] if images.stride(0) == 0 else images
                 vectors = self._vectors(self._copied(distinct)).expand(len(images), -1, -1, -1)
                 yield vectors, _whole_numbers(self.targets, index_rb)
@@ -117,7 +117,7 @@ class Samples:
                 read.close()
 
     def _copied(self, images: Tensor) -> Tensor:
-        """Return `images` on the device: from pinned memory the copy runs beside the step before."""
+        """Return `images` on the device; from pinned memory the copy overlaps with the previous step."""
         device = self.targets.device
         return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images.to(device)
 
@@ -126,7 +126,7 @@ class Samples:
 
 
 def _whole_numbers(values: Tensor, index_rb: Tensor) -> Tensor:
-    """Return the rows `index_rb` of `values` [n, ...], kept small as they were stored, as int64 [R, B, ...]."""
+    """Return the rows `index_rb` of `values` [n, ...] as int64 [R, B, ...]; `values` keep their stored dtype."""
     return values.index_select(0, index_rb.reshape(-1)).long().view(*index_rb.shape, *values.shape[1:])
 
 

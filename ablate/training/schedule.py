@@ -13,11 +13,11 @@ from ablate.config import Schedule
 def multipliers(schedule: Schedule, *, epochs: int, steps_per_epoch: int) -> Tensor:
     """Return the factor of the learning rate at every step of a trial, float64 [epochs * steps_per_epoch].
 
-    Warm-up reaches 1 at its last step and no step is lost to a factor of 0: step t of w has (t + 1) / w. After it
-    `cosine` falls from 1 towards `floor` over the steps that are left, as torch's CosineAnnealingLR; `multistep` counts
-    its milestones from the start of the trial, as torch's MultiStepLR; `inverse_sqrt` has sqrt(w / (t + 1)), the rule
-    of Vaswani et al. 2017, section 5.3, scaled to a peak of 1. A warm-up longer than the trial is shortened to it, but
-    not that of `inverse_sqrt`, whose rule does not know where the trial ends.
+    Warm-up reaches 1 at its last step, and its first factor is above 0: step t of w has (t + 1) / w. After it `cosine`
+    falls from 1 towards `floor` over the remaining steps, as torch's CosineAnnealingLR. `multistep` counts its
+    milestones from the start of the trial, as torch's MultiStepLR. `inverse_sqrt` has sqrt(w / (t + 1)), the rule of
+    Vaswani et al. 2017, section 5.3, scaled to a peak of 1. A warm-up longer than the trial is shortened to it, except
+    that of `inverse_sqrt`, whose rule does not depend on the end of the trial.
     """
     total = epochs * steps_per_epoch
     warmup = schedule.warmup_steps or round(schedule.warmup_epochs * steps_per_epoch)

@@ -1,4 +1,4 @@
-"""Which samples each replicate trains and validates on: keyed splits, shares and the end of a text."""
+"""The samples that each replicate trains and validates on: keyed splits, shares and the end of a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ablate.trial import TrialConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """What a trial trains and validates on."""
+    """The training and validation samples of a trial."""
 
     train: Samples
     validation: Samples
@@ -28,9 +28,9 @@ def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch
     """Return each replicate's training and validation samples.
 
     Under `held_out` a keyed share of the training part is held out per replicate, unless the data set ships a
-    validation part; of windows on a text the last ones are, in steps of one window. Under `paper` the test part is the
-    validation part. The test part is not touched otherwise. Raises DataError where no sample is left to train or to
-    validate on.
+    validation part. Of windows on a text the last ones are held out, in steps of one window. Under `paper` the test
+    part is the validation part; otherwise the test part is not touched. Raises DataError if no sample is left to train
+    or to validate on.
     """
     index = _shuffle(data, config)
     whole = Samples.of(data, data.train_inputs, data.train_targets, index, device=device, dtype=dtype)
@@ -47,14 +47,14 @@ def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch
 
 
 def test_part(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Samples:
-    """Return the test part, in order and the same for every replicate: the only place that opens it."""
+    """Return the test part, in order and the same for every replicate; no other function opens it."""
     return _whole(data, data.test_inputs, data.test_targets, config, device, dtype)
 
 
 def _shuffle(data: Data, config: TrialConfig) -> Tensor:
     """Return the training part in the keyed order of the split, int64 [R, n].
 
-    Pairs of texts are split alike for all replicates: their batches must have the same lengths in any company.
+    Pairs of texts have the same split in all replicates, because their batches must have the same lengths.
     """
     samples, dataset = len(data.train_targets), config.key.dataset
     if data.start is not None:
@@ -105,7 +105,7 @@ def _whole(
 
 
 def _evaluated(samples: Samples) -> Samples:
-    """Return `samples` as they are evaluated: pairs by length, so that a batch has little padding."""
+    """Return `samples` in evaluation order: pairs by length, so that a batch has little padding."""
     if samples.pairs is None:
         return samples
     by_length = samples.pairs.ranks()[samples.index].argsort(dim=1, stable=True)

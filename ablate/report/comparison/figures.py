@@ -19,7 +19,7 @@ ROW_HEIGHT = 26  # pixels of one variant
 
 
 def comparison_figures(study: Study, table: pl.DataFrame, seeds: pl.DataFrame) -> list[Figure]:
-    """Return the figure of each metric that has seeds: mean, interval, every seed and what is published."""
+    """Return the figure of each metric that has seeds: mean, interval, every seed and the published figure."""
     found = []
     for metric in (name for name in table["metric"].unique(maintain_order=True) if name not in CONSTANTS):
         own = table.filter(pl.col("metric") == metric)
@@ -33,7 +33,7 @@ def comparison_figures(study: Study, table: pl.DataFrame, seeds: pl.DataFrame) -
 
 
 def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | None:
-    """Return one column as a panel: a row per variant, on a scale of its own."""
+    """Return one column as a panel: a row per variant, with a separate scale."""
     metric, column = cells["metric"][0], cells["column"][0]
     factor = 100 if is_share(metric) else 1
     points = [_point(row, factor) for row in cells.iter_rows(named=True)]
@@ -56,12 +56,12 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
 
 
 def _place(study: Study, column: str) -> int:
-    """Return a number of the column, because two names may make the same stem."""
+    """Return the number of the column, which makes the file stem unique: two names may give the same stem."""
     return list(require_comparison(study).columns or study.datasets).index(column)
 
 
 def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
-    """Return a cell as it is drawn; NaN, which a figure cannot show, becomes null."""
+    """Return a cell for drawing; NaN becomes null, because a figure cannot show NaN."""
     point = {name: row[name] for name in ("ours", "low", "high", "published")}
     drawn = {k: None if v is None or v != v else rounded(factor * v) for k, v in point.items()}
     return {"variant": printable(row["variant"]), "seeds": row["n"], **drawn}

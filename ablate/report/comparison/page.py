@@ -1,4 +1,4 @@
-"""The page of a designed comparison: answers, figures and tables beside what is published."""
+"""The page of a designed comparison: answers, figures and tables beside the published figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def render(
 
 
 def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure]) -> dict[str, Any]:
-    """Return what the template shows of one metric."""
+    """Return the template's values for one metric."""
     stem = f"compare-{safe_stem(found.metric)}"
     name = spell_metric(found.metric)
     shown = _headings(study, found)
@@ -82,7 +82,7 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure]) -> dict
 
 
 def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
-    """Return the headings of a metric's table by the field of `Shown` that stands below."""
+    """Return the headings of a metric's table by field of `Shown`."""
     against = printable(require_comparison(study).baseline)
     rows: list[Shown] = [row for group in found.rows.values() for row in group]
     measured = bool(found.seeds)

@@ -1,4 +1,4 @@
-"""The cells of a designed comparison as a reader sees them, once for the page and the terminal; and the terminal."""
+"""The cells of a designed comparison as text for the page and the terminal, and the terminal's table."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from ablate.study import Study
 from ablate.study.sections import Compare
 
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-EXACT = 100_000_000  # parameters from here on are rounded in a terminal
+EXACT = 100_000_000  # parameter counts at or above this are rounded in a terminal
 WIDEST_VARIANT, WIDEST_BASELINE = 30, 15  # characters in a terminal
-FOLDED_VARIANTS = (26, 22, 19)  # where that keeps the parameters in the table
+FOLDED_VARIANTS = (26, 22, 19)  # if that keeps the parameters in the table
 
 
 @dataclass(kw_only=True)
 class Footnotes:
-    """What cells need said of them, each text once and numbered from 1."""
+    """The footnotes of cells: each text occurs once, numbered from 1."""
 
     texts: list[str] = field(default_factory=list)
 
     def mark(self, text: str) -> str:
-        """Return the raised number of `text`, or nothing for no text."""
+        """Return the superscript number of `text`, or an empty text for no text."""
         if not text:
             return ""
         text = printable(text)
@@ -54,13 +54,13 @@ class Footnotes:
         return str(self.texts.index(text) + 1).translate(SUPERSCRIPTS)
 
     def lines(self) -> list[str]:
-        """Return the notes, each behind its number."""
+        """Return the footnotes, each after its number."""
         return [f"{str(i).translate(SUPERSCRIPTS)} {text}" for i, text in enumerate(self.texts, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One cell in words and digits; what is not there is a dash. `ours` and `against` are means with ± behind them."""
+    """One cell as text; a missing value is a dash. `ours` and `against` are means followed by ±."""
 
     variant: str
     params: str
@@ -81,7 +81,7 @@ class Shown:
 class ColumnBlock:
     """The cells of one metric: rows by column, footnotes, and which parts occur at all.
 
-    `planned` holds the different numbers of configurations that cells are averaged over.
+    `planned` holds the distinct numbers of configurations that cells are averaged over.
     """
 
     metric: str
@@ -101,7 +101,7 @@ def require_comparison(study: Study) -> Compare:
 
 
 def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
-    """Return the cells of one metric; variants that do not run in a column, and are not published, are left out."""
+    """Return the cells of one metric; exclude variants that neither run in a column nor are published."""
     own = table.filter(pl.col("metric") == metric)
     there = own.filter((pl.col("planned") > 0) | pl.col("published").is_not_null())
     notes = Footnotes()
@@ -124,7 +124,7 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
     metric, star = row["metric"], "*" if row["scaled"] else ""
 
     def own(text: str, extra: str = "") -> str:
-        """Mark a number of ours where the study is scaled."""
+        """Return `text`, marked with a star if the study is scaled."""
         return text if text == DASH else f"{text}{extra}{star}"
 
     diverged = row["ours"] is not None and math.isnan(row["ours"])
@@ -166,7 +166,7 @@ def format_completed(row: Mapping[str, Any]) -> str:
 
 
 def scale_text(study: Study) -> str:
-    """Return what a scaled study is, or nothing."""
+    """Return how the study is scaled, or an empty text."""
     if study.scale == 1:
         return ""
     return (
@@ -176,7 +176,7 @@ def scale_text(study: Study) -> str:
 
 
 def missing_text(study: Study) -> str:
-    """Return which data sets of the file are not part of this study, or nothing."""
+    """Return which data sets of the file are not part of this study, or an empty text."""
     missing = [printable(label) for label in study.datasets if label not in study.labels]
     if not missing:
         return ""
@@ -184,7 +184,7 @@ def missing_text(study: Study) -> str:
 
 
 def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
-    """Return in one sentence what the numbers of a metric are; `sign` is how intervals are written."""
+    """Return one sentence on what the numbers of a metric are; `sign` is the notation of intervals."""
     name, averaged = spell_metric(found.metric), _average(found)
     name = f"{name[:1].upper()}{name[1:]}"
     if found.metric in CONSTANTS:
@@ -202,7 +202,7 @@ def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
 
 
 def _average(found: ColumnBlock) -> str:
-    """Return `8 configurations`, without the number where cells differ, and nothing where each has just one."""
+    """Return `8 configurations`, without the number if cells differ, and an empty text if each has just one."""
     if len(found.planned) != 1 or found.incomplete:
         return "configurations"
     return f"{found.planned[0]} configurations" if found.planned[0] > 1 else ""
@@ -222,7 +222,7 @@ def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """A table of one metric that leaves out what a narrow terminal has no room for, and says so."""
+    """A table of one metric that drops what does not fit into a narrow terminal, and says so."""
 
     found: ColumnBlock
     baseline: str

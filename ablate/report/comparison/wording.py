@@ -1,4 +1,4 @@
-"""The sentences of a comparison's page: status, answers in plain words, and how the cells were made."""
+"""The sentences of a comparison's page: status, answers in words, and how the cells were made."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ablate.report.front.wording import METHODS, seeds_text
 from ablate.report.numbers import equal_seeds, printable, spell_metric
 from ablate.study import COMPLETE, Study
 
-SAME_SIZE = 0.005  # share of parameters below which their number says more than a percentage
-MOST_SENTENCES = 12  # with more, each column names two variants and the table has the rest
+SAME_SIZE = 0.005  # share of parameters below which the text gives their number instead of a percentage
+MOST_SENTENCES = 12  # above this, each column names two variants and the table has the rest
 Row = Mapping[str, Any]
 
 
 def status_lines(
     study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
 ) -> list[tuple[str, str]]:
-    """Return the page's first lines: protocol, scale, the design and what of it is done, seeds, test split, source."""
+    """Return the page's first lines: protocol, scale, the design and its progress, seeds, test split, source."""
     scale, source = scale_text(study), printable(require_comparison(study).source)
     lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
     missing = missing_text(study)
@@ -36,7 +36,7 @@ def status_lines(
 
 
 def tested_text(study: Study, trials: pl.DataFrame, notes: Sequence[Any], dataset: str) -> str:
-    """Return how many trials of a data set were read on the test split, when, and how many could not be."""
+    """Return how many trials of a data set were read on the test split and when, and how many could not be read."""
     own = trials.filter(pl.col("dataset") == dataset)
     tests = own.filter(pl.col("stage") == "confirm")
     if not tests.height:
@@ -66,9 +66,9 @@ def _by_state(trials: pl.DataFrame) -> list[str]:
 
 
 def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return for each column of the first metric what each variant, or the telling two, cost and save.
+    """Return for each column of the first metric the cost and saving of each variant, or of the two `telling` ones.
 
-    A sentence comes in two pieces, the second of which begins behind the variant's name.
+    A sentence comes in two pieces; the second follows the variant's name.
     """
     compare = require_comparison(study)
     own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
@@ -87,7 +87,7 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str
 
 
 def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Return the cheapest variant within a point of the baseline, and the smallest, each with its role."""
+    """Return the cheapest variant within a point of the baseline and the smallest variant, each with its role."""
     sized = [row for row in others if row["params"] is not None and row["baseline_difference"] is not None]
     if not sized:
         return [("", row) for row in others[:1]]
@@ -108,7 +108,7 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
 
 
 def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> tuple[str, str]:
-    """Return who is meant, and what it saves and loses against the baseline, beside what is published."""
+    """Return the variant, its saving and loss against the baseline, and the published figure, as a sentence."""
     size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, require_comparison(study).baseline)}"
     name = printable(require_comparison(study).baseline)
     part = row["variant"].removeprefix("without-")
@@ -172,7 +172,7 @@ def _span(metric: str, low: float, high: float, star: str) -> str:
 
 
 def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
-    """Return what the published figures say of the same two, where both are published."""
+    """Return what the published figures say of the same two variants, if both are published."""
     figures = {r["variant"]: r["published"] for r in rows}
     own, other = row["published"], figures.get(baseline)
     if own is None or other is None:

@@ -35,13 +35,13 @@ BELOW = "triangle-down"
 
 
 def figures(study: Study, found: Findings) -> list[Figure]:
-    """Return the figures that one data set has data for: its front, its learning curves."""
+    """Return the figures for which a data set has data: its front and its learning curves."""
     drawn = (front_figure(study, found), curves_figure(study, found))
     return [figure for figure in drawn if figure is not None]
 
 
 def front_figure(study: Study, found: Findings) -> Figure | None:
-    """Return quality against size on a log axis: every trial faint, the front with intervals, the fitted curve."""
+    """Return quality against size on a log axis: faint trials, the front with intervals, and the fitted curve."""
     points, dropped = trial_points(study, found)
     rows = front_points(study, found)
     if not points and not rows:
@@ -74,7 +74,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
 
 
 def round_sizes(sizes: list[float]) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten within the sizes, or the powers alone over more than three decades."""
+    """Return 1, 2 and 5 times the powers of ten within the sizes, or only the powers over more than three decades."""
     low, high = math.log10(min(sizes)), math.log10(max(sizes))
     steps = (1, 2, 5) if high - low <= 3 else (1,)
     grid = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
@@ -82,7 +82,7 @@ def round_sizes(sizes: list[float]) -> list[float]:
 
 
 def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], int]:
-    """Return the drawable trials that are not on the front, and how many were left out to keep the page small."""
+    """Return the drawable trials off the front, and how many were dropped to limit the size of the page."""
     objective, size = quality_objective(study.objectives), size_metric(study)
     on_front = set(found.front["trial"].to_list())
     points = []
@@ -98,7 +98,7 @@ def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], i
 
 
 def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
-    """Return the front's rows as points with intervals, cheapest first, without those that have no size."""
+    """Return the front's rows as points with intervals, cheapest first, without rows that have no size."""
     name, size = quality_name(study), size_metric(study)
     factor = 100 if is_share(name) else 1
     points = []
@@ -117,8 +117,8 @@ def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
 def quality_range(name: str, points: list[dict[str, Any]], rows: list[dict[str, Any]]) -> tuple[float, float]:
     """Return the drawn range of the quality axis.
 
-    It follows the front with its intervals and the middle nine tenths of the complete trials; stopped and bad trials
-    would flatten it, so they are drawn at its edge.
+    It covers the front with its intervals and the middle nine tenths of the complete trials. Stopped and bad trials
+    would flatten the figure, so they are drawn at its edge.
     """
     ends = [p[k] for p in rows for k in ("quality", "low", "high") if p.get(k) is not None]
     complete = [p["quality"] for p in points if p["series"] != "stopped early"]
@@ -150,7 +150,7 @@ def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Co
 
 
 def _edge_layer(points: list[dict[str, Any]], low: float, high: float, x: alt.X, color: alt.Color) -> Any:
-    """Trials beyond the drawn range, as triangles at its edge."""
+    """Return the trials beyond the drawn range, as triangles at its edge."""
     values = [{**point, "edge": low if point["quality"] < low else high} for point in points]
     tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "series", "size", "quality")]
     chart = inline_chart(values).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)

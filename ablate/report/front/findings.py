@@ -1,4 +1,4 @@
-"""What the page says about one data set, computed once."""
+"""The findings of one data set, computed once for the page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from ablate.report.numbers import compact, equal_seeds, quantity, ratio, spell_m
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
-CLOSE_POINTS = 0.01  # share of accuracy that the summary calls close to the best
-CLOSE_RELATIVE = 0.05  # the same for metrics that are no shares
+CLOSE_POINTS = 0.01  # difference in accuracy within which the summary calls a network close to the best
+CLOSE_RELATIVE = 0.05  # the same for metrics that are not shares
 Row = dict[str, Any]
 STATE_WORDS = {
     "COMPLETE": "complete",
@@ -42,7 +42,7 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """One network that the summary names: its role, itself and its numbers in words."""
+    """One network that the summary names: its role, its row and its numbers in words."""
 
     role: str
     network: str
@@ -53,10 +53,10 @@ class Pick:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything said about one data set; `front` is its part of `front_table`.
+    """The findings of one data set; `front` is its part of `front_table`.
 
-    `listed` are its trials as the ledger has them; in `trials` and `reports` those of one network's seeds are pooled.
-    While a confirmation or an extended search is unfinished there are no picks and no fit, and `answer` says why.
+    `listed` are its trials as in the ledger; in `trials` and `reports` those of one network's seeds are pooled. While a
+    confirmation or an extended search is unfinished there are no picks and no fit, and `answer` says why.
     """
 
     dataset: str
@@ -84,7 +84,7 @@ class Findings:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the numbers are of a test split that nothing was chosen on, and every confirmation has ended."""
+        """Whether the numbers are of a test split that influenced no choice, and every confirmation has ended."""
         return self.tested and not self.provisional and self.protocol == "held_out"
 
 
@@ -96,7 +96,7 @@ def findings(
     front: pl.DataFrame,
     notes: Sequence[Any] = (),
 ) -> Findings:
-    """Return what there is to say about one data set; every argument may be empty."""
+    """Return the findings of one data set; every argument may be empty."""
     listed = trials.filter(pl.col("dataset") == dataset)
     own, own_reports = pooled(listed, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
     rows = front.filter(pl.col("dataset") == dataset)
@@ -121,13 +121,13 @@ def findings(
 
 
 def size_metric(study: Study) -> str:
-    """Return the axis that figures and fits use for size: the declared cost unless it is time."""
+    """Return the size metric of figures and fits: the declared cost unless it is time."""
     cost = cost_metric(study.objectives)
     return "params" if cost == "wall_seconds" else cost
 
 
 def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:
-    """Fit error against size along the front, every replicate one point (error: 1 - accuracy, or the loss itself)."""
+    """Fit error against size along the front, with every replicate as a point (error: 1 - accuracy, or the loss)."""
     objective, size = quality_objective(study.objectives), size_metric(study)
     last = last_reports(reports)
     sizes, errors = [], []
@@ -140,7 +140,7 @@ def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> Curve
 
 
 def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple[Pick, ...]]:
-    """Return the answer in one sentence, and the networks it rests on: most accurate, close to it, cheapest."""
+    """Return the answer in one sentence, and the networks it names: most accurate, close to it, cheapest."""
     rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
     if not rows:
         return "There is no answer yet: no trial of this data set is complete.", ()
@@ -163,19 +163,19 @@ def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple
 
 
 def best_row(study: Study, front: pl.DataFrame) -> Row | None:
-    """Return the row of a data set's front that the summary calls the best, or None where there is none."""
+    """Return the row of a data set's front that the summary calls the best, or None if there is none."""
     rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
     return _best(study, rows) if rows else None
 
 
 def _best(study: Study, rows: Sequence[Row]) -> Row:
-    """Return the best of `rows` in quality, the smaller one among equals."""
+    """Return the best of `rows` in quality; of equal ones, the smaller."""
     name, size = quality_name(study), size_metric(study)
     return min(rows, key=lambda row: (signed(quality_objective(study.objectives), row[name]), row[size]))
 
 
 def _alone(rows: Sequence[Row], best: Row, size: str, top: str, allowance: str) -> str:
-    """Return the role of the best network where no cheaper one comes close, or none is there."""
+    """Return the role of the best network if no cheaper one is close to it or none exists."""
     if len(rows) == 1:
         return "The only network on the front"
     cheaper = any(row[size] < best[size] for row in rows)
@@ -183,7 +183,7 @@ def _alone(rows: Sequence[Row], best: Row, size: str, top: str, allowance: str) 
 
 
 def _beside(rows: Sequence[Row], best: Row, size: str, allowance: str) -> str:
-    """Return how the answer ends where the best network is also the cheapest that comes close."""
+    """Return the end of the answer if the best network is also the cheapest one close to it."""
     if len(rows) == 1:
         return ". It is the only network on the front, so no cheaper one is compared with it."
     if not any(row[size] < best[size] for row in rows):
@@ -232,7 +232,7 @@ def _pick(study: Study, role: str, row: dict[str, Any], best: dict[str, Any]) ->
 
 
 def state_counts(trials: pl.DataFrame) -> dict[str, dict[str, int]]:
-    """Return {stage: {state: number of trials}}, stages in the order search, confirm, only what occurs."""
+    """Return {stage: {state: number of trials}}, stages in the order search, confirm; absent ones are omitted."""
     counts: dict[str, dict[str, int]] = {}
     for stage in ("search", "confirm"):
         states = trials.filter(pl.col("stage") == stage)["state"].to_list() if trials.height else []

@@ -27,11 +27,11 @@ from ablate.report.tables import network, quality_name
 from ablate.study import Study
 
 MOST_TICKS = 10
-MOST_CURVES = 150  # learning curves drawn per data set
+MOST_CURVES = 150  # maximum number of learning curves per data set
 
 
 def curves_figure(study: Study, found: Findings) -> Figure | None:
-    """Return the validation quality of trials by epoch, thinned evenly where there are many."""
+    """Return the validation quality of trials by epoch, evenly thinned if there are too many."""
     objective = quality_objective(study.objectives)
     if objective.metric not in found.reports.columns or not found.reports.height:
         return None
@@ -75,7 +75,7 @@ def whole_ticks(epochs: Sequence[int]) -> list[int]:
 def learning_curves(
     study: Study, found: Findings, metric: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Return the points of the curves drawn, the ends of those stopped early, and how many curves were left out."""
+    """Return the points of the drawn curves, the ends of those stopped early, and how many curves were dropped."""
     trials = {row["trial"]: row for row in found.trials.iter_rows(named=True)}
     means = found.reports.group_by("trial", "epoch").agg(pl.col(metric)).sort("trial", "epoch")
     means = means.with_columns(pl.Series(metric, map(mean, means[metric]), pl.Float64()))

@@ -1,4 +1,4 @@
-"""The page: findings and figures poured into one template, everything escaped, nothing loaded from elsewhere."""
+"""The page of a search: findings and figures in one template, everything escaped, no external resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ablate.report.tables import (
 )
 from ablate.study import Study
 
-MOST_ROWS = 200  # trials listed on the page; trials.csv has all
+MOST_ROWS = 200  # trials on the page; trials.csv has all
 MOST_ERRORS = 20
 
 
@@ -67,7 +67,7 @@ def render(
 
 
 def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Sequence[Any] = ()) -> dict[str, Any]:
-    """Return what the template shows of one data set."""
+    """Return the template's values for one data set."""
     split = "test" if found.tested else "validation"
     words = confirmation_text(study, found.trials, found.dataset, split, notes)
     name = quality_name(study)
@@ -110,7 +110,7 @@ def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
 
 
 def trial_cells(study: Study, row: dict[str, Any]) -> list[str]:
-    """Return one trial as the list of all trials shows it."""
+    """Return the cells of one trial in the list of all trials."""
     metric = quality_objective(study.objectives).metric
     value = row.get(metric)
     state = STATE_WORDS.get(row["state"], row["state"])
@@ -119,7 +119,7 @@ def trial_cells(study: Study, row: dict[str, Any]) -> list[str]:
 
 
 def with_front(trials: pl.DataFrame, fronts: pl.DataFrame) -> pl.DataFrame:
-    """Return the trials table with a column `on_front`: of a network's pooled seeds, every trial stands on it."""
+    """Return the trials table with a column `on_front`, True for every trial of a pooled network on the front."""
     key = ["dataset", "stage", "_network"]
     marked = fronts.select("dataset", "stage", NETWORK.alias("_network"), pl.lit(True).alias("on_front"))
     joined = trials.with_columns(NETWORK.alias("_network")).join(marked, on=key, how="left", maintain_order="left")

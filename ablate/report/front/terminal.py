@@ -31,7 +31,7 @@ def front_lines(
 
 
 def _parts(study: Study, table: pl.DataFrame, trials: pl.DataFrame, notes: Sequence[Any]) -> Iterator[RenderableType]:
-    """Yield the protocol where validation is the test split, then per data set its table and what failed."""
+    """Yield the protocol if validation is the test split, then per data set its table and its failures."""
     if study.protocol == "paper":
         yield Text(f"{protocol_text(study)}\n")
     for rows in table.partition_by("dataset", maintain_order=True):

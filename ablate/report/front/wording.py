@@ -35,7 +35,7 @@ def status_lines(
 
 
 def hypervolume_rule(study: Study) -> str:
-    """Return in short how the hypervolume is computed; each data set's section has the numbers."""
+    """Return in short how the hypervolume is computed; the section of each data set has the numbers."""
     if len(study.objectives) == 1:
         return "none: one objective is declared"
     logs = ", ".join(o.metric for o in study.objectives if o.log)
@@ -54,7 +54,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
         ("confirm", "confirmation replicates"),
     ):
         if study.compare is not None and stage == "confirm":
-            continue  # these read networks that are there, on their own seeds
+            continue  # a comparison's confirmation evaluates existing networks, on their own seeds
         seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
         if seeds:
             listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
@@ -63,7 +63,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
 
 
 def dominated_text(found: Findings) -> str:
-    """Say which confirmed networks left the front on the test split, so that they are not hidden."""
+    """Return which confirmed networks left the front on the test split, so that they are not hidden."""
     complete = confirmed(found.trials)
     off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
     if not found.tested or found.provisional or not off:
@@ -96,7 +96,7 @@ def fit_text(study: Study, found: Findings) -> str:
 
 
 def hypervolume_text(study: Study, found: Findings) -> str:
-    """Return the hypervolume with the rule behind it; with one objective the best value instead."""
+    """Return the hypervolume with its rule; with one objective the best value instead."""
     if not found.front.height or found.provisional:
         return ""
     if len(study.objectives) == 1:

@@ -1,1 +1,1 @@
-"""Tasks on images: idx files, CIFAR, folders of pictures, ImageNet."""
+"""Tasks on images: idx files, CIFAR, folders of images, ImageNet."""

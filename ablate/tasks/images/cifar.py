@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: the official python archives in torchvision's layout.
 
-The official files are pickles, and a pickle can run code. They are opened by torchvision only, which first compares
-every file's MD5 sum with the published one, so that no bytes but the authors' own are ever unpickled.
+The official files are pickles, and a pickle can run code. Only torchvision opens them, and it first checks every
+file's MD5 sum against the published one. Therefore only the authors' original bytes are unpickled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CifarTask(VisionTask):
         return data_folder(data_dir) / FOLDERS[self.published.reader]
 
     def faults(self, data_dir: Path | None) -> dict[Path, str]:
-        """Compare every file with its published MD5 sum (184 MB in half a second)."""
+        """Compare every file with its published MD5 sum (184 MB take half a second)."""
         from torchvision.datasets.utils import check_integrity
 
         reader, found = self.reader(), {}
@@ -68,7 +68,7 @@ class CifarTask(VisionTask):
         return found
 
     def read(self, data_dir: Path | None, *, train: bool) -> Split:
-        """Read by torchvision, which compares the MD5 sums once more before it unpickles."""
+        """Read the files by torchvision, which checks the MD5 sums again before it unpickles."""
         split = self.reader()(root=str(data_folder(data_dir)), train=train, download=False)
         return torch.from_numpy(split.data), torch.tensor(split.targets, dtype=torch.int64)
 

@@ -1,4 +1,4 @@
-"""Decoded images kept in the user's cache, so that one process decodes a folder and the others read an array."""
+"""A cache of decoded images: one process decodes a folder and the others read an array."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ablate.files import new_file
 from ablate.redaction import error_text
 from ablate.tasks.folders import alone, cache_folder
 
-CACHED_FROM = 1000  # images; fewer are decoded faster than anybody notices
+CACHED_FROM = 1000  # images; a smaller folder is decoded in negligible time
 TELL_SECONDS = 2.0
 DIGEST = 16  # bytes
 PIXELS = "pixels.npy"
 logger = logging.getLogger("ablate.tasks")
 
 Decode = Callable[[Path, np.ndarray], str]
-"""Fills an array [H, W, C] with the image in a file, and returns what is wrong with it or nothing."""
+"""Fills an array [H, W, C] with the image in a file; returns what is wrong with the file, or an empty text."""
 
 
 def load_decoded(
     folder: Path, files: Sequence[Path], shape: tuple[int, int, int], decode: Decode
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the images in `files` as uint8 [n, *shape], and one fault per file, empty where it was read.
+    """Return the images in `files` as uint8 [n, *shape], and one fault per file, empty if it was read.
 
-    The array of a large folder is kept in `cache_folder`, known by name, size and time of every file; a damaged one
-    is made again. Where the cache cannot be written every process decodes for itself.
+    The array of a large folder is kept in `cache_folder`, identified by name, size and time of every file. A damaged
+    array is made again. If the cache cannot be written, every process decodes the files itself.
     """
     if len(files) < CACHED_FROM:
         return decode_all(folder, files, shape, decode)
@@ -56,7 +56,7 @@ def load_decoded(
 def decode_all(
     folder: Path, files: Sequence[Path], shape: tuple[int, int, int], decode: Decode, *, tell: float = TELL_SECONDS
 ) -> tuple[np.ndarray, list[str]]:
-    """Return what `load_decoded` does, without the cache; progress is logged every `tell` seconds."""
+    """Return the result of `load_decoded` without the cache; log the progress every `tell` seconds."""
     pixels = np.empty((len(files), *shape), dtype=np.uint8)
     with ThreadPoolExecutor() as pool:
         return pixels, list(_told(folder, len(files), pool.map(decode, files, pixels), tell))
@@ -74,7 +74,7 @@ def _told(folder: Path, total: int, faults: Iterator[str], tell: float) -> Itera
 
 
 def _keep(path: Path, pixels: np.ndarray, stamp: bytes) -> None:
-    """Write an array, what it was made of and its checksum, whole or not at all."""
+    """Write an array, a description of its files and its checksum atomically."""
     descriptor, scratch = new_file(path.parent, path.name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -86,7 +86,7 @@ def _keep(path: Path, pixels: np.ndarray, stamp: bytes) -> None:
 
 
 def _kept(path: Path, stamp: bytes) -> np.ndarray | None:
-    """Return what `_keep` wrote, or None where it is missing, of other files or damaged (which is logged)."""
+    """Return what `_keep` wrote, or None if it is missing, damaged (which is logged) or made of other files."""
     try:
         with path.open("rb") as file:
             file.seek(-2 * DIGEST, os.SEEK_END)

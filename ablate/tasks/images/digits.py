@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 real images of 8x8 pixels, in the package, nothing to download."""
+"""scikit-learn's digits: 1,797 real images of 8x8 pixels; the package contains them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SPLIT_KEY = "digits"  # a constant: every study holds out the same images
 class Digits(Classification):
     """Handwritten digits, values 0 to 16 (Alpaydin and Kaynak 1998; `sklearn.datasets.load_digits`).
 
-    scikit-learn ships no test split; ours is fixed: a stratified fifth of the images, keyed by a constant.
+    scikit-learn ships no test split; this one is fixed: a stratified fifth of the images, keyed by a constant.
     """
 
     def __init__(self, config: ImageConfig) -> None:
         self.config = config
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees; raise RequestError where the patch does not divide 8x8."""
+        """Return the model's input shape; raise RequestError if the patch does not divide 8x8."""
         return input_shape(IMAGES, self.config.patch)
 
     def check(self, data_dir: Path | None) -> None:
@@ -49,7 +49,7 @@ class Digits(Classification):
             )
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return the fixed split as patches; values 0 to 16 become -1 to 1, whatever the images are."""
+        """Return the fixed split as patches; values 0 to 16 are mapped to -1 to 1 by a fixed rule."""
         self.check(data_dir)
         images, targets = read_digits()
         rest, chosen = stratified_split(targets, key=SPLIT_KEY)
@@ -63,13 +63,13 @@ class Digits(Classification):
         )
 
     def location(self, data_dir: Path | None) -> Path:
-        """Return scikit-learn's own file."""
+        """Return the path of scikit-learn's file."""
         package = find_spec("sklearn")
         places = [] if package is None else list(package.submodule_search_locations or [])
         return Path(places[0] if places else "sklearn") / "datasets" / "data" / "digits.csv.gz"
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Return scikit-learn's own file: there is nothing to download."""
+        """Return the path of scikit-learn's file; nothing is downloaded."""
         self.check(data_dir)
         return self.location(data_dir)
 

@@ -36,7 +36,7 @@ NAMED = 10  # bad files named in one message
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Which images a folder holds: per part, files in order of their path, and the index of each one's class."""
+    """The images of a folder: the files of each part in order of path, and the class index of each file."""
 
     class_names: tuple[str, ...]
     files: dict[str, tuple[Path, ...]]
@@ -45,7 +45,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Header:
-    """What the first bytes of an image say, or why they say nothing."""
+    """The header of an image, or the reason why it cannot be read."""
 
     size: tuple[int, int] = (0, 0)  # height, width in pixels
     grey: bool = False
@@ -53,10 +53,10 @@ class Header:
 
 
 class ImageFolder(Classification):
-    """Images of your own: `path/CLASS/*` or `path/{train,val,test}/CLASS/*`.
+    """A user's images: `path/CLASS/*` or `path/{train,val,test}/CLASS/*`.
 
     Without a `test` folder, a fixed stratified fifth of each class is the test split. Images are grey (one channel)
-    where all files are, else RGB. They are resized to `image_size` (bilinear with anti-aliasing, aspect ratio not
+    if all files are, otherwise RGB. They are resized to `image_size` (bilinear with anti-aliasing, aspect ratio not
     kept); without it all must have one size.
     """
 
@@ -64,7 +64,7 @@ class ImageFolder(Classification):
         self.config = config
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees, from file names and headers; raise as `check` does."""
+        """Return the model's input shape from file names and headers; raise as `check` does."""
         folder = self.folder(data_dir)
         listing = list_images(folder)
         return input_shape(self._images(folder, listing), self.config.patch)
@@ -78,9 +78,9 @@ class ImageFolder(Classification):
         _decode_all(folder, tuple(chain(*listing.files.values())), images)
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return all parts as uint8 patches; values 0 to 255 become -1 to 1, whatever the images are.
+        """Return all parts as uint8 patches; values 0 to 255 are mapped to -1 to 1 by a fixed rule.
 
-        Mean and deviation of the images would be taken over those that are held out for validation, too.
+        Mean and deviation of the images would include the images that are held out for validation.
         """
         folder = self.folder(data_dir)
         listing = list_images(folder)
@@ -104,7 +104,7 @@ class ImageFolder(Classification):
         )
 
     def folder(self, data_dir: Path | None) -> Path:
-        """Return the folder of the images; raise RequestError where the study file names none."""
+        """Return the folder of the images; raise RequestError if the study file names none."""
         if self.config.path is None:
             raise RequestError("task image_folder needs 'path': the folder that holds one subfolder per class")
         return data_folder(data_dir) / Path(self.config.path).expanduser()
@@ -131,7 +131,7 @@ class ImageFolder(Classification):
 
 
 def list_images(folder: Path) -> Listing:
-    """Return the images below `folder`; raise DataError where they do not make a data set."""
+    """Return the images below `folder`; raise DataError if they do not make a data set."""
     try:
         roots = _parts(folder)
         found = {part: _classes(root) for part, root in roots.items()}
@@ -207,7 +207,7 @@ def _headers(folder: Path, files: Sequence[Path]) -> tuple[Header, ...]:
     return headers
 
 
-# A search asks for the shape once per trial; headers are read again only when a file changed.
+# A search asks for the shape once per trial; headers are read again only if a file has changed.
 @lru_cache(maxsize=4)
 def _read_headers(stamps: tuple[tuple[str, int, int], ...]) -> tuple[Header, ...]:
     with ThreadPoolExecutor() as pool:
@@ -244,8 +244,8 @@ def _decode(path: Path, out: np.ndarray) -> str:
 
 
 def plain(image: Image.Image, mode: str) -> Image.Image:
-    """Return an opened image in `mode`, L or RGB, without its transparency."""
-    # PIL drops a palette's transparency without a warning only by way of RGBA.
+    """Return an opened image in `mode`, L or RGB, without transparency."""
+    # PIL drops a palette's transparency without a warning only if it converts to RGBA first.
     opaque = image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
     return opaque.convert(mode)
 
@@ -259,7 +259,7 @@ def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return in one line why PIL could not read an image."""
+    """Return one line that says why PIL could not read an image."""
     return "not an image" if isinstance(error, UnidentifiedImageError) else error_text(error)
 
 

@@ -1,4 +1,4 @@
-"""Images that are decoded, cropped and cut into patches batch by batch, by worker processes."""
+"""Images that worker processes decode, crop and cut into patches batch by batch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ablate.redaction import error_text
 from ablate.tasks.images.image_folder import BAD_IMAGE, plain, reason
 from ablate.tasks.images.patches import cut
 
-PIECE_BYTES = 2**22  # what a worker hands over at once
-PIECES_AHEAD = 2  # per worker; with PIECE_BYTES the bound of the memory that is read ahead
-MOST_WORKERS = 4  # unless the user says otherwise
+PIECE_BYTES = 2**22  # returned by a worker at once
+PIECES_AHEAD = 2  # per worker; together with PIECE_BYTES it bounds the memory of reading ahead
+MOST_WORKERS = 4  # default upper limit
 
 Wanted = tuple[int | None, int]  # the key of the augmentation, the sample
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Files:
-    """The image files of one split: tens of bytes each, where a million paths would be hundreds of megabytes."""
+    """The image files of one split, in tens of bytes each; a million paths would take hundreds of megabytes."""
 
     folders: tuple[str, ...]
     place: np.ndarray
@@ -50,21 +50,21 @@ class Files:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageStream:
-    """RGB images as uint8 patches [n, T, F], read when they are asked for: a `Stream`.
+    """RGB images as uint8 patches [n, T, F], read on demand: a `Stream`.
 
     With keys: torchvision's RandomResizedCrop to `size` and RandomHorizontalFlip (He et al. 2016, section 3.4),
-    drawn from (key, sample) alone. Without: the shorter side is resized to `shorter` pixels, the centre is kept.
+    drawn from (key, sample) alone. Without: the shorter side is resized to `shorter` pixels, the centre is cropped.
     """
 
     files: Files
     size: tuple[int, int]
-    """Height and width in pixels that a model sees."""
+    """Height and width in pixels of the model's input."""
     shorter: int
     patch: tuple[int, int]
     augment: bool = True
     """Whether keys have an effect."""
     workers: int = 0
-    """Processes that read ahead; 0 reads in this one."""
+    """Number of processes that read ahead; 0 reads in the calling process."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -79,8 +79,8 @@ class ImageStream:
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
         """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F]; `keys` one per replicate.
 
-        Where all replicates want the same images they share their memory. Processes live from the first batch until
-        the iterator is exhausted or closed. Raises DataError with the path of a damaged image, TrialError where a
+        If all replicates use the same images, they share memory. Worker processes live from the first batch until the
+        iterator is exhausted or closed. Raises DataError with the path of a damaged image, and TrialError if a
         process dies.
         """
         keys = keys if self.augment else None
@@ -98,7 +98,7 @@ class ImageStream:
                 yield pixels.view(replicates, -1, tokens, features).expand(len(index), -1, -1, -1)
 
     def _pictures(self) -> Pictures:
-        # torchvision takes seconds to import: here once, not in every worker of every epoch.
+        # torchvision takes seconds to import: import it once here, not in every worker of every epoch.
         import torchvision.transforms.v2
 
         v2: Any = torchvision.transforms.v2
@@ -110,13 +110,13 @@ class ImageStream:
         )
 
     def _possible_workers(self) -> int:
-        # Python lets no daemonic process have children.
+        # Python does not allow a daemonic process to have children.
         return 0 if multiprocessing.current_process().daemon else self.workers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures(Dataset[Any]):
-    """Decodes what it is asked for; works alike in a worker and in the process itself."""
+    """Decodes the requested images, in a worker or in the calling process."""
 
     files: Files
     patch: tuple[int, int]
@@ -124,7 +124,7 @@ class Pictures(Dataset[Any]):
     evaluation: Callable[[Tensor], Tensor]
 
     def __getitem__(self, wanted: Sequence[Wanted]) -> Tensor | str:
-        """Return patches [len(wanted), T, F], or in one line what is wrong with a file.
+        """Return patches [len(wanted), T, F], or one line that says what is wrong with a file.
 
         A worker's exception would reach the user with a traceback in its text.
         """
@@ -138,14 +138,14 @@ class Pictures(Dataset[Any]):
         pixels = decode(self.files.path(sample))
         if key is None:
             return self.evaluation(pixels).permute(1, 2, 0)
-        # The transforms draw from torch's global generator; whoever else uses it in this process is not disturbed.
+        # The transforms draw from torch's global generator; its state is restored for other users in this process.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(_seed(key, sample))
             return self.training(pixels).permute(1, 2, 0)
 
 
 def decode(path: Path) -> Tensor:
-    """Return an image of any 8-bit kind as RGB, uint8 [3, H, W]; raise DataError where it is missing or damaged."""
+    """Return an image of any 8-bit kind as RGB, uint8 [3, H, W]; raise DataError if it is missing or damaged."""
     from PIL import Image
 
     try:
@@ -157,12 +157,12 @@ def decode(path: Path) -> Tensor:
 
 
 def default_workers() -> int:
-    """Return the number of worker processes where the user names none: one per CPU, at most `MOST_WORKERS`."""
+    """Return the default number of worker processes: one per CPU, at most `MOST_WORKERS`."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def distinct(index: Tensor, keys: Sequence[int] | None) -> Tensor:
-    """Return `index`, or its first row where all replicates would be given the same."""
+    """Return `index`, or only its first row if all rows are equal."""
     return index[:1] if keys is None and bool((index == index[:1]).all()) else index
 
 
@@ -182,7 +182,7 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
         num_workers=workers,
         prefetch_factor=PIECES_AHEAD if workers else None,
         worker_init_fn=_leave_interrupts,
-        generator=torch.Generator(),  # else it draws from the global one
+        generator=torch.Generator(),  # otherwise it draws from the global generator
     )
     iterator = iter(loader)
     try:
@@ -190,7 +190,7 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
             if isinstance(piece, str):
                 raise DataError(piece)
             yield piece
-    except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two where it dies while handing over
+    except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two if it dies during a transfer
         if workers == 0:
             raise
         cause = error_text(error)
@@ -198,13 +198,13 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
             f"a process that reads images ended: {cause} (options: {{workers: 0}} does without)"
         ) from error
     finally:
-        # Waiting for the garbage collector would keep processes alive for as long as a traceback holds this frame.
+        # Garbage collection would keep the processes alive as long as a traceback holds this frame.
         if workers:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _leave_interrupts(worker: int) -> None:
-    """Let the trial's own process decide what Ctrl-C means; it ends its workers."""
+    """Let the trial's main process handle Ctrl-C; it ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

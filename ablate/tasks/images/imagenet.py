@@ -1,4 +1,4 @@
-"""Tiny ImageNet and ImageNet: too large for memory, so read from disk as they are used."""
+"""Tiny ImageNet and ImageNet: too large for memory, so images are read from disk on demand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = Nominal(
     classes=200,
     train_samples=100_000,
     size=(64, 64),
-    margin=1.0,  # the photographs are 64x64: the whole image counts
+    margin=1.0,  # the photographs are 64x64, so the whole image is used
 )
 IMAGENET = Nominal(
     name="imagenet",
@@ -42,7 +42,7 @@ IMAGENET = Nominal(
 class TinyImageNet(StreamedTask):
     """200 classes of 64x64 photographs, 500 of each to train on and 50 to test (Le and Yang 2015), in its own layout.
 
-    `wnids.txt` says which classes count: with some of its lines removed, the others are left out of both parts.
+    `wnids.txt` lists the classes in use. A class whose line is removed is excluded from both parts.
     """
 
     def class_ids(self, root: Path) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class TinyImageNet(StreamedTask):
         return tuple(sorted(set(path.read_text(errors="replace").split()))) if path.is_file() else ()
 
     def class_names(self, root: Path) -> tuple[str, ...]:
-        """Return the first word of each class in `words.txt`, or its id where there is none or two share it."""
+        """Return the first word of each class in `words.txt`, or its id if it has none or shares the word."""
         ids, path = self.class_ids(root), root / "words.txt"
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         words = {wnid: text.split(",")[0].strip() for wnid, _, text in (line.partition("\t") for line in lines)}
@@ -75,7 +75,7 @@ class TinyImageNet(StreamedTask):
         return list_photographs([root / "train" / wnid / "images" for wnid in self.class_ids(root)])
 
     def test(self, root: Path) -> FileSplit:
-        """Return `val/images/*`, of which `val/val_annotations.txt` names the classes; the test part has no labels."""
+        """Return `val/images/*` with classes from `val/val_annotations.txt`; the published test part has no labels."""
         index = {wnid: i for i, wnid in enumerate(self.class_ids(root))}
         rows = [(index[wnid], os.fsencode(name)) for name, wnid in _annotations(root) if wnid in index]
         targets, names = zip(*rows, strict=True) if rows else ((), ())
@@ -93,7 +93,7 @@ class TinyImageNet(StreamedTask):
         return unusable(self.nominal.name, data_dir, named)
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Download the archive (248 MB) unless the data are whole; raise DataError where network or folder fail."""
+        """Download the archive (248 MB) unless the data are complete; raise DataError if network or folder fail."""
         try:
             self.check(data_dir)
             return self.location(data_dir)
@@ -136,7 +136,7 @@ class ImageNet(StreamedTask):
         return tuple(sorted(e.name for e in os.scandir(train) if e.is_dir() and not e.name.startswith(".")))
 
     def faults(self, root: Path) -> dict[Path, str]:
-        """Look for `train` and `val` with the same classes."""
+        """Check that `train` and `val` exist and have the same classes."""
         found = {root / part: "missing" for part in ("train", "val") if not (root / part).is_dir()}
         if found:
             return found
@@ -154,7 +154,7 @@ class ImageNet(StreamedTask):
         return list_photographs([root / "val" / wnid for wnid in self.class_ids(root)])
 
     def unusable(self, data_dir: Path | None, faults: dict[Path, str]) -> DataError:
-        """Return the error with the layout that is looked for."""
+        """Return the error with the expected layout."""
         root = self.location(data_dir)
         named = "; ".join(f"{path.relative_to(root)}: {fault}" for path, fault in list(faults.items())[:NAMED])
         more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
@@ -162,7 +162,7 @@ class ImageNet(StreamedTask):
         return DataError(f"data set {self.nominal.name}: {root} {state}. {self._layout()}")
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Return the folder where the data are whole; raise DataError that says how to get them where not."""
+        """Return the folder if the data are complete; otherwise raise DataError that says how to get them."""
         self.check(data_dir)
         return self.location(data_dir)
 

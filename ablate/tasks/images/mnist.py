@@ -76,7 +76,7 @@ class IdxTask(VisionTask):
         return {path: fault for path, fault in found.items() if fault}
 
     def read(self, data_dir: Path | None, *, train: bool) -> Split:
-        """Return the bytes as they lie: as torchvision's reader does, without the seconds of its import."""
+        """Return the bytes unchanged, as torchvision's reader does, without importing torchvision (seconds)."""
         images = self.published.images
         image_file, label_file = self._files(data_dir, train=train)
         pixels = np.fromfile(image_file, dtype=np.uint8, offset=16).reshape(-1, images.height, images.width, 1)
@@ -89,7 +89,7 @@ class IdxTask(VisionTask):
 
 
 def idx_fault(path: Path, magic: int, dimensions: tuple[int, ...]) -> str:
-    """Return what is wrong with an idx file of unsigned bytes, by its header and length; empty where nothing is.
+    """Return what is wrong with the header or length of an idx file of unsigned bytes; empty if nothing is.
 
     Format: big-endian int32 magic number, one int32 per dimension, then the bytes.
     """
@@ -107,7 +107,7 @@ def idx_fault(path: Path, magic: int, dimensions: tuple[int, ...]) -> str:
 
 
 def label_fault(path: Path, outputs: int) -> str:
-    """Return what is wrong with the labels of a checked idx file; empty where all are below `outputs`."""
+    """Return what is wrong with the labels of a checked idx file; empty if all are below `outputs`."""
     labels = np.fromfile(path, dtype=np.uint8, offset=8)
     return "" if labels.max() < outputs else f"holds label {labels.max()}, the last class is {outputs - 1}"
 

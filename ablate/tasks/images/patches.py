@@ -17,7 +17,7 @@ Split = tuple[Tensor, Tensor]  # images uint8 [n, H, W, C], targets int64 [n]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """What is known of a set of images before it is loaded."""
+    """The properties of a set of images that are known before loading."""
 
     name: str
     height: int
@@ -34,7 +34,7 @@ def possible_patches(length: int) -> tuple[int, ...]:
 
 
 def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
-    """Return the shape a model sees; raise RequestError that names the possible patches where `patch` does not fit."""
+    """Return the model's input shape; raise RequestError that names the possible patches if `patch` does not fit."""
     high, wide = patch
     if images.height % high or images.width % wide:
         heights, widths = possible_patches(images.height), possible_patches(images.width)
@@ -55,7 +55,7 @@ def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
 def cut(images: Tensor, patch: tuple[int, int]) -> Tensor:
     """Return the patches [n, T, F] of `images` [n, H, W, C], tokens and pixels by rows, channels last.
 
-    T = (H / height) (W / width), F = height * width * C; the dtype stays.
+    T = (H / height) (W / width), F = height * width * C; the dtype does not change.
     """
     n, height, width, channels = images.shape
     high, wide = patch
@@ -100,7 +100,7 @@ def patch_data(
 def affine(
     mean: Sequence[float], std: Sequence[float], patch: tuple[int, int]
 ) -> tuple[float | Tensor, float | Tensor]:
-    """Return scale and shift of tokens, [F] or numbers, that turn `mean` and `std` per channel into 0 and 1."""
+    """Return scale and shift of tokens, [F] or numbers, that map `mean` and `std` per channel to 0 and 1."""
     if len(mean) == 1:
         return 1 / std[0], -mean[0] / std[0]
     pixels = patch[0] * patch[1]

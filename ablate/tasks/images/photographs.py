@@ -1,4 +1,4 @@
-"""Photographs in one folder per class, too many for memory: read from disk as they are used."""
+"""Photographs in one folder per class, too many for memory: images are read from disk on demand."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from ablate.tasks.images.image_stream import Files, ImageStream, default_workers
 from ablate.tasks.images.patches import ImageSet, affine, input_shape
 from ablate.tasks.settings import StreamConfig
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's [0, 1] pixels, as usually printed
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's [0, 1] pixels, as usually published
 
 FileSplit = tuple[Files, Tensor]  # files and targets int64 [n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nominal:
-    """What is known of a data set before its files are looked at."""
+    """The properties of a data set that are known before its files are read."""
 
     name: str
     folder: str
-    """Below the data folder."""
+    """Relative to the data folder."""
     classes: int
     train_samples: int
     size: tuple[int, int]
-    """Height and width in pixels where the study file names none."""
+    """Height and width in pixels if the study file names none."""
     margin: float
-    """What the shorter side is resized to before the centre is cut out, as a multiple of the longer side of `size`."""
+    """The length of the shorter side before the centre crop, as a multiple of the longer side of `size`."""
 
 
 class StreamedTask(Classification, ABC):
@@ -54,11 +54,11 @@ class StreamedTask(Classification, ABC):
 
     @abstractmethod
     def class_ids(self, root: Path) -> tuple[str, ...]:
-        """Return the folder names of all classes in order; empty where there is nothing to tell from."""
+        """Return the folder names of all classes in order; empty if they cannot be determined."""
 
     @abstractmethod
     def faults(self, root: Path) -> dict[Path, str]:
-        """Return what is wrong with what must be there besides images: `missing`, or how it is damaged."""
+        """Return the faults of required files other than images: `missing`, or a description of the damage."""
 
     @abstractmethod
     def train(self, root: Path) -> FileSplit:
@@ -66,14 +66,14 @@ class StreamedTask(Classification, ABC):
 
     @abstractmethod
     def test(self, root: Path) -> FileSplit:
-        """Return the images that are published for validation, which are the test part here."""
+        """Return the images that are published for validation; they are the test part here."""
 
     @abstractmethod
     def unusable(self, data_dir: Path | None, faults: dict[Path, str]) -> DataError:
         """Return the error of a data set with `faults`."""
 
     def class_names(self, root: Path) -> tuple[str, ...]:
-        """Return what the classes are called, in the order of `class_ids`."""
+        """Return the names of the classes, in the order of `class_ids`."""
         return self.class_ids(root)
 
     def location(self, data_dir: Path | None) -> Path:
@@ -81,9 +81,9 @@ class StreamedTask(Classification, ABC):
         return data_folder(data_dir) / self.nominal.folder
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees: the published numbers, or those of the subset of classes that is there.
+        """Return the model's input shape: the published numbers, or those of the available subset of classes.
 
-        Raises RequestError where the patch does not fit, DataError where a subset is damaged.
+        Raises RequestError if the patch does not fit, DataError if a subset is damaged.
         """
         try:
             ids = self.class_ids(self.location(data_dir))
@@ -102,9 +102,9 @@ class StreamedTask(Classification, ABC):
         return input_shape(images, self.config.patch)
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise RequestError where the patch does not fit, DataError where a class has no images.
+        """Raise RequestError if the patch does not fit, DataError if a class has no images.
 
-        File names are read, files are not: a damaged image is found when it is used.
+        File names are read, files are not: a damaged image is detected when it is used.
         """
         self.shape(data_dir)
         self._splits(data_dir)
@@ -160,7 +160,7 @@ class StreamedTask(Classification, ABC):
 
 
 def list_photographs(folders: Sequence[Path]) -> FileSplit:
-    """Return the images directly in `folders`, one per class, in order of name; hidden files are passed over."""
+    """Return the images directly in `folders`, one per class, in order of name; hidden files are skipped."""
     names = [_names(folder) for folder in folders]
     sizes = [len(some) for some in names]
     files = Files(

@@ -1,4 +1,4 @@
-"""Data sets that torchvision knows how to download and read."""
+"""Data sets that torchvision can download and read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageConfig
 
-SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
+SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +52,18 @@ class VisionTask(Classification, ABC):
 
     @abstractmethod
     def faults(self, data_dir: Path | None) -> dict[Path, str]:
-        """Return what is wrong per file: `missing`, or how it is damaged; empty where all is well."""
+        """Return what is wrong per file: `missing`, or a description of the damage; empty if all files are good."""
 
     @abstractmethod
     def read(self, data_dir: Path | None, *, train: bool) -> Split:
         """Return one split, images uint8 [n, H, W, C] and targets int64 [n], of checked files."""
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees; raise RequestError where the patch does not divide the image."""
+        """Return the model's input shape; raise RequestError if the patch does not divide the image."""
         return input_shape(self.published.images, self.config.patch)
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise RequestError where the patch does not fit, DataError where a file is missing or damaged."""
+        """Raise RequestError if the patch does not fit, DataError if a file is missing or damaged."""
         self.shape(data_dir)
         try:
             faults = self.faults(data_dir)
@@ -73,7 +73,7 @@ class VisionTask(Classification, ABC):
             raise unusable(self.name, data_dir, faults)
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return both splits as uint8 patches; raise DataError where a file is missing, damaged or unreadable."""
+        """Return both splits as uint8 patches; raise DataError if a file is missing, damaged or unreadable."""
         self.check(data_dir)
         try:
             train, test = self.read(data_dir, train=True), self.read(data_dir, train=False)
@@ -91,7 +91,7 @@ class VisionTask(Classification, ABC):
     def fetch(self, data_dir: Path | None) -> Path:
         """Download by torchvision, which checks the archives' MD5 sums; damaged files are replaced.
 
-        Raises DataError where the network, the folder or the archive fails.
+        Raises DataError if the network, the folder or the archive fails.
         """
         folder = data_folder(data_dir)
         try:

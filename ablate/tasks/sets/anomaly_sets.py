@@ -1,4 +1,4 @@
-"""Sets of ten images, nine of one class and one of another: drawn from keys, as they are needed."""
+"""Sets of ten images, nine of one class and one of another, drawn from keys on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ablate.errors import DataError
 from ablate.tasks.images.image_stream import distinct
 
-ALIKE = 9  # images of the class that is not the anomaly's
+ALIKE = 9  # images of the majority class
 SET = ALIKE + 1
 # Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators": SplitMix64.
 GAMMA, FIRST, SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -21,10 +21,10 @@ GAMMA, FIRST, SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Members:
-    """Which images are of which class: `order` [n] sorts them by class, class c has `counts[c]` from `firsts[c]`."""
+    """The images of each class: `order` [n] sorts them by class, class c has `counts[c]` from `firsts[c]`."""
 
     classes: np.ndarray
-    """Each image's class as 0, 1, ... of the classes that occur, int64 [n]."""
+    """Each image's class as an index 0, 1, ... of the classes that occur, int64 [n]."""
     order: np.ndarray
     firsts: np.ndarray
     counts: np.ndarray
@@ -47,17 +47,17 @@ def members(labels: Tensor, *, name: str) -> Members:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnomalySets:
-    """Sets of features [n, 10, 512], the i-th with image i as its anomaly (paper B, section 4.2): a `Stream`.
+    """Sets of features [n, 10, 512]; image i is the anomaly of set i (paper B, section 4.2): a `Stream`.
 
-    A key stands for one epoch's draw: per image another class, and nine different images of it, each equally likely.
-    The place of the anomaly in its set never changes.
+    A key selects one epoch's draw: another class per image, and nine different images of it, each equally likely.
+    The position of the anomaly in its set never changes.
     """
 
     features: Tensor
-    """Of each image, [n, F]."""
+    """The features of each image, [n, F]."""
     members: Members
     name: str
-    """Names the part; parts of different names have different draws."""
+    """The name of the part; different names give different draws."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -65,12 +65,12 @@ class AnomalySets:
         return len(self.features), SET, self.features.shape[1]
 
     def __len__(self) -> int:
-        """Return the number of sets, which is that of images."""
+        """Return the number of sets, which equals the number of images."""
         return len(self.features)
 
     @property
     def places(self) -> Tensor:
-        """Where in each set the anomaly stands, int64 [n]."""
+        """The position of the anomaly in each set, int64 [n]."""
         images = np.arange(len(self), dtype=np.uint64)
         return torch.from_numpy(self._places(images).astype(np.int64))
 
@@ -94,7 +94,7 @@ class AnomalySets:
         return torch.from_numpy(np.where(column == place, anomalies[..., None], beside))
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
-        """Yield the sets `index` [R, n] in batches of `batch`, [R, b, 10, F] as kept; `keys` as for `images`."""
+        """Yield the sets `index` [R, n] in batches of `batch`, [R, b, 10, F] as stored; `keys` as for `images`."""
         rows = distinct(index, keys)
         for start in range(0, index.shape[1], batch):
             images = self.images(rows[:, start : start + batch], keys)
@@ -106,10 +106,10 @@ class AnomalySets:
 
 
 def _different(state: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return `ALIKE` different numbers below `counts`, any set of them equally likely, [*state, ALIKE]."""
+    """Return `ALIKE` different numbers below `counts`; all subsets are equally likely, [*state, ALIKE]."""
     taken = np.empty((*state.shape, 0), dtype=np.int64)
     for draw in range(ALIKE):
-        # The rank among the numbers that are left; each smaller one that is taken pushes it up.
+        # The rank among the remaining numbers; each smaller number already taken increases it by one.
         rank = _below(state, 1 + draw, counts - draw)
         for earlier in range(draw):
             rank += rank >= taken[..., earlier]
@@ -119,7 +119,7 @@ def _different(state: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _below(state: np.ndarray, draw: int, limits: np.ndarray) -> np.ndarray:
     """Return the numbered draw from each state, int64 from 0 to `limits` - 1; the bias is below limit / 2^64."""
-    # Wrapping around is what the generator does; NumPy warns of it for single numbers only.
+    # The generator relies on overflow; NumPy warns of it for single numbers only.
     bits = _mix(state + np.full(state.shape, draw * int(GAMMA) % 2**64, dtype=np.uint64))
     below: np.ndarray = (bits % limits.astype(np.uint64)).astype(np.int64)
     return below

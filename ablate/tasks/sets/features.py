@@ -1,4 +1,4 @@
-"""Features of CIFAR-100's images from a trained ResNet-34: computed once, then kept in a file."""
+"""Features of CIFAR-100's images from a trained ResNet-34, computed once and kept in a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ablate.tasks.images.photographs import DEVIATION, MEAN
 
 WIDTH = 512  # of ResNet-34's pooled output
 PARTS = ("train", "test")
-BATCH = 64  # images that pass the network at once
+BATCH = 64  # images per forward pass
 TELL_SECONDS = 5.0
 
 logger = logging.getLogger("ablate.tasks")
@@ -43,7 +43,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Return ResNet-34's weights and buffers, without its last layer, as float32.
 
     Reads .safetensors, and .pt or .pth by torch's reader of plain tensors, which runs no code from the file. Raises
-    DataError where the file is missing, damaged or of another network.
+    DataError if the file is missing, damaged or of another network.
     """
     try:
         if path.suffix == ".safetensors":
@@ -58,7 +58,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise DataError(f"weights {path}: must hold a state dict, tensors by name")
     state = {name: value for name, value in state.items() if not name.startswith("fc.")}
     wanted = _network().state_dict()
-    # Older files do not count batches, and nothing here depends on it.
+    # Older files have no count of batches; it is not used here.
     state = {n: torch.zeros_like(v, device="cpu") for n, v in wanted.items() if n.endswith("batches_tracked")} | state
     wrong = [n for n in wanted if n not in state or state[n].shape != wanted[n].shape] or sorted(
         set(state) - set(wanted)
@@ -77,7 +77,7 @@ def _sum(path: Path, size: int, changed: int) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Return a file's SHA-256 sum in hexadecimal digits; raise DataError where it cannot be read."""
+    """Return a file's SHA-256 sum in hexadecimal digits; raise DataError if it cannot be read."""
     try:
         stat = path.stat()
         return _sum(path, stat.st_size, stat.st_mtime_ns)
@@ -90,7 +90,7 @@ def extract(images: Tensor, weights: dict[str, Tensor], size: tuple[int, int], *
     """Return ResNet-34's pooled output, float16 [n, 512] on the CPU, of `images` uint8 [n, H, W, 3].
 
     Images are resized to `size` (bilinear) and normalised by ImageNet's constants, as the network was trained (He et
-    al. 2016). Runs on a GPU where there is one; progress is logged. Raises DataError where a feature is not finite.
+    al. 2016). Uses a GPU if there is one; progress is logged. Raises DataError if a feature is not finite.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = _network()
@@ -113,7 +113,7 @@ def extract(images: Tensor, weights: dict[str, Tensor], size: tuple[int, int], *
 
 
 def keep(path: Path, parts: dict[str, Features]) -> None:
-    """Write `parts` to `path`, whole or not at all; raise DataError where that fails."""
+    """Write `parts` to `path` atomically; raise DataError if that fails."""
     tensors = {f"{part}_{kind}": value for part, one in parts.items() for kind, value in vars(one).items()}
     descriptor, scratch = new_file(path.parent, path.name)
     os.close(descriptor)
@@ -127,7 +127,7 @@ def keep(path: Path, parts: dict[str, Features]) -> None:
 
 
 def kept(path: Path) -> dict[str, Features] | None:
-    """Return what `keep` wrote to `path`, or None where it is missing or damaged (which is logged)."""
+    """Return what `keep` wrote to `path`, or None if it is missing or damaged (which is logged)."""
     if not path.is_file():
         return None
     try:

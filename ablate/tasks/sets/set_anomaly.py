@@ -1,4 +1,4 @@
-"""`set_anomaly`: which of ten images does not belong? Sets of features of CIFAR-100's images."""
+"""`set_anomaly`: finds the image of another class in a set of ten, by features of CIFAR-100's images."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ablate.tasks.sets.features import WIDTH, Features, compute, keep, kept, rea
 from ablate.tasks.settings import ImageConfig, SetAnomalyConfig
 
 NAME = "set_anomaly"
-SIZE = (224, 224)  # what ResNet-34 was trained on
+SIZE = (224, 224)  # the input size that ResNet-34 was trained on
 # torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends with the first digits of the file's SHA-256 sum.
 WEIGHTS_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 WEIGHTS_SUM = "b627a593"
 
 
 class SetAnomaly(Classification):
-    """Ten images, nine of one class and one of another; the target is the place of the one (paper B, section 4.2).
+    """Ten images, nine of one class and one of another; the target is the position of the one (paper B, section 4.2).
 
-    Every image of a part is the anomaly of one set. The nine beside it come from the same part. A fixed stratified
+    Every image of a part is the anomaly of one set. The other nine come from the same part. A fixed stratified
     share `validation` of the train images is the validation part, so that no image is in sets of two parts.
     """
 
@@ -41,7 +41,7 @@ class SetAnomaly(Classification):
         self.cifar = CifarTask(ImageConfig(task="cifar100"), CIFAR100)
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return ten tokens of 512 features, one score each."""
+        """Return the shape of ten tokens of 512 features, with one score each."""
         per_class = CIFAR100.images.train_samples // len(CIFAR100.images.class_names)
         held_out = min(max(round(self.config.validation * per_class), 1), per_class - 1)
         samples = CIFAR100.images.train_samples - held_out * len(CIFAR100.images.class_names)
@@ -50,7 +50,7 @@ class SetAnomaly(Classification):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise DataError unless the features are kept, or CIFAR-100 and good weights are there to compute them."""
+        """Raise DataError unless the features are kept, or can be computed from CIFAR-100 and valid weights."""
         if kept(self.kept_file(data_dir)) is None:
             self.cifar.check(data_dir)
             self._weights(data_dir)
@@ -59,7 +59,7 @@ class SetAnomaly(Classification):
     def load(self, data_dir: Path | None) -> Data:
         """Return sets as streams, each feature with mean 0 and deviation 1 over the train part.
 
-        Computes the features first where they are not kept (minutes on a GPU). Raises DataError as `check` does.
+        Computes the features first if they are not kept (minutes on a GPU). Raises DataError as `check` does.
         """
         features = self._features(data_dir)
         labels = features["train"].labels
@@ -90,7 +90,7 @@ class SetAnomaly(Classification):
         return self.location(data_dir) / f"resnet34-{digits}-{self.size[0]}x{self.size[1]}.safetensors"
 
     def weights_file(self, data_dir: Path | None) -> Path:
-        """Return the file named by `path`, else torchvision's, in the task's folder or in torch's own cache."""
+        """Return the file named by `path`, otherwise torchvision's, in the task's folder or in torch's cache."""
         if self.config.path is not None:
             return data_folder(data_dir) / Path(self.config.path).expanduser()
         name = Path(WEIGHTS_URL).name
@@ -98,9 +98,9 @@ class SetAnomaly(Classification):
         return cached if cached.is_file() else self.location(data_dir) / name
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Get CIFAR-100 and the weights, compute the features and keep them; nothing is done where they are kept.
+        """Get CIFAR-100 and the weights, compute the features and keep them; do nothing if they are already kept.
 
-        Raises DataError where the network or the folder fails.
+        Raises DataError if the network or the folder fails.
         """
         if kept(self.kept_file(data_dir)) is None:
             self._fetch_weights(data_dir)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 def bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[str]) -> list[float]:
     """Return the BLEU of each of the `hypotheses`, one text per reference in each, 0 to 100.
 
-    Case counts, tokenisation is 13a, smoothing exponential, one reference per text. Source: Papineni et al. 2002; Post
-    2018, section 3; the same number as `sacrebleu references -i hypotheses -b` prints.
+    Scores are case-sensitive; tokenisation is 13a, smoothing is exponential, and each text has one reference. Sources:
+    Papineni et al. 2002; Post 2018, section 3. Equals the number that `sacrebleu references -i hypotheses -b` prints.
     """
-    # It takes a tenth of a second to import, and a listing of names does not need it.
+    # The import takes a tenth of a second, and a listing of names does not need it.
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(references=[list(references)])

@@ -28,7 +28,7 @@ TRAIN_CHARACTERS = int(0.9 * CHARACTERS)
 SYMBOLS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 IDS = {symbol: i for i, symbol in enumerate(SYMBOLS)}
 LENGTH = 64  # the longest of the paper's 8, 32 and 64
-SILENCE_SECONDS = 60.0  # a download that says nothing for so long has failed
+SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 
 
 class Characters(TokenPrediction):
@@ -43,7 +43,7 @@ class Characters(TokenPrediction):
         check_length(config, self.length, shortest_part=CHARACTERS - TRAIN_CHARACTERS)
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees."""
+        """Return the model's input shape."""
         return InputShape(
             tokens=self.length,
             features=len(SYMBOLS),
@@ -56,7 +56,7 @@ class Characters(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise DataError where the file is missing or not the published one."""
+        """Raise DataError if the file is missing or not the published one."""
         _check_text(self.location(data_dir), data_dir)
 
     def load(self, data_dir: Path | None) -> Data:
@@ -72,7 +72,7 @@ class Characters(TokenPrediction):
         return data_folder(data_dir) / "tinyshakespeare" / "input.txt"
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Download the file where it is missing or damaged; raise DataError where the network or the folder fails."""
+        """Download the file if it is missing or damaged; raise DataError if the network or the folder fails."""
         path = self.location(data_dir)
         try:
             if path.is_file() and not _fault(path.read_bytes()):
@@ -86,7 +86,7 @@ class Characters(TokenPrediction):
         return path
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
-        """Return the ids of characters; raise RequestError where one is not among the 65."""
+        """Return the ids of characters; raise RequestError if one is not among the 65."""
         for character in text:
             if character not in IDS:
                 raise RequestError(f"{NAME}: the character {character!r} is not known. Known: {SYMBOLS!r}")
@@ -112,7 +112,7 @@ def _check_text(path: Path, data_dir: Path | None) -> bytes:
 
 
 def _fault(content: bytes) -> str:
-    """Return how `content` differs from the published file; empty where it does not."""
+    """Return how `content` differs from the published file; empty if it does not."""
     if len(content) != CHARACTERS:
         return f"{len(content):,} bytes, not {CHARACTERS:,}"
     return "" if hashlib.sha256(content).hexdigest() == SHA256 else "its SHA-256 sum is not the published one"

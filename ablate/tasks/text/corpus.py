@@ -10,12 +10,12 @@ from pathlib import Path
 from ablate.redaction import error_text
 from ablate.tasks.text.vocabulary import Vocabulary, tokenise
 
-AT_LEAST = 2  # occurrences in the train part that make a word known
+AT_LEAST = 2  # occurrences in the train part that put a word in the vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSize:
-    """What a model must know of the sentences of one language."""
+    """The sizes that a model needs to know of the sentences of one language."""
 
     ids: int
     """Size of the vocabulary, special ids included."""
@@ -25,7 +25,7 @@ class TextSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """The sentences of one language by part, as they lie and as ids, and the vocabulary of the train part."""
+    """The sentences of one language by part, as text and as ids, and the vocabulary of the train part."""
 
     lines: Mapping[str, tuple[str, ...]]
     ids: Mapping[str, list[list[int]]]
@@ -33,18 +33,18 @@ class Corpus:
 
     @cached_property
     def size(self) -> TextSize:
-        """What a model must know."""
+        """The sizes that a model needs to know."""
         longest = max(len(sentence) for part in self.ids.values() for sentence in part)
         return TextSize(ids=len(self.vocabulary), longest=longest)
 
 
 def read_corpus(files: Mapping[str, Path]) -> Corpus:
-    """Return the sentences of the `files` by part, `train` among them; read again only where a file has changed."""
+    """Return the sentences of the `files` by part, `train` among them; read them again only if a file has changed."""
     return _corpus(tuple((part, path, *_stamp(path)) for part, path in files.items()))
 
 
 def file_fault(path: Path, sentences: int) -> str:
-    """Return what is wrong with a file of so many `sentences`: `missing`, or how it is damaged, or nothing."""
+    """Return the fault of a file that must have `sentences` lines: `missing`, the damage, or an empty text."""
     if not path.is_file():
         return "missing"
     try:
@@ -66,7 +66,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _lines(path: Path, size_bytes: int, changed: int) -> tuple[str, ...]:
-    # Not splitlines: it would also break at separators that a sentence may hold.
+    # Not splitlines: it would also split at separators that a sentence may contain.
     return tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
 
 

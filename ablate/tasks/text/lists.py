@@ -18,12 +18,12 @@ from ablate.tasks.text.tokens import TokenPrediction
 
 DIGITS = 10
 LENGTH = 16  # the shortest of the paper's 16, 64 and 128
-REMARKED = 0.1  # share of test lists among the training lists
-SAMPLES = {"train": 50_000, "test": 10_000}  # ours: the paper gives no sizes
+REMARKED = 0.1  # share of test lists among the training lists above which a remark is made
+SAMPLES = {"train": 50_000, "test": 10_000}  # chosen here: the paper gives no sizes
 
 
 class ListTask(TokenPrediction):
-    """Lists of random digits 0 to 9 and what becomes of them, one target per token."""
+    """Lists of random digits 0 to 9 and their transformation, one target per token."""
 
     def __init__(self, config: SequenceConfig, rule: Callable[[Tensor], Tensor]) -> None:
         self.length = config.length or LENGTH
@@ -31,7 +31,7 @@ class ListTask(TokenPrediction):
         self.rule = rule
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees."""
+        """Return the model's input shape."""
         return InputShape(
             tokens=self.length,
             features=DIGITS,
@@ -42,10 +42,10 @@ class ListTask(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Do nothing: the lists are drawn, not read."""
+        """Do nothing: the lists are generated, not read."""
 
     def remarks(self) -> tuple[str, ...]:
-        """Say which share of the test lists are training lists, where that is more than REMARKED."""
+        """State the share of test lists that are also training lists, if it exceeds REMARKED."""
         known = 1 - (1 - float(DIGITS) ** -self.length) ** self.train_lists
         if known <= REMARKED:
             return ()
@@ -65,9 +65,9 @@ class ListTask(TokenPrediction):
 
 
 def draw(length: int, split: str) -> Tensor:
-    """Return the lists of `split`, uint8 [n, length]: the same ones for all five tasks, every study and every seed."""
+    """Return the lists of `split`, uint8 [n, length]: the same for all five tasks, every study and every seed."""
     n = SAMPLES[split]
-    # NumPy promises that raw bits stay the same for ever; of 2^64 values no digit has more than one above its share.
+    # NumPy guarantees that raw bits never change; of 2^64 values no digit has more than one above its share.
     bits = stream(0, "lists", 0, "split", length, split).bit_generator.random_raw(n * length)
     return torch.from_numpy((bits % DIGITS).astype(np.uint8)).reshape(n, length)
 
@@ -108,7 +108,7 @@ def build_sub(config: SequenceConfig) -> ListTask:
 
 
 def build_swap(config: SequenceConfig) -> ListTask:
-    """Return the task `swap`; raise RequestError where the length is odd."""
+    """Return the task `swap`; raise RequestError if the length is odd."""
     task = ListTask(config, swap)
     if task.length % 2:
         raise RequestError(f"task {config.task}: length={task.length} is odd, and halves are swapped; take an even one")

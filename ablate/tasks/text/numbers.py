@@ -17,7 +17,7 @@ from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, 
 
 LENGTH = 16  # the shortest of the paper's 16, 32 and 64
 BETWEEN = "."
-FIRST, LEFT_OUT, LAST = 1, 8000, 9999  # without 8000 there are the paper's 63,095 tokens
+FIRST, LEFT_OUT, LAST = 1, 8000, 9999  # without 8000 there are the 63,095 tokens of the paper
 ONES = (
     *("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
     *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
@@ -39,7 +39,7 @@ class Numbers(TokenPrediction):
         check_length(config, self.length, shortest_part=len(texts()[1]))
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees."""
+        """Return the model's input shape."""
         return InputShape(
             tokens=self.length,
             features=len(VOCABULARY),
@@ -52,14 +52,14 @@ class Numbers(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Do nothing: the words are made, not read."""
+        """Do nothing: the words are generated, not read."""
 
     def load(self, data_dir: Path | None) -> Data:
         """Return every window of the train part, and windows of the test part that do not overlap; uint8 [n, T]."""
         return text_data(*texts(), self.length)
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
-        """Return the ids of words and full stops; raise RequestError where a word is not of the vocabulary."""
+        """Return the ids of words and full stops; raise RequestError if a word is not in the vocabulary."""
         tokens = text.lower().replace("-", " ").replace(BETWEEN, f" {BETWEEN} ").split()
         for token in tokens:
             if token not in IDS:
@@ -83,7 +83,7 @@ def words(number: int) -> list[str]:
 
 @lru_cache
 def texts() -> tuple[Tensor, Tensor]:
-    """Return the ids of the train part, 1 to 7999 and the `.` behind it, and of the test part, 8001 to 9999; uint8."""
+    """Return the ids of the train part, 1 to 7999 and the `.` after it, and of the test part, 8001 to 9999; uint8."""
     train = [token for number in range(FIRST, LEFT_OUT) for token in (*words(number), BETWEEN)]
     test = [token for number in range(LEFT_OUT + 1, LAST + 1) for token in (*words(number), BETWEEN)][:-1]
     return _ids(train), _ids(test)

@@ -15,9 +15,9 @@ from ablate.tasks.text.tokens import per_token, widen
 def smoothed_divergence(logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, *, pad: int) -> Tensor:
     """Return the KL divergence of scores from smoothed targets in nats, [*R, B, T]; 0 where the target is `pad`.
 
-    The target has the probability 1 - s, `pad` none, and all other classes share s evenly. `logits` are
+    The target class has probability 1 - s, `pad` has none, and all other classes share s evenly. `logits` are
     [*R, B, T, M], `targets` [*R, B, T] or [B, T] for all replicates, s is a number or [R, 1], one per replicate. With
-    s = 0 it is the cross-entropy. Half precision is widened to float32. Equals `torch.nn.KLDivLoss`.
+    s = 0 it is the cross-entropy. Half precision is converted to float32. Equals `torch.nn.KLDivLoss`.
     """
     index = targets.expand(logits.shape[:-1]).long()
     smoothing = per_token(label_smoothing)
@@ -35,9 +35,9 @@ def _entropy(smoothing: float | Tensor, even: float | Tensor) -> float | Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross-entropy from smoothed targets, with one array of the size of the scores each way.
+    """Cross-entropy from smoothed targets, with one array of the size of the scores in each direction.
 
-    Left to automatic differentiation it takes half as long again (1,280 words, 8,000 classes, one CPU core).
+    Automatic differentiation takes 1.5 times as long (1,280 words, 8,000 classes, one CPU core).
     """
 
     @staticmethod

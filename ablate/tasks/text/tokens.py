@@ -1,4 +1,4 @@
-"""What tasks with one target per token share: loss, metrics, windows on one text, fields they have no use for."""
+"""The shared parts of tasks with one target per token: loss, metrics, windows on one text, unused fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_PAD = 255  # the target in a window that another window counts; every voc
 
 
 class TokenPrediction:
-    """Loss and metrics of a task with one class per token; targets equal to `pad` do not count."""
+    """Loss and metrics of a task with one class per token; targets equal to `pad` are ignored."""
 
     pad: int | None = None
 
@@ -21,7 +21,7 @@ class TokenPrediction:
         """Return each token's smoothed cross-entropy in nats, [*R, B, T]; equals `torch.nn.functional.cross_entropy`.
 
         `logits` are [*R, B, T, M], `targets` [*R, B, T] or [B, T] for all replicates, `label_smoothing` is a number or
-        [R, 1], one per replicate. Half precision is widened to float32; padding has the loss 0.
+        [R, 1], one per replicate. Half precision is converted to float32; padding has the loss 0.
         """
         log_p = torch.log_softmax(widen(logits), dim=-1)
         index, counted = self.counted(targets.expand(logits.shape[:-1]))
@@ -40,7 +40,7 @@ class TokenPrediction:
         return {"accuracy": right.float()}
 
     def counted(self, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return int64 `targets` with 0 in place of padding, and where they count (None: everywhere)."""
+        """Return int64 `targets` with 0 in place of padding, and a mask of those that count (None: all)."""
         if self.pad is None:
             return targets.long(), None
         counted = targets != self.pad
@@ -48,12 +48,12 @@ class TokenPrediction:
 
 
 def widen(logits: Tensor) -> Tensor:
-    """Return `logits` in float32 where they have half precision."""
+    """Return `logits` in float32 if they have half precision."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 def per_token(label_smoothing: float | Tensor) -> float | Tensor:
-    """Return a smoothing [R, 1] as [R, 1, 1], so that it meets losses [R, B, T]; a number stays one."""
+    """Return a smoothing [R, 1] as [R, 1, 1], to broadcast with losses [R, B, T]; a number is returned unchanged."""
     return label_smoothing.unsqueeze(-1) if isinstance(label_smoothing, Tensor) else label_smoothing
 
 
@@ -65,7 +65,7 @@ def sliding_windows(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
 def disjoint_windows(text: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets [ceil((n - 1) / length), length] that cover text[1:], each token exactly once.
 
-    The last window is moved left until it fits; those of its targets that the window before has are `WINDOW_PAD`.
+    The last window is moved left until it fits; its targets that the previous window has are `WINDOW_PAD`.
     """
     inputs, targets = sliding_windows(text, length)
     last = len(inputs) - 1
@@ -92,7 +92,7 @@ def text_data(train: Tensor, test: Tensor, length: int) -> Data:
 
 
 def check_length(config: TaskConfig, length: int, *, shortest_part: int) -> None:
-    """Raise RequestError where a window of `length` does not fit into a text of `shortest_part` tokens."""
+    """Raise RequestError if a window of `length` does not fit into a text of `shortest_part` tokens."""
     if length >= shortest_part:
         raise RequestError(
             f"task {config.task}: length={length:,} does not fit into the test part of {shortest_part:,} tokens;"

@@ -27,7 +27,7 @@ PUBLISHED = {"de": TextSize(ids=8_018, longest=44), "en": TextSize(ids=6_228, lo
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePairs(Data):
-    """Source and target sentences as ids, and the data folder they came from."""
+    """Source and target sentences as ids, and their data folder."""
 
     folder: Path
 
@@ -46,14 +46,14 @@ class Translation(TokenPrediction):
         self.target = target
 
     def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the shape a model sees: of the files where they are there and whole, else of the published ones."""
+        """Return the model's input shape from the files if they are complete, otherwise from the published sizes."""
         usable = not self._faults(data_dir)
         source, target = (
             self._corpus(data_dir, language).size if usable else PUBLISHED[language]
             for language in (self.source, self.target)
         )
         return InputShape(
-            tokens=target.longest + 1,  # a sentence behind `start`, or before `end`
+            tokens=target.longest + 1,  # a sentence after `start`, or before `end`
             features=target.ids,
             outputs=target.ids,
             train_samples=SENTENCES["train"],
@@ -67,7 +67,7 @@ class Translation(TokenPrediction):
         )
 
     def check(self, data_dir: Path | None) -> None:
-        """Raise DataError where a file is missing, or not so many lines of text."""
+        """Raise DataError if a file is missing or has another number of lines."""
         faults = self._faults(data_dir)
         if faults:
             mend = (
@@ -77,7 +77,7 @@ class Translation(TokenPrediction):
             raise unusable(self.config.task, data_dir, faults, mend=mend)
 
     def load(self, data_dir: Path | None) -> SentencePairs:
-        """Return the three parts as int16 ids: sources, and targets with `end`, filled up with `pad`."""
+        """Return the three parts as int16 ids: sources, and targets with `end`, padded with `pad`."""
         self.check(data_dir)
         source, target = self._corpus(data_dir, self.source), self._corpus(data_dir, self.target)
         inputs = {part: _pad(source.ids[part], source.size.longest) for part in FILES}
@@ -104,7 +104,7 @@ class Translation(TokenPrediction):
     def corpus_metrics(self, decode: Callable[[Tensor], Tensor], data: Data, part: str) -> dict[str, list[float]]:
         """Return `bleu` of each replicate over the samples of `part` that `data` holds, 0 to 100 (see bleu.py).
 
-        References are the lines as they lie in the file. Raises DataError where `data` is not of this task.
+        References are the unchanged lines of the file. Raises DataError if `data` is not of this task.
         """
         inputs = data.validation_inputs if part == "validation" else data.test_inputs
         if not isinstance(data, SentencePairs) or not isinstance(inputs, Tensor):
@@ -113,20 +113,20 @@ class Translation(TokenPrediction):
         return {"bleu": bleu(self._texts(decode(inputs), data.folder), references)}
 
     def hypotheses(self, decode: Callable[[Tensor], Tensor], data_dir: Path | None, part: str) -> list[list[str]]:
-        """Return what each replicate writes for `part` (`validation` or `test`), one text per reference."""
+        """Return the texts that each replicate generates for `part` (`validation` or `test`), one per reference."""
         data = self.load(data_dir)
         inputs = data.validation_inputs if part == "validation" else data.test_inputs
         assert isinstance(inputs, Tensor)
         return self._texts(decode(inputs[shared_part(len(inputs), self.config.share)]), data_dir)
 
     def references(self, data_dir: Path | None, part: str) -> list[str]:
-        """Return the target lines of `part` as they lie in the file; of all lines the `share` that is used."""
+        """Return the unchanged target lines of `part`, limited to the `share` that is used."""
         self.check(data_dir)
         lines = self._corpus(data_dir, self.target).lines[part]
         return [lines[i] for i in shared_part(len(lines), self.config.share).tolist()]
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
-        """Return the source ids of a sentence, unknown words as such; raise RequestError where there is no word."""
+        """Return the source ids of a sentence, unknown words included; raise RequestError if there is no word."""
         self.check(data_dir)
         ids = self._corpus(data_dir, self.source).vocabulary.encode(tokenise(text))
         if not ids:
@@ -143,7 +143,7 @@ class Translation(TokenPrediction):
         return data_folder(data_dir) / "multi30k"
 
     def fetch(self, data_dir: Path | None) -> Path:
-        """Return the folder where it is whole; raise DataError that says which files to put there."""
+        """Return the folder if it is complete; otherwise raise DataError that says which files to put there."""
         self.check(data_dir)
         return self.location(data_dir)
 
@@ -174,7 +174,7 @@ class Translation(TokenPrediction):
 
 
 def _pad(sentences: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Return ids filled up with `PAD`, int16 [n, length]; no vocabulary here has more than 2^15 words."""
+    """Return ids padded with `PAD`, int16 [n, length]; no vocabulary here has more than 2^15 words."""
     filled = [[*ids, *[PAD] * (length - len(ids))] for ids in sentences]
     return torch.from_numpy(np.array(filled, dtype=np.int16))
 

@@ -1,4 +1,4 @@
-"""Words and punctuation marks as tokens, written together again, and their ids."""
+"""Splits text into words and punctuation marks, joins them again, and maps them to ids."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
-SPECIALS = 4  # ids below are no words
-UNKNOWN_TEXT = "⁇"  # one token of BLEU's 13a, and in no sentence
+SPECIALS = 4  # smaller ids are not words
+UNKNOWN_TEXT = "⁇"  # one token in BLEU's 13a; no sentence contains it
 
 # An entity (&amp;), a number with its separators, a genitive, a word with its hyphens and apostrophes, or one mark.
 TOKEN = re.compile(r"&\w+;|\d+(?:[.,:]\d+)+|['’‘]s\b|\w+(?:(?:-|['’‘](?!s\b))\w+)*(?:-(?!\w))?|[^\w\s]")
 
-# A blank is dropped before what closes, behind what opens and within "…"; the first quotation mark of a pair opens.
+# A blank is dropped before closing marks, after opening marks and within "…"; the first quote of a pair opens.
 BEFORE = re.compile(r" (['’‘]s\b|[.,;:!?)\]}”“%/'’])")
 BEHIND = re.compile(r"([(\[{„#$/]) ")
 QUOTED = re.compile(r'" (.*?) "')
@@ -27,9 +27,9 @@ def tokenise(text: str) -> list[str]:
 
 
 def detokenise(tokens: Iterable[str]) -> str:
-    """Return the text of `tokens`, with blanks where German and English have them.
+    """Return the text of `tokens`, with blanks according to German and English rules.
 
-    What BLEU's tokenisation 13a makes of it equals what it makes of the original text in 99.9% of Multi30k's sentences.
+    BLEU's tokenisation 13a gives the same tokens as for the original text in 99.9% of Multi30k's sentences.
     """
     text = BEFORE.sub(r"\1", " ".join(tokens))
     return QUOTED.sub(r'"\1"', BEHIND.sub(r"\1", text))
@@ -37,13 +37,13 @@ def detokenise(tokens: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of a text, most frequent first; the word i has the id `SPECIALS` + i."""
+    """The words of a text, most frequent first; word i has the id `SPECIALS` + i."""
 
     words: tuple[str, ...]
 
     @staticmethod
     def of(texts: Iterable[Sequence[str]], *, at_least: int) -> Vocabulary:
-        """Return the tokens that occur `at_least` so often, most frequent first, equals in order of their letters."""
+        """Return the tokens that occur at least `at_least` times, most frequent first, ties in alphabetical order."""
         counts = Counter(token for text in texts for token in text)
         kept = [(-count, word) for word, count in counts.items() if count >= at_least]
         return Vocabulary(tuple(word for _, word in sorted(kept)))
@@ -58,7 +58,7 @@ class Vocabulary:
         return [known.get(token, UNKNOWN) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids` up to the first `END`; nothing stands for padding and start."""
+        """Return the text of `ids` up to the first `END`; padding and start are dropped."""
         return detokenise(self._written(ids))
 
     @cached_property
