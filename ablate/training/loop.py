@@ -177,7 +177,7 @@ def _metrics(
     group.freeze(~torch.isfinite(validation["loss"]))
     _require_alive(group)
     values |= {f"val_{name}": value for name, value in validation.items()}
-    written = _write_checkpoint(trial, trial.parts.validation, "validation", between)
+    written = _measure_corpus(trial, trial.parts.validation, "validation", between)
     values |= {f"val_{name}": value for name, value in written.items()}
     values["learning_rate"] = group.learning_rates()
     if final and trial.config.stage == "confirm":
@@ -215,7 +215,7 @@ def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor
     """Return the metrics on the test split by name, one value per replicate."""
     test = test_part(trial.data, trial.config, device=trial.group.device, dtype=trial.group.dtype)
     values = {f"test_{name}": value for name, value in _evaluated(trial, test, between).items()}
-    return values | {f"test_{name}": value for name, value in _write_checkpoint(trial, test, "test", between).items()}
+    return values | {f"test_{name}": value for name, value in _measure_corpus(trial, test, "test", between).items()}
 
 
 def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:
@@ -225,7 +225,7 @@ def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> 
     return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
 
 
-def _write_checkpoint(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
+def _measure_corpus(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:
     """Return the task's metrics of the text that the replicates generate; empty for other tasks."""
     if not trial.judged or not isinstance(trial.task, Decoded):
         return {}

@@ -200,7 +200,7 @@ def test_a_doctor_that_waits_ends_at_once_when_its_pod_is_deleted(tmp_path: Path
     words = ["doctor", "--runs-dir", str(tmp_path), "--storage", "mongodb://x", "--wait", "10m"]
     with subprocess.Popen([sys.executable, "-m", "ablate", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert any("Looking again" in line for line in process.stdout)
+        assert any("Checking again" in line for line in process.stdout)
         process.terminate()
         assert process.wait(60) == 143, "process 1 of a container ignores a SIGTERM that it does not handle"
 

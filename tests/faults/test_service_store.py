@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from support.faults import killing
 from support.faults.lossless import check_whole, repeated_steps, study
 from support.faults.reference import STEPS, STUDY, Reference
 from support.faults.study_runs import LOCAL, Command, StudyRun
@@ -60,12 +60,7 @@ def test_driver_and_workers_killed_at_once_go_on_from_the_store(
 
 def let_in(run: StudyRun, server: S3Server, *more: str) -> Command:
     """Start the command with what opens the store."""
-    return run.search(*more, inject=partial(set_environment, server.environment()))
-
-
-def set_environment(variables: Mapping[str, str]) -> None:
-    """Set variables in a forked command."""
-    os.environ.update(variables)
+    return run.search(*more, inject=partial(killing.set_environment, server.environment()))
 
 
 @pytest.mark.parametrize("options", [LOCAL, pytest.param(RAY, marks=pytest.mark.faults)], ids=["local", "ray"])

@@ -264,7 +264,7 @@ def test_importing_the_room_does_not_import_mlflow() -> None:
 def test_trackers_are_found_by_name(world: World) -> None:
     home = world.runs / world.name
     same_for_all: dict[str, Any] = {
-        "uri": None, "study": world.study, "ledger": world.ledger, "hold": None, "home": home,
+        "uri": None, "study": world.study, "ledger": world.ledger, "writer": None, "home": home,
     }  # fmt: skip
     nothing = build("none", **same_for_all)
     nothing.sync()

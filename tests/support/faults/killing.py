@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from typing import Any, Literal
 
 When = Literal["before", "after"]
@@ -69,3 +70,8 @@ def failing(stage: str, message: str) -> None:
         return real(config, **options)
 
     cached_trainer.train_trial = train  # type: ignore[attr-defined]
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set variables of this process."""
+    os.environ.update(variables)
