@@ -114,7 +114,7 @@ class TuneSession:
         return going and not self.pausing
 
     def died(self, trial_id: str, reason: str) -> None:
-        """Report a trial whose process died to the search, which retries it from its checkpoint or ends it as FAIL."""
+        """Report to the search a trial whose process died; it is retried from its checkpoint or ends as FAIL."""
         assignment = self.running[trial_id]
         self._count_at = 0.0
         message = f"its process died: {reason}"

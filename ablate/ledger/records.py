@@ -91,14 +91,14 @@ class TrialRecord:
 
     @property
     def size(self) -> Size | None:
-        """The counted size, or None where the trial was not measured."""
+        """The counted size, or None if the trial was not measured."""
         if self.params is None or self.params_body is None or self.flops is None:
             return None
         return Size(params=self.params, params_body=self.params_body, flops=self.flops)
 
     @property
     def q(self) -> float | None:
-        """Q = K M / P (paper A, Eq. 12), or None where the trial was not measured."""
+        """Q = K M / P (paper A, Eq. 12), or None if the trial was not measured."""
         if self.size is None or self.shape is None:
             return None
         return self.size.overdetermination(

@@ -80,8 +80,8 @@ class Asha:
     Sources: Li et al. 2020 (arXiv 1810.05934); for fronts, Schmucker et al. 2021 (arXiv 2106.12639).
 
     Rungs are at min_epochs * reduction^k epochs, before a trial's end. Each rung measures a trial once, by its first
-    report there. The trial continues if fewer than max(1, n // reduction) of the n trials that the rung has seen,
-    itself included, are strictly better. Better means a smaller loss. With several objectives it means a lower
+    report there. The trial continues if fewer than max(1, n // reduction) of the n trials that the rung has seen so
+    far, itself included, are strictly better. Better means a smaller loss. With several objectives it means a lower
     non-dominated rank and, within a rank, a larger crowding distance (Deb et al. 2002), which is infinite for the best
     and the worst trial on each objective. With `keep_front`, a trial that no trial of the rung dominates always
     continues. A trial with a NaN is worse than all trials without one.

@@ -108,7 +108,7 @@ class SearchSpace:
         return any(spec.when for spec in self.space.ranges.values())
 
     def product(self) -> int | None:
-        """Return the number of combinations without regard to conditions, or None where there are infinitely many."""
+        """Return the number of combinations without regard to conditions, or None if there are infinitely many."""
         sizes = [count_of(spec) for spec in self.space.ranges.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 

@@ -65,7 +65,7 @@ class TrialProgress:
         self.seconds[step.epoch] = step.wall_seconds
 
     def metric(self, name: str) -> float:
-        """Return a metric as of the last report, NaN where there is none."""
+        """Return a metric as of the last report, NaN if there is none."""
         return metric_of(name, means=self.means, size=self.size, wall_seconds=self.wall_seconds)
 
 
@@ -118,7 +118,7 @@ def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
 
 
 def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
-    """Return the metric `name` of a study file, NaN where it is not known."""
+    """Return the metric `name` of a study file, NaN if it is not known."""
     if name in SIZE_METRICS:
         return float(getattr(size, name)) if size is not None else math.nan
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
