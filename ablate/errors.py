@@ -9,18 +9,18 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
 ├── StudyFailedError        the study itself failed: exit code 1
 ├── LedgerError             the ledger cannot be opened, read or written
-│   ├── StorageError        its URL is none that a ledger can have: exit code 2
+│   ├── StorageError        its URL is not that of a ledger: exit code 2
 │   ├── NoLedgerError       the database answers and holds no ledger
-│   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command goes on later
-│   ├── LedgerHeldError     another driver holds the study (who, where and since when are said): exit code 75
-│   └── StaleDriverError    this driver's epoch has passed; its writes are refused
+│   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command continues later
+│   ├── LedgerHeldError     another driver holds the study (the message says who, where, since when): exit code 75
+│   └── StaleDriverError    a later driver has raised the term; this driver's writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
 │   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
-├── ClusterLostError        the Ray cluster that a study runs on is gone, or our own Ray does not start in time: exit 75
+├── ClusterLostError        the Ray cluster that a study runs on is gone, or a local Ray does not start in time: exit 75
 ├── OutputLostError         standard output cannot be written (a full disk, a closed pipe): exit code 75
 ├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
-├── TrialError              one trial cannot go on; it is recorded as FAIL and the study continues
-└── PausedError             a trial that was asked to pause has done so: its checkpoint is written
+├── TrialError              one trial cannot continue; it is recorded as FAIL and the study continues
+└── PausedError             a trial has paused as requested: its checkpoint is written
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ablate.plain_text import one_printable_line
 
 FAULTS_SHOWN = 20
 NAMES_SHOWN = 50
-RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on
+RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command continues
 
 
 class AblateError(Exception):
@@ -50,7 +50,7 @@ class RequestError(AblateError):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault in a study file: where it is, what was got, which rule it breaks."""
+    """One fault in a study file: its place, the value found, and the rule that it breaks."""
 
     path: str
     value: object
@@ -79,7 +79,7 @@ class StudyFileError(RequestError):
 
 
 class DataError(RequestError):
-    """A data set is missing or damaged; the message names the command that mends it."""
+    """A data set is missing or damaged; the message names the command that fixes it."""
 
 
 class RegistryError(RequestError):
@@ -87,7 +87,7 @@ class RegistryError(RequestError):
 
 
 class ResourceError(RequestError):
-    """The cluster does not have what was asked for; the message says what it has and what to type."""
+    """The cluster does not have the requested resources; the message says what it has and what to type."""
 
 
 class StudyMismatchError(RequestError):
@@ -113,16 +113,16 @@ class NoLedgerError(LedgerError):
 
 
 class LedgerDownError(LedgerError):
-    """The ledger's server does not answer or its disk is full; what was committed stands."""
+    """The ledger's server does not answer, or its disk is full; committed data are kept."""
 
     exit_code = RESUMABLE
 
 
 class LedgerHeldError(LedgerError):
-    """Another driver holds the study.
+    """Another driver holds the lease of the study.
 
-    `mark` is its lease as it was read: each renewal and each write changes it. A lease whose mark stays the same for
-    `lease_seconds` has ended. `here` says that the driver was started on this machine and is alive.
+    `mark` identifies its lease as it was read: each renewal and each write changes it. A lease whose mark stays the
+    same for `lease_seconds` has ended. `here` is true if the driver was started on this machine and is alive.
     """
 
     exit_code = RESUMABLE
@@ -137,7 +137,7 @@ class LedgerHeldError(LedgerError):
 
 
 class StaleDriverError(LedgerError):
-    """This driver's epoch was raised by a later one; its write was refused."""
+    """A later driver has raised the study's term; this driver's write was refused."""
 
 
 class CheckpointError(AblateError):
@@ -145,13 +145,13 @@ class CheckpointError(AblateError):
 
 
 class CheckpointDownError(CheckpointError):
-    """Checkpoints cannot be written or read now: a full disk, a store that does not answer. No fault of the trial's."""
+    """Checkpoints cannot be written or read now (full disk, store that does not answer); no fault of the trial."""
 
     exit_code = RESUMABLE
 
 
 class ClusterLostError(AblateError):
-    """The Ray cluster that a study runs on is gone, or our own does not start in time; what was committed stays."""
+    """The Ray cluster of a study is gone, or a local Ray does not start in time; committed data are kept."""
 
     exit_code = RESUMABLE
 
@@ -163,17 +163,17 @@ class OutputLostError(AblateError):
 
 
 class ResultsDownError(AblateError):
-    """Tables or report cannot be written now; the ledger has all that they would say."""
+    """Tables or report cannot be written now; the ledger still has all of their data."""
 
     exit_code = RESUMABLE
 
 
 class TrialError(AblateError):
-    """One trial cannot go on; it is recorded as FAIL and the study continues."""
+    """One trial cannot continue; it is recorded as FAIL and the study continues."""
 
 
 class PausedError(AblateError):
-    """A trial that was asked to pause has done so; its checkpoint is written and it goes on from there."""
+    """A trial has paused as requested; it continues from the checkpoint that it has written."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

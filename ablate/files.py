@@ -1,4 +1,4 @@
-"""A flat folder of whole files, on a disk or in an object store: written in one step, or not there."""
+"""Flat folders of files, on a disk or in an object store; each file is written atomically."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Place = Path | str
 
 
 REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
-PROBE_BYTES = 2**16  # a full disk often still takes an empty file
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # a file where nothing is, not even a link
+PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
 STUDY_FOLDERS = ("checkpoints", "maps", "report")  # in a study's home
 
 
@@ -36,22 +36,22 @@ def below(place: Place, *names: str) -> Place:
 
 
 class Folder(Protocol):
-    """Whole files by name; every method raises OSError where the place does not answer."""
+    """Files by name; every method raises OSError if the place does not answer."""
 
     def names(self) -> list[str]:
-        """Return the names of its files in order; none where the folder does not exist."""
+        """Return the sorted names of its files; an empty list if the folder does not exist."""
 
     def read(self, name: str) -> bytes:
         """Return a file's content; raise FileNotFoundError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file in one step: it is durable when this returns, and a reader sees all of it or none."""
+        """Write a file atomically: it is durable when this returns, and a reader sees all of it or nothing."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
-        """Remove what killed writers left of files whose names are `chosen`."""
+        """Remove the partial files that killed writers left, for file names that are `chosen`."""
 
 
 def open_folder(place: Place) -> Folder:
@@ -70,8 +70,8 @@ def open_folder(place: Place) -> Folder:
 def require_writable(place: Place, *, called: Place | None = None) -> None:
     """Write a small file, read it back and remove it again; messages name `called`, by default `place`.
 
-    Raises, in one line, RequestError where `place` does not let this, CheckpointDownError where it does not answer now
-    or is full.
+    Raises RequestError, in one line, if `place` does not allow this, CheckpointDownError if it is full or does not
+    answer.
     """
     named = redact_url(place if called is None else called)
     name, written = f".probe-{secrets.token_hex(8)}", bytes(PROBE_BYTES)
@@ -104,10 +104,10 @@ def _cannot_be_written(place: Place, named: str, error: OSError) -> RequestError
 
 
 def refuse_links(home: Path, *, folders: Sequence[str] = STUDY_FOLDERS) -> None:
-    """Raise RequestError where a symbolic link leads a study's ledger or what is in `folders` out of its home.
+    """Raise RequestError if a symbolic link leads a study's ledger, or anything in `folders`, out of its home.
 
-    Whoever made the link would choose what is read and overwritten. `home` itself, and what is above it, may be one.
-    A table or study file that is a link is replaced when it is written (`DiskFolder.write`).
+    Whoever made the link would choose what is read and overwritten. `home` and the folders above it may be links. A
+    table or study file that is a link is replaced when it is written (`DiskFolder.write`).
     """
     for path in _entries(home, folders):
         if path.is_symlink():
@@ -123,24 +123,25 @@ def _entries(home: Path, folders: Sequence[str]) -> Iterator[Path]:
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file whose rights follow the umask; raise OSError where something is there, or none can be made.
+    """Create an empty file with permissions by the umask; raise OSError if it exists or cannot be created.
 
-    SQLite asks for 0644 whatever the umask, and gives its other files (-wal, -shm) the rights of the database.
+    SQLite requests mode 0644 whatever the umask, and gives its other files (-wal, -shm) the database's permissions.
     """
     os.close(os.open(path, NEW, 0o666))
 
 
 def new_file(folder: Path, name: str) -> tuple[int, Path]:
-    """Create the file in which `name` is written until it is whole; return its descriptor and its path.
+    """Create the temporary file in which `name` is written; return its descriptor and its path.
 
-    Nobody can have put a file or a link there before. Its rights follow the umask; `Folder.sweep` knows its name.
+    It fails if a file or link is already there. The permissions follow the umask, and `Folder.sweep` recognises the
+    name.
     """
     path = folder / f"{name}.{secrets.token_hex(8)}.tmp"
     return os.open(path, NEW, 0o666), path
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:
-    """Write files, and folders with all that is in them but links, into `place`; raise OSError where it is away."""
+    """Copy files and folders, without symbolic links, into `place`; raise OSError if it does not answer."""
     for path in paths:
         if path.is_symlink():
             continue
@@ -151,13 +152,13 @@ def copy_into(place: Place, paths: Iterable[Path]) -> None:
 
 
 class DiskFolder:
-    """A folder on a disk; what is being written is named `*.tmp` until it is whole."""
+    """A folder on a disk; a file is named `*.tmp` until it is complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> list[str]:
-        """Return the names of its whole files in order, without symbolic links."""
+        """Return the sorted names of its complete files, without symbolic links."""
         if not self.path.is_dir():
             return []
         whole = (path for path in self.path.iterdir() if path.suffix != ".tmp" and not path.is_symlink())
@@ -169,7 +170,7 @@ class DiskFolder:
             return file.read()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write beside the file, force to the disk, and rename: a symbolic link of that name is replaced."""
+        """Write a temporary file, sync it to the disk and rename it; a symbolic link of that name is replaced."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = new_file(self.path, name)
         try:
@@ -187,7 +188,7 @@ class DiskFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
-        """Remove what killed writers left of files whose names are `chosen`."""
+        """Remove the partial files that killed writers left, for file names that are `chosen`."""
         for fragment in self.path.glob("*.tmp"):
             name, _, _ = fragment.name.removesuffix(".tmp").rpartition(".")
             if chosen(name):
@@ -208,7 +209,7 @@ class StoreFolder:
         self.files, self.path = files, path
 
     def names(self) -> list[str]:
-        """Return the names of its files in order."""
+        """Return the sorted names of its files."""
         from pyarrow.fs import FileSelector, FileType
 
         found = self.files.get_file_info(FileSelector(self.path, allow_not_found=True))
@@ -232,7 +233,7 @@ class StoreFolder:
             return
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
-        """Do nothing: a store holds no halves of files."""
+        """Do nothing: a store holds no partial files."""
 
 
 @lru_cache(maxsize=8)  # a client of a store keeps its connections
@@ -242,9 +243,9 @@ def _file_system(url: str) -> tuple[FileSystem, str]:
 
     address, _, query = url.partition("?")
     if address.startswith("s3://") and "allow_delayed_open" not in query:
-        query = f"{query}&allow_delayed_open=true".lstrip("&")  # one request per file, and no upload is left half done
+        query = f"{query}&allow_delayed_open=true".lstrip("&")  # one request per file, and no partial upload
     try:
-        if has_password(address) and address.count("@") > 1:  # the rest of the key would be asked for as a host
+        if has_password(address) and address.count("@") > 1:  # the rest of the key would be used as a host
             raise ValueError(f"the secret key ends at the first '@': {ADVICE}")
         files, path = FileSystem.from_uri(f"{address}?{query}" if query else address)
         if not path:

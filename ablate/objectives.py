@@ -1,4 +1,4 @@
-"""The rules of objectives, each once: direction, log scale, constraints, the front, means over replicates, names."""
+"""The rules of objectives: direction, log scale, constraints, the front, means over replicates, names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model,
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
 COMPLETE = "COMPLETE"
-STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # wherever states are listed: first those that ended
+STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
 
 
 def is_share(metric: str) -> bool:
@@ -20,17 +20,17 @@ def is_share(metric: str) -> bool:
 
 
 def on_test(metric: str) -> str:
-    """Return the metric of the test split that answers for one of the validation split; others stay as they are."""
+    """Return the test split's metric for one of the validation split; other metrics are returned unchanged."""
     return f"test_{metric.removeprefix('val_')}" if metric.startswith("val_") else metric
 
 
 def on_validation(metric: str) -> str:
-    """Return the metric of the validation split that one of the test split answers for (inverse of `on_test`)."""
+    """Return the validation split's metric for one of the test split (inverse of `on_test`)."""
     return f"val_{metric.removeprefix('test_')}" if metric.startswith("test_") else metric
 
 
 class ObjectiveLike(Protocol):
-    """What the rules read of an objective (ablate.study.sections.Objective)."""
+    """The attributes of an objective that the rules read (ablate.study.sections.Objective)."""
 
     @property
     def metric(self) -> str:
@@ -46,7 +46,7 @@ class ObjectiveLike(Protocol):
 
 
 class ConstraintLike(Protocol):
-    """What the rules read of a constraint (ablate.study.sections.Constraint)."""
+    """The attributes of a constraint that the rules read (ablate.study.sections.Constraint)."""
 
     @property
     def metric(self) -> str:
@@ -65,7 +65,7 @@ Column = Callable[[str], Sequence[float]]  # a metric's value of every trial, Na
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """Return the mean over replicates; NaN where a replicate has no value, or there is no replicate.
+    """Return the mean over replicates; NaN if a replicate has no value, or if there is no replicate.
 
     The mean of the other replicates would hide that one of them diverged or did not report (docs/tables.md).
     """
@@ -85,14 +85,14 @@ def is_maximized(objective: ObjectiveLike) -> bool:
 
 
 def signed(objective: ObjectiveLike, value: float) -> float:
-    """Return `value` in the metric's own unit with the sign that makes the smaller one better."""
+    """Return `value` in the metric's own unit, with the sign that makes the smaller value the better one."""
     return -value if is_maximized(objective) else value
 
 
 def loss(objective: ObjectiveLike, value: float) -> float:
-    """Return `signed`, in log10 where the objective asks for it.
+    """Return `signed`, in log10 if the objective asks for it.
 
-    NaN stays NaN; the logarithm of what is not above 0 is minus infinity.
+    NaN stays NaN; the logarithm of zero or a negative value is minus infinity.
     """
     if objective.log:
         value = math.nan if math.isnan(value) else math.log10(value) if value > 0 else -math.inf
@@ -105,7 +105,7 @@ def losses(objectives: Iterable[ObjectiveLike], values: Iterable[float]) -> tupl
 
 
 def violation(constraint: ConstraintLike, value: float) -> float:
-    """Return by how much `value` misses the bound, as a share of it: above 0 is broken, NaN counts as 1."""
+    """Return by how much `value` violates the bound, relative to it: above 0 is a violation, NaN counts as 1."""
     if math.isnan(value):
         return 1.0
     gap = value - constraint.bound if constraint.op == "<=" else constraint.bound - value
@@ -120,7 +120,7 @@ def constraint_text(constraint: ConstraintLike) -> str:
 def may_stand(
     objectives: Sequence[ObjectiveLike], constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column
 ) -> list[bool]:
-    """Return which trials may stand on a front: COMPLETE, every objective finite, every constraint kept."""
+    """Return which trials are eligible for a front: COMPLETE, every objective finite, every constraint kept."""
     kept = [state == COMPLETE for state in states]
     for objective in objectives:
         kept = [may and math.isfinite(v) for may, v in zip(kept, column(objective.metric), strict=True)]
@@ -133,9 +133,9 @@ def may_stand(
 def on_front(
     objectives: Sequence[ObjectiveLike], constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column
 ) -> list[bool]:
-    """Return which trials stand on the front: those that may, and that no other one which may dominates.
+    """Return which trials are on the front: the eligible ones that no other eligible trial dominates.
 
-    What the search confirms, what page, terminal and status show, and what is published all come from here.
+    The search confirms this front; page, terminal and status show it; trackers publish it.
     """
     kept = may_stand(objectives, constraints, states, column)
     rows = list(zip(*(column(objective.metric) for objective in objectives), strict=True))
@@ -144,10 +144,10 @@ def on_front(
 
 
 def nondominated(rows: Sequence[Sequence[float]], objectives: Sequence[ObjectiveLike]) -> list[bool]:
-    """Return which of `rows` [n, m] of finite values no other one dominates; equal rows stand or fall together.
+    """Return which of `rows` [n, m] of finite values no other row dominates; equal rows get the same answer.
 
-    A row dominates another when it is no worse on every objective and better on at least one. Values are compared as
-    they are: on a log axis the order is the same, and two of them never become equal by rounding.
+    A row dominates another when it is no worse on every objective and better on at least one. Values are compared
+    without logarithms: on a log axis the order is the same, and rounding cannot make two of them equal.
     """
     if not len(rows) or not objectives:
         return [False] * len(rows)
@@ -155,7 +155,7 @@ def nondominated(rows: Sequence[Sequence[float]], objectives: Sequence[Objective
     if len(objectives) == 1:
         best = min(points)
         return [point == best for point in points]
-    import moocore  # with numpy a quarter of a second, which reading a study file can do without
+    import moocore  # imported late: with numpy it takes 0.25 s, and reading a study file needs neither
 
     library: Any = moocore
     return [bool(kept) for kept in library.is_nondominated(points, keep_weakly=True)]

@@ -1,29 +1,29 @@
-"""Rules for text that others wrote: names, errors and notes of a study file, a ledger or a user's own code."""
+"""Rules for text that others wrote: names, errors and events in a study file, a ledger or a user's code."""
 
 from __future__ import annotations
 
 import re
 
-LONGEST_TEXT = 20_000  # characters of an error, a traceback or a note that a ledger keeps
+LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text that a ledger keeps
 
-# The control characters of ASCII and Latin-1 but tab and newline, what turns the direction of writing, the line and
-# paragraph separators, and surrogates, which no encoding takes.
+# The control characters of ASCII and Latin-1 except tab and newline, characters that change the direction of writing,
+# line and paragraph separators, and surrogates, which cannot be encoded.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with every character that could command a terminal written out, such as `\x1b`."""
+    r"""Return `text` with every character that could control a terminal escaped, such as `\x1b`."""
     return _COMMANDS.sub(_written_out, text)
 
 
 def one_printable_line(text: str) -> str:
-    r"""Return `text` by `printable`, with its tabs and newlines written out too."""
+    r"""Return `text` by `printable`, with its tabs and newlines escaped too."""
     return printable(text).replace("\t", r"\t").replace("\n", r"\n")
 
 
 def storable(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Return `text` as every database can store it, without its middle where it is longer than `limit` characters."""
+    """Return `text` in a form that every database stores; beyond `limit` characters its middle is cut out."""
     clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     if len(clean) <= limit:
         return clean
@@ -33,7 +33,7 @@ def storable(text: str, limit: int = LONGEST_TEXT) -> str:
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return `text` as a CSV cell that no spreadsheet takes for a formula; a number stays as it is."""
+    """Return `text` as a CSV cell that no spreadsheet reads as a formula; a number is unchanged."""
     return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) else text
 
 

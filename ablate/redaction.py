@@ -1,4 +1,4 @@
-"""How messages name an address, and quote what was said about it, without the secrets that it holds."""
+"""Removes secrets from addresses in messages, and from quoted texts about these addresses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN = "***"
-SHORTEST_PART = 4  # characters; shorter parts of a secret are no clue, and hiding them would shred a message
+SHORTEST_PART = 4  # characters; shorter parts reveal little, and hiding them would make a message unreadable
 LOCAL = re.compile(r"/|(?:sqlite(?:\+pysqlite)?|file):///", re.I)
-SCHEME = re.compile(r"[a-z][\w+.-]{0,40}://", re.I)  # lengths are bounded: a long word must not cost its square
+SCHEME = re.compile(r"[a-z][\w+.-]{0,40}://", re.I)  # bounded, so that time is not quadratic in a word's length
 DELIMITERS = re.compile(r"[@/:?#%&=;]")
 SECRET_NAME = r"[\w.-]{0,80}(?:pass|pwd|secret|token|credential|signature|access_?key|api_?key)[\w.-]{0,80}"
 SECRET_OPTION = re.compile(rf"[?&;]{SECRET_NAME}=([^&;\s]+)", re.I)
@@ -22,9 +22,9 @@ ADVICE = "write @ : / ? # % in a password percent-encoded: %40 %3A %2F %3F %23 %
 def redact_url(place: Path | str, *, usable: bool = False, keep_user: bool = False) -> str:
     """Return `place` as a message may name it: scheme, host and path, without user, password and options.
 
-    With `usable`, as it may be stored and opened again: with its options, without password, keys and tokens, and with
-    the user only where `keep_user` asks for it. Where it cannot be told what is password and what is host, only the
-    scheme is left. Folders and files on this machine hold no secrets and are named in full.
+    With `usable`, return it in a form that can be stored and opened again: with its options, without password, keys and
+    tokens, and with the user only if `keep_user`. If password and host cannot be distinguished, only the scheme is
+    kept. Folders and files on this machine hold no secrets and are named in full.
     """
     if isinstance(place, Path):
         return str(place)
@@ -44,10 +44,10 @@ def redact_url(place: Path | str, *, usable: bool = False, keep_user: bool = Fal
 
 
 def redact_text(text: str, place: Path | str) -> str:
-    """Return `text` in one line; whatever `place` keeps secret is replaced, in any of the forms that libraries quote.
+    """Return `text` in one line, with the secrets of `place` replaced in every form that libraries quote.
 
-    Parts of a secret between two delimiters are replaced too: a library that takes the `@` or `/` of a password for
-    the end of it names the rest as host or path.
+    Parts of a secret between two delimiters are replaced too: a library that ends a password at its `@` or `/` names
+    the rest as host or path.
     """
     text = " ".join(text.split())
     if isinstance(place, Path):
@@ -61,10 +61,10 @@ def redact_text(text: str, place: Path | str) -> str:
 
 
 def error_text(error: BaseException, place: Path | str | None = None, *, first_line: bool = False) -> str:
-    """Return in one line what `error` says, or the name of its type where it says nothing.
+    """Return the message of `error` in one line, or the name of its type if the message is empty.
 
-    `place` is what the message around it names itself: of an OSError the reason alone is then quoted, and no secret
-    of `place`. `first_line`: of a text that goes on over several lines, such as Ray's and pydantic's, only the first.
+    `place` is the address that the surrounding message names. Of an OSError only the reason is then quoted, and secrets
+    of `place` are replaced. `first_line` keeps only the first line of a longer message, such as Ray's and pydantic's.
     """
     said = (getattr(error, "strerror", None) if place is not None else None) or str(error)
     if first_line:
@@ -75,7 +75,7 @@ def error_text(error: BaseException, place: Path | str | None = None, *, first_l
 def has_password(text: str) -> bool:
     """Return whether a word of `text` is or holds a URL with a password, a secret or a token.
 
-    The path of a server with a port, `http://HOST:5000/of/ada@example.org`, holds none.
+    The path of a server with a port, such as `http://HOST:5000/of/ada@example.org`, does not count as one.
     """
     return any(map(_word_has_password, text.split()))
 
@@ -103,7 +103,7 @@ def _divide(rest: str) -> tuple[str, str]:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """Yield whole secrets, each as it may have been meant: up to any of several `@`."""
+    """Yield whole secrets; with several `@`, each of them may end the password."""
     if LOCAL.match(url):
         return
     _, rest = _split(url)

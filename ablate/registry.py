@@ -1,6 +1,7 @@
-"""One explicit table per kind of part: a name or an import path in, the object out.
+"""One explicit table per kind of part, from a name or an import path to the object.
 
-The tables hold import paths as text, so knowing a name costs no import, and nothing here depends on a higher floor.
+The tables hold import paths as text, so looking up a name imports nothing, and this module depends on no higher
+package.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ablate.redaction import error_text
 class Registry:
     """Finds parts of one kind by registered name or by import path (`package.module:attribute`).
 
-    Built-in parts are registered as import paths too, so a user's part goes through the same door, and a
-    part is imported only when it is asked for.
+    Built-in parts are registered as import paths too, so a user's part is loaded in the same way. A part is imported
+    only when it is loaded.
     """
 
     def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
@@ -42,7 +43,7 @@ class Registry:
             )
 
     def load(self, name: str) -> Callable[..., Any]:
-        """Return the part called `name`; raise RegistryError where it does not exist or does not import."""
+        """Return the part called `name`; raise RegistryError if it does not exist or does not import."""
         self.check(name)
         module_name, _, attribute = self._paths.get(name, name).partition(":")
         try:
@@ -65,8 +66,8 @@ class Registry:
 def _import_own(module_name: str) -> ModuleType:
     """Import a user's own module: the installed one, otherwise the one in the current folder.
 
-    Nothing else in the program looks for code in the current folder. From the first module that is found there, the
-    folder stays last on `sys.path`: the module may import its neighbours later, but hides nothing that is installed.
+    Nothing else in the program searches the current folder for code. Once a module is found there, the folder stays
+    last on `sys.path`: the module can import its neighbours later, but hides nothing that is installed.
     """
     try:
         return importlib.import_module(module_name)
@@ -139,7 +140,7 @@ TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build"
 
 
 def task_settings(task: object) -> type[TaskConfig]:
-    """Return the model of the settings that `task` has; it is found without torch and without a user's own code."""
+    """Return the model of the settings that `task` has; this imports neither torch nor a user's code."""
     name = task if task in _SETTINGS.names() else OWN_TASK
     found: type[TaskConfig] = _SETTINGS.load(str(name))  # type: ignore[assignment]
     return found

@@ -1,4 +1,4 @@
-"""Temporary folders that name their owner, so that a later process removes those of a process that was killed."""
+"""Temporary folders that name their owner, so that a later process can remove those of a killed one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from ablate.ledger.lease import is_gone, this_process
 
 PREFIX, OWNER, CONTENT = "ablate-", "owner.json", "d"
-UNOWNED_SECONDS = 3600.0  # a folder without an owner is not one that is just being made after so long
+UNOWNED_SECONDS = 3600.0  # an older folder without an owner is not just being created
 NAME = re.compile(rf"{PREFIX}[a-z]+-[a-z0-9_]{{8}}")  # as tempfile makes it
 
 
@@ -37,9 +37,9 @@ def scratch_folder(kind: str, *, base: Path | None = None) -> Iterator[Path]:
 
 
 def remove_abandoned(base: Path) -> None:
-    """Remove the scratch folders in `base` whose owner is dead; leave links, other users' folders and all others.
+    """Remove the scratch folders in `base` whose owner is dead; keep links, other users' folders and all others.
 
-    A process that is killed before it has named itself leaves an empty folder: it is removed when it is old.
+    A process that is killed before it has written its name leaves an empty folder, which is removed when it is old.
     """
     with os.scandir(base) as entries:
         for entry in entries:
@@ -48,11 +48,11 @@ def remove_abandoned(base: Path) -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether a folder is this user's own and the process that it names is dead."""
+    """Return whether a folder belongs to this user and the process that it names is dead."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(folder, flags | os.O_DIRECTORY)
-    except OSError:  # a link, a file, another user's, or gone meanwhile
+    except OSError:  # a link, a file, another user's folder, or removed meanwhile
         return False
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
@@ -62,14 +62,14 @@ def _is_abandoned(folder: Path) -> bool:
         with os.fdopen(os.open(OWNER, flags | os.O_NONBLOCK, dir_fd=descriptor)) as file:
             owner = json.loads(file.read(1000))
         return is_gone(place=owner["place"], pid=int(owner["pid"]), started=owner["started"])
-    except (OSError, ValueError, KeyError, TypeError):  # not a folder of ours, or its owner is just making it
+    except (OSError, ValueError, KeyError, TypeError):  # not a scratch folder, or its owner is just creating it
         return False
     finally:
         os.close(descriptor)
 
 
 def _is_unowned(name: str, descriptor: int) -> bool:
-    """Return whether a folder is old, named as ours are, and holds nothing, or an owner's file without content."""
+    """Return whether a folder is old, has a scratch folder's name, and holds nothing or an empty owner file."""
     if not NAME.fullmatch(name) or time.time() - os.fstat(descriptor).st_mtime < UNOWNED_SECONDS:
         return False
     inside = os.listdir(descriptor)

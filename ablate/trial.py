@@ -1,4 +1,4 @@
-"""A trial, from key to last report: the values that cross every room's border."""
+"""The values of a trial that every package shares, from key to last report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ablate.objectives import mean
 from ablate.registry import read_task, task_settings
 
 Stage = Literal["search", "confirm"]
-CONFIRM_SEED_BASE = 1_000_000  # replicate seeds of the confirmation stage never meet the search's
+CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
 
 
 class TrialState(StrEnum):
@@ -32,7 +32,7 @@ class TrialState(StrEnum):
 
 
 class Decision(StrEnum):
-    """What a scheduler says to a report."""
+    """The scheduler's answer to a report."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"
@@ -107,15 +107,15 @@ class TrialConfig:
             task=read_stored_task(data["task"]),
             train=TrainConfig.model_validate(data["train"]),
             seeds=tuple(data["seeds"]),
-            evaluates=data.get("evaluates"),  # ledgers of before have none
+            evaluates=data.get("evaluates"),  # older ledgers have none
             **rest,
         )
 
 
 def read_stored_task(entry: Mapping[str, Any]) -> TaskConfig:
-    """Return a data set's entry as a ledger or checkpoint holds it; raise pydantic's ValidationError on a damaged one.
+    """Return a data set's entry from a ledger or checkpoint; raise pydantic's ValidationError if it is damaged.
 
-    Before version 0.2 every task was recorded with the settings of all tasks; those it does not have are left out.
+    Before version 0.2 every task was stored with the settings of all tasks; settings that it does not have are dropped.
     """
     foreign = {"patch", "image_size", "length", "path", "options"} - task_settings(
         entry.get("task")
@@ -125,13 +125,13 @@ def read_stored_task(entry: Mapping[str, Any]) -> TaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What training says after `epoch` epochs.
+    """The report of training after `epoch` epochs.
 
     `metrics` holds one mapping per replicate, in the order of the trial's seeds, with at least `train_loss`,
-    `val_loss`, `val_accuracy` (shares, not percent); the last report of a confirmation trial adds
-    `test_loss` and `test_accuracy`. `wall_seconds` counts training alone, over all attempts.
-    `checkpoint` is a file name relative to the trial's checkpoint folder, or None. `diverged` says per
-    replicate whether its loss or gradient was not finite; its metrics are then NaN.
+    `val_loss`, `val_accuracy` (shares, not percent). The last report of a confirmation trial adds `test_loss` and
+    `test_accuracy`. `wall_seconds` counts training alone, over all attempts. `checkpoint` is a file name relative to
+    the trial's checkpoint folder, or None. `diverged` states per replicate whether its loss or gradient was not finite;
+    its metrics are then NaN.
     """
 
     epoch: int
@@ -142,7 +142,7 @@ class Report:
     final: bool = False
 
     def mean(self, metric: str) -> float:
-        """Return the mean of `metric` over the replicates (NaN where one has none)."""
+        """Return the mean of `metric` over the replicates (NaN if one has none)."""
         return mean(metrics.get(metric) for metrics in self.metrics)
 
 

@@ -1,4 +1,4 @@
-"""What a reader should know of a study before it trains: settings without effect, test samples seen in training."""
+"""Warnings about a study before it trains: settings without effect, test samples seen in training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ablate.study.space import FloatRange, Range, Space
 from ablate.tasks import load_task
 from ablate.tasks.base import Remarked
 
-DRAWN = 400  # configurations that are looked at in a space
+DRAWN = 400  # configurations drawn from a space
 
 
 def cautions(study: Study, shapes: Mapping[str, InputShape]) -> tuple[str, ...]:
-    """Return one line for each thing to know, by data set of `shapes`."""
+    """Return one line per warning, by data set of `shapes`."""
     return tuple(line for label, shape in shapes.items() for line in _of_dataset(study, label, shape))
 
 
@@ -45,7 +45,7 @@ def _of_dataset(study: Study, label: str, shape: InputShape) -> Iterator[str]:
 
 
 def _configurations(study: Study, label: str) -> Iterator[tuple[Any, Any]]:
-    """Yield architecture and training of random configurations; the impossible ones are left out."""
+    """Yield architecture and training of random configurations; invalid ones are skipped."""
     space = study.space_for(label)
     draws = stream(0, label, 0, "sampler", "cautions")
     for _ in range(DRAWN):

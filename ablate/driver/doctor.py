@@ -1,4 +1,4 @@
-"""Look at what a study needs before it starts: software, ledger, store, tracking server, data, devices."""
+"""Checks what a study needs before it starts: software, ledger, store, tracking server, data, devices."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ablate.study import load_study
 from ablate.tracking import reachable
 
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
-PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between looks; the last one repeats
+PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between checks; the last one repeats
 WITHOUT_TRACKING = "The study runs without it and catches up later."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """One thing that was looked at: what, whether it will do, what was seen, and whether a study needs it to start."""
+    """The result of one check: its subject, whether it is good, what was seen, and whether a study needs it."""
 
     what: str
     good: bool
@@ -36,12 +36,12 @@ class Examination:
 
     @property
     def is_fault(self) -> bool:
-        """Whether no study can start because of it."""
+        """Whether it prevents every study from starting."""
         return self.needed and not self.good
 
 
 def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
-    """Yield one finding after another; a place that was not asked for is not looked at. Creates nothing that stays."""
+    """Yield one result after another; a place that was not asked for is not checked. Nothing created remains."""
     yield Examination(
         what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
     )
@@ -67,7 +67,7 @@ def look_until_sound(
 ) -> list[Examination]:
     """Return what `look` finds as soon as nothing is at fault, or after `seconds`.
 
-    Before each pause `tell` receives what was found and the length of the pause in seconds.
+    Before each pause `tell` receives the results and the length of the pause in seconds.
     """
     end = clock() + seconds
     for pause in chain(pauses, repeat(pauses[-1])):
@@ -80,7 +80,7 @@ def look_until_sound(
 
 
 def _tracking(uri: str) -> Examination:
-    """Look at the tracking server, which no study waits for."""
+    """Check the tracking server, which no study needs to start."""
     found = replace(_look("tracking", lambda: reachable(uri)), needed=False)
     return found if found.good else replace(found, seen=f"{found.seen.rstrip('.')}. {WITHOUT_TRACKING}")
 
@@ -99,7 +99,7 @@ def _ledger(locations: Locations) -> str:
 
 
 def _runs(path: Path) -> str:
-    """Look at the folder of all studies, or at the first one above it that is there: it will be made in that."""
+    """Check the folder of all studies, or its nearest existing parent, in which it will be created."""
     there = next(place for place in (path, *path.parents) if place.exists())
     if not there.is_dir():
         raise RequestError(f"{there} is no folder. Choose another one with --runs-dir or ABLATE_RUNS.")

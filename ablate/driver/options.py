@@ -1,4 +1,4 @@
-"""What a command says about how a study runs, beside where it lives."""
+"""The options of a command that runs a study, in addition to its locations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from ablate.locations import Locations
 
-METRICS_HOST = "127.0.0.1"  # this machine only: the metrics ask for no password
+METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 
 
 @dataclass(frozen=True, kw_only=True)

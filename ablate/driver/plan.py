@@ -1,4 +1,4 @@
-"""What a study will cost, before it runs: trials, sizes of every architecture, hours."""
+"""Plans a study before it runs: number of trials, size of every architecture, hours."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
 from ablate.tasks import load_task
 
-LISTED = 60  # architectures listed one by one; of larger spaces some are, evenly chosen
+LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """One architecture on one data set, sized on the built module; `samples` are trained on."""
+    """One architecture on one data set, sized on the built module; `samples` is the number of training samples."""
 
     variant: str
     dataset: str
@@ -39,7 +39,7 @@ class PlannedRow:
     def columns(self) -> dict[str, Any]:
         """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12).
 
-        Depth and heads are those of the transformer family: a builder of one's own has none.
+        Depth and heads are given for the transformer family only: other builders have none.
         """
         family = {"depth": self.model.depth, "heads": self.model.heads}
         return {
@@ -71,7 +71,7 @@ class Plan:
         return pl.DataFrame([{name: row.get(name) for name in longest} for row in rows])
 
     def hours(self) -> float | None:
-        """Return the time of all search trials at full length, one after another; early stopping only shortens it."""
+        """Return the hours of all search trials at full length, run sequentially; early stopping only shortens them."""
         if self.seconds_per_trial is None:
             return None
         return sum(self.trials[name] * s for name, s in self.seconds_per_trial.items()) / 3600
@@ -94,7 +94,7 @@ class Plan:
 def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Plan:
     """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
 
-    Raises RequestError where a patch does not fit its images, DataError where `image_folder` has no folder to scan.
+    Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
     """
     rows: list[PlannedRow] = []
     shapes = {label: load_task(study.datasets[label]).shape(data_dir) for label in study.labels}
@@ -129,12 +129,12 @@ def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]
 
 
 def _plan_search(study: Study, dataset: str) -> list[dict[str, Any]]:
-    """Return the architectures of a search, of a large space some."""
+    """Return the architectures of a search, or a part of them if the space is large."""
     return list(itertools.islice(_thin(architectures(study.space_for(dataset))).grid(), ENUMERATED))
 
 
 def _plan_design(study: Study, dataset: str) -> list[dict[str, Any]]:
-    """Return the architectures of a comparison once each, all variants of one together."""
+    """Return each architecture of a comparison once, with all variants of one configuration together."""
     found = {}
     for parameters in study.design(dataset):
         values = {name: value for name, value in parameters.items() if name.startswith(("model.", VARIANT))}
@@ -143,7 +143,7 @@ def _plan_design(study: Study, dataset: str) -> list[dict[str, Any]]:
 
 
 def _thin(space: Space) -> Space:
-    """Return `space` with lowest, middle and highest value of each numeric range where it is too large to list."""
+    """Return `space`, reduced to lowest, middle and highest value of each numeric range if it is too large to list."""
     count = space.cardinality()
     if count is not None and count <= LISTED:
         return space

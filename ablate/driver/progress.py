@@ -1,4 +1,4 @@
-"""Live progress of a study: stage, running trials, front, time left; plain lines where there is no terminal."""
+"""Live progress of a study: stage, running trials, front, time left; plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ablate.trial import TrialState
 
 FRONT_ROWS, RUNNING_ROWS = 5, 8
 BAR_CELLS, NAME_CELLS = 16, 18
-PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+PLAIN_SECONDS = 10.0  # between two lines without a terminal
 STAGES = {"search": "search", "confirm": "confirmation"}
 STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
 
 
 class ProgressDisplay:
-    """Shows how a study stands; `update` may be called as often as anything happens.
+    """Displays the progress of a study; `update` may be called at any rate.
 
-    A terminal is redrawn twice a second. Its tables fit 80 columns, and its bars are read without colour.
+    A terminal is redrawn twice a second. Its tables fit 80 columns, and its bars need no colour.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class ProgressDisplay:
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def update(self) -> None:
-        """Note that something was committed; print a plain line now and then where there is no terminal."""
+        """Print a plain line at most every PLAIN_SECONDS; do nothing on a terminal, which redraws itself."""
         if self._console.is_terminal or self._clock() - self._last_line < PLAIN_SECONDS:
             return
         self._last_line = self._clock()
         self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def line(self) -> str:
-        """Return how the study stands in one plain line: of each data set, the stage that it is in."""
+        """Return the progress in one plain line, with the current stage of each data set."""
         found, parts = self._standings(), []
         for standing in found:
             stage = standing.current
@@ -130,7 +130,7 @@ class ProgressDisplay:
         return f"{values} (trial {leader.config.key.number})"
 
     def _left(self, found: Sequence[Standing]) -> str:
-        """Return the time left, or the number of trials while no trial has told how long it takes."""
+        """Return the time left, or the number of trials while no duration is known."""
         stages = [stage for standing in found for stage in standing.stages]
         self._slots = max(self._slots, sum(len(stage.running) for stage in stages))
         trials = sum(stage.total - stage.done for stage in stages)
@@ -147,7 +147,7 @@ class ProgressDisplay:
 
 
 def bar(done: int, total: int) -> str:
-    """Return a bar that is read without colour: `[####............]`."""
+    """Return a bar that needs no colour: `[####............]`."""
     full = BAR_CELLS * done // max(total, 1)
     return f"[{'#' * full}{'.' * (BAR_CELLS - full)}]"
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class StudyCollector(Collector):
-    """Reads a search whenever it is asked; keeps nothing."""
+    """Reads the search at each request; stores nothing."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics as they stand: one label set per data set, and per state or objective."""
+        """Yield the current metrics: one label set per data set, and per state or objective."""
         study = self._search.study
         trials = GaugeMetricFamily("ablate_trials", "Trials by state.", labels=["study", "dataset", "state"])
         for dataset, counts in self._search.counts().items():
@@ -54,7 +54,7 @@ class StudyCollector(Collector):
 
 
 def require_free(port: int | None, *, host: str = METRICS_HOST) -> None:
-    """Raise RequestError where `host` and `port` cannot be listened on; without a port there is nothing to ask."""
+    """Raise RequestError if no server can listen on `host` and `port`; do nothing without a port."""
     if port is not None:
         with _listen(CollectorRegistry(), port, host):
             pass
@@ -62,9 +62,9 @@ def require_free(port: int | None, *, host: str = METRICS_HOST) -> None:
 
 @contextmanager
 def serve_metrics(search: Search, port: int | None, *, host: str = METRICS_HOST) -> Iterator[None]:
-    """Serve the metrics of `search` at http://host:port/metrics inside the block; nothing without a port.
+    """Serve the metrics of `search` at http://host:port/metrics inside the block; do nothing without a port.
 
-    Raises RequestError where `host` and `port` cannot be listened on.
+    Raises RequestError if the server cannot listen on `host` and `port`.
     """
     if port is None:
         yield

@@ -1,4 +1,4 @@
-"""Going on with a study: which file may, what the ledger holds of it, and what the interruption cost."""
+"""Resumes a study: checks its file, reads its state from the ledger, states what the interruption cost."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ablate.study import Study, difference, parse_study
 from ablate.trial import TrialKey, TrialState
 
 LISTED = 5  # trials named one by one
-LONGEST_WAIT = 90.0  # seconds that a lease may last to be waited for
+LONGEST_WAIT = 90.0  # the longest lease, in seconds, that is waited for
 POLL_SECONDS = 1.0
 ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a driver finds in the ledger when it takes a study over.
+    """The state of a study in the ledger when a driver resumes it.
 
-    `begun` are the unfinished trials that were handed out before, with the epoch that each goes on from; `waiting`
-    counts those that never were. `last_at` is when the last driver committed last (UTC epoch seconds).
+    `begun` are the unfinished trials that were handed out before, with the epoch from which each continues. `waiting`
+    counts the unfinished trials that never were. `last_at` is the time of the last commit (UTC epoch seconds).
     """
 
     study: str
@@ -39,7 +39,7 @@ class Found:
 
 
 Ask = Callable[[tuple[object, ...] | None], StudyWriter]
-"""Asks for a study; its argument is the mark of a lease that was not renewed for as long as it lasts, or None."""
+"""Requests the lease of a study; its argument is the mark of a lease that was not renewed in time, or None."""
 
 
 def acquire_when_free(
@@ -49,11 +49,11 @@ def acquire_when_free(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StudyWriter:
-    """Return what `ask` returns, once the driver that holds the study has let its lease end; raise LedgerHeldError.
+    """Return what `ask` returns, waiting for the lease of another driver to end; raise LedgerHeldError.
 
-    A driver elsewhere that was killed looks like one that lives, until it fails to renew: a retry on a new cluster
-    would be lost on it. So its lease is watched for as long as it lasts, by the clock of this process alone. One that
-    renews, or lives on this machine, is refused at once.
+    A killed driver on another machine looks alive until it fails to renew its lease, and a retry on a new cluster must
+    not fail because of it. So the lease is watched for its whole length, by the clock of this process alone. Raises
+    LedgerHeldError at once if the driver renews its lease or runs on this machine.
     """
     watched: LedgerHeldError | None = None
     since = monotonic()
@@ -75,15 +75,15 @@ def acquire_when_free(
 
 
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
-    """Raise StudyMismatchError, with the difference, where the trials of this name are those of another study.
+    """Raise StudyMismatchError, with the difference, if the trials of this name belong to another study.
 
-    With `extend` a study may ask for more than it was begun with: trials, time, seeds of what is confirmed, seeds of
-    a comparison.
+    With `extend` a study may ask for more than it began with: trials, time, confirmation seeds, or seeds of a
+    comparison.
     """
     record = ledger.study(study.name)
     trials = ledger.trials(study.name) if record is not None else []
     if record is None or not trials:
-        return  # a first attempt that was refused leaves nothing to compare with
+        return  # without trials there is nothing to compare with
     before = parse_study(record.file_text, "ledger", known_good=True)
     changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
     if before.fingerprint() != study.fingerprint():
@@ -105,7 +105,7 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
 
 
 def _advice(before: Study, study: Study) -> Iterator[str]:
-    """Yield what else there is to do about settings that cannot change midway."""
+    """Yield further advice about settings that cannot change during a study."""
     if before.replicates != study.replicates:
         yield (
             "A search chooses by its trials' own seeds, so trials with more of them are no match for those before. For "
@@ -119,7 +119,7 @@ def _advice(before: Study, study: Study) -> Iterator[str]:
 
 
 def _fewer_seeds(before: Study, study: Study, trials: Sequence[TrialRecord]) -> str:
-    """Return what to do where fewer seeds are asked for than have been trained, else nothing."""
+    """Return advice if fewer seeds are requested than have been trained, else an empty text."""
     confirmed = any(trial.config.stage == "confirm" for trial in trials)
     if confirmed and before.confirm and study.confirm and study.confirm.replicates < before.confirm.replicates:
         return "Seeds that are confirmed stay confirmed. Put confirm.replicates back."
@@ -137,7 +137,7 @@ def _extensions(before: Study, study: Study) -> dict[str, bool]:
 
 
 def find(ledger: Ledger, study: Study) -> Found | None:
-    """Return what the ledger holds of a study before this driver adds to it, or None where it has no trial."""
+    """Return the state of a study before this driver adds to it, or None if it has no trial."""
     found = ledger.snapshot(study.name)
     trials, reports = found.trials, found.reports
     if not trials:
@@ -158,7 +158,7 @@ def find(ledger: Ledger, study: Study) -> Found | None:
 
 
 def start_text(found: Found, *, now: float) -> str:
-    """Return in plain words what was found and what goes on from where; `now` in UTC epoch seconds."""
+    """Return a text on what was found and from where trials continue; `now` is in UTC epoch seconds."""
     counts = [f"{_trials(len(found.trials))} in the ledger"]
     counts.append("all finished" if found.finished == len(found.trials) else f"{found.finished} finished")
     if found.waiting:
@@ -175,7 +175,7 @@ def start_text(found: Found, *, now: float) -> str:
 
 
 def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str:
-    """Return in plain words how the trials that were in training went on, and what was lost."""
+    """Return a text on how the trials that were in training continued, and on what was lost."""
     after = ledger.snapshot(found.study)
     trials, reports = after.trials, after.reports
     by_key: dict[TrialKey, list[Resumption]] = {}
@@ -214,7 +214,7 @@ def _back_text(back: Sequence[Resumption], *, several: bool) -> str:
 def _last_commit(
     trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[EventRecord]
 ) -> tuple[float, str | None]:
-    """Return when anything was committed last, and by whom as far as the ledger says."""
+    """Return the time of the last commit, and its driver if the ledger names it."""
     acts = [(r.driver_epoch, r.created_at) for r in reports] + [(n.driver_epoch, n.created_at) for n in notes]
     for trial in trials:
         acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_epoch, trial.finished_at or 0.0)]

@@ -1,4 +1,4 @@
-"""Drive one study from its file to its report: create or resume, run, confirm, write what was found."""
+"""Drives one study from its file to its report: create or resume, run, confirm, write the results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger("ablate")
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedStudy:
-    """What a driver leaves behind."""
+    """A study that has run to its end, its home and its report."""
 
     study: Study
     home: Path
@@ -70,13 +70,13 @@ def search(
     deterministic: bool = False,
     text: str | None = None,
 ) -> FinishedStudy:
-    """Create the study in `file`, or go on where it stands, to its confirmed front and report.
+    """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). Where `text` is
-    given it is the study, and `file` only its name in messages.
-    Raises RequestError before anything is started,
-    LedgerError where the ledger cannot be held, StudyFailedError when no trial completed, KeyboardInterrupt with the
-    signal when it was interrupted (the same command goes on).
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). If `text` is given,
+    it is the study, and `file` is only its name in messages.
+
+    Raises RequestError before anything is started, LedgerError if the lease cannot be acquired, StudyFailedError if no
+    trial completed, and KeyboardInterrupt with the signal if it was interrupted (the same command continues the study).
     """
     if text is None:
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
@@ -119,7 +119,7 @@ def _run(
 ) -> tuple[Path, Sequence[str]]:
     """Run a study to its end, then write its report and publish it.
 
-    Returns the path of the page, and a line for the user on what the tracker could not show.
+    Returns the path of the report page, and lines for the user on what the tracker could not show.
     """
     study, home = engine.study, options.home(engine.study.name)
     tracker = build_tracker(
@@ -136,7 +136,7 @@ def _run(
         with sync_periodically(tracker.sync), watched, _progress(study, engine, console) as progress:
             executor.run(engine, on_event=progress.update)
         tracker.sync()  # the tables name each trial's run
-        writer.renew()  # asks the ledger: what is written from here on is for the study's own driver to write
+        writer.renew()  # only the driver that holds the lease may write the results
         report = write_results(study, ledger.snapshot(study.name), home)
         writer.renew()
         _publish(tracker, ledger, study, home, options)
@@ -146,7 +146,7 @@ def _run(
 
 
 def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
-    """Return `options` with the places that the study was begun with; raise RequestError where these are others."""
+    """Return `options` with the places that the study began with; raise RequestError if they name other ones."""
     options = places.continue_from(options, ledger.study(study.name), begun=bool(ledger.trials(study.name)))
     if options.store:
         root = options.checkpoint_root(study.name)
@@ -156,7 +156,7 @@ def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
 
 
 def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
-    """Return the shape of every data set; raise DataError or RequestError where one is missing or does not fit."""
+    """Return the shape of every data set; raise DataError or RequestError if one is missing or does not fit."""
     shapes: dict[str, InputShape] = {}
     missing: dict[str, str] = {}
     for label in study.labels:
@@ -177,7 +177,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
 
 
 def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputShape) -> None:
-    """Raise RequestError for an objective or constraint that no trial will report: all would be trained in vain."""
+    """Raise RequestError for an objective or constraint that no trial will report."""
     own = tuple(task.metrics(*made_up_scores(shape)))
     known = [*COST_METRICS, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
     known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
@@ -189,10 +189,11 @@ def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputSh
 
 
 def check_resources(options: RunOptions) -> None:
-    """Raise ResourceError where this machine, or the cluster at `address`, cannot hold one trial as `options` ask.
+    """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial with `options`.
 
-    Nothing is started for it, and nothing recorded. A cluster is joined, waited for and left again; without `gpus` it
-    is refused, because how many it may use is the user's to say. So is `autoscale` without a cluster.
+    Nothing is started or recorded. A cluster is joined, its nodes are waited for, and it is left again. A cluster
+    without `gpus` is refused, because the user must say how many of its GPUs to use. `autoscale` without a cluster is
+    refused too.
     """
     if options.executor == "local":
         _refuse_what_is_elsewhere(options)
@@ -207,7 +208,7 @@ def check_resources(options: RunOptions) -> None:
 
 
 def make_executor(options: RunOptions, home: Path, store: Place) -> Executor:
-    """Return the executor that `options` ask for; without `gpus`, all GPUs of this machine are used."""
+    """Return the executor for `options`; without `gpus`, it uses all GPUs of this machine."""
     if options.executor == "ray":
         return _ray_executor(options, home, store)
     return LocalExecutor(
@@ -238,7 +239,7 @@ def _ray_executor(options: RunOptions, home: Path, store: Place) -> RayExecutor:
 
 
 def _refuse_what_is_elsewhere(options: RunOptions) -> None:
-    """Raise ResourceError for what training in this process cannot use: another machine, or a GPU that is not here."""
+    """Raise ResourceError for options that training in this process cannot use: a cluster, or a missing GPU."""
     elsewhere = {
         "--address": options.address,
         "--gpus": options.gpus or None,
@@ -285,7 +286,7 @@ def _progress(study: Study, engine: Search, console: Console) -> Iterator[Progre
 
 
 def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:
-    """Hand the tracker the networks that the study ends with, its report and its tables."""
+    """Pass the study's final networks, its report and its tables to the tracker."""
     tracker.log_models(select_networks(study, ledger.snapshot(study.name)), data_dir=options.data_dir)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)

@@ -1,4 +1,4 @@
-"""How long a trial takes here: a few steps of a small and a middle network, on made-up data."""
+"""Estimates the duration of a trial from a few steps of a small and a middle network, on made-up data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOPS_PER_EPOCH = 2e10  # forward operations that one measured epoch may cost: a
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """One architecture of which the time is wanted."""
+    """One architecture whose training time is to be estimated."""
 
     model: ModelConfig
     train: TrainConfig
@@ -40,8 +40,8 @@ def seconds_per_trial(
 ) -> float:
     """Return the mean time of a full-length trial over `rows`, all replicates together, on one thread or one GPU.
 
-    `shape` is the task's in `data_dir`. Time per sample is taken as linear in a row's FLOPs; reading images from disk
-    and validation are left out.
+    `shape` is the task's in `data_dir`. Time per sample is assumed to be linear in a row's FLOPs. Validation and
+    reading images from disk are not included.
     """
     ordered = sorted(rows, key=lambda row: row.size.flops)
     small, middle = ordered[0], ordered[len(ordered) // 2]
@@ -56,7 +56,7 @@ def seconds_per_trial(
 
 
 def made_up_data(shape: InputShape, *, samples: int, test: int) -> Data:
-    """Return data of `shape` that mean nothing, as a task would load them."""
+    """Return made-up data of `shape`, in the form in which a task loads them."""
     texts = shape.source_tokens > 0
     inputs, targets = zip(*(_made_up_split(shape, count) for count in (samples, test)), strict=True)
     return Data(
@@ -81,7 +81,7 @@ def made_up_scores(shape: InputShape) -> tuple[Tensor, Tensor]:
 
 
 def _made_up_split(shape: InputShape, count: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets; texts are as long as the longest half of the time, and half as long else."""
+    """Return inputs and targets; every second text has full length, the others half of it."""
     per_sample = (count, shape.tokens) if shape.output == "token" else (count,)
     targets = torch.arange(per_sample[0]).reshape(-1, *[1] * (len(per_sample) - 1)).expand(per_sample) % shape.outputs
     if shape.source_tokens:
@@ -103,13 +103,13 @@ def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShap
     return samples if steps is None else min(samples, steps * training.batch_size)
 
 
-_known: dict[str, float] = {}  # lists of one length are timed once, whatever is done to them
+_known: dict[str, float] = {}  # tasks of the same shape are timed once
 
 
 def _seconds_per_sample(
     row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
 ) -> float:
-    """Return the training time of one sample, all replicates together; the same network on the same shape once."""
+    """Return the training time of one sample, all replicates together; cached per network and shape."""
     settings = row.train.model_dump_json(exclude={"epochs", "learning_rate"})
     key = f"{row.model.model_dump_json()} {settings} {shape.model_dump_json()} {replicates}"
     if key not in _known:
@@ -140,12 +140,12 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a trial's worker has
     try:
-        # what is written is not judged: a task knows the right answers to its own data only
+        # the output is not scored: a task has reference answers for its own data only
         for _ in train(config, data_dir=data_dir, device=_device(), data=data, judged=False):
             moments.append(time.perf_counter())
     finally:
         torch.set_num_threads(threads)
-    # the first epoch pays for memory and kernels, the quickest is the least disturbed
+    # the first epoch includes the setup of memory and kernels; the fastest is the least disturbed
     return min(after - before for before, after in itertools.pairwise(moments)) / (batch * steps)
 
 

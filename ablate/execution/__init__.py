@@ -1,4 +1,4 @@
-"""Executors: the same trials in this process or on a Ray cluster."""
+"""Executors: they run the same trials in this process or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Executor", "LocalExecutor", "RayExecutor"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Ray executor when it is asked for: importing Ray takes seconds."""
+    """Import the Ray executor on first use, because importing Ray takes seconds."""
     if name == "RayExecutor":
         from ablate.execution.ray_tune import RayExecutor
 

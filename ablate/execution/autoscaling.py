@@ -1,4 +1,4 @@
-"""What a study asks of Ray's autoscaler: nodes for as many trials as can run at a time."""
+"""Requests nodes from Ray's autoscaler, for as many trials as can run at a time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger("ablate.execution")
 
 @dataclass(kw_only=True)
 class NodeRequest:
-    """The one request of a study, for at most `most` trials at a time that hold `bundle` each.
+    """A study's request for nodes that hold at most `most` trials at a time, each with the resources `bundle`.
 
-    Ray keeps one request for a whole cluster until another replaces it. So it must be dropped in the end, and it is
-    repeated meanwhile, for a GCS that was restarted.
+    Ray keeps one request for a whole cluster until another replaces it, so it must be dropped at the end. It is
+    repeated meanwhile, because a restarted GCS loses it.
     """
 
     most: int
@@ -30,7 +30,7 @@ class NodeRequest:
     asked: int | None = field(default=None, init=False)
 
     def ask(self, trials: int) -> None:
-        """Ask for nodes that hold `trials` trials, `most` where these are fewer."""
+        """Request nodes for `trials` trials, but for no more than `most`."""
         wanted = min(trials, self.most)
         request_resources(bundles=[dict(self.bundle)] * wanted)
         if wanted != self.asked:
@@ -38,7 +38,7 @@ class NodeRequest:
         self.asked = wanted
 
     def drop(self) -> None:
-        """Ask for nothing more, so that the autoscaler removes idle nodes; a cluster that refuses is logged."""
+        """Request no nodes, so that the autoscaler removes idle ones; log an error if this fails."""
         try:
             self.ask(0)
         except (RayError, RuntimeError) as error:
@@ -47,9 +47,9 @@ class NodeRequest:
 
 
 def bundle_of(*, cpus: float, share: float) -> dict[str, float]:
-    """Return what one trial holds, so that Ray packs as many onto a node as run there.
+    """Return the resources of one trial, so that Ray packs as many onto a node as can run there.
 
-    A share below one is rounded up to one of 1/2, 1/3, …, because it never spans two GPUs.
+    A GPU share below one is rounded up to 1/2, 1/3, …, because a share never spans two GPUs.
     """
     if not share:
         return {"CPU": cpus}

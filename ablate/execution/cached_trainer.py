@@ -1,4 +1,4 @@
-"""The built-in trainer, with the data kept in memory from trial to trial of one process."""
+"""The built-in trainer, with data cached in memory between the trials of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ablate.tasks import Data, load_task
 from ablate.training import train as train_trial
 from ablate.trial import Report, TrialConfig
 
-DATA_SETS = 2  # a worker meets those of one study in turn
+DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
 
 def train(

@@ -1,4 +1,4 @@
-"""A Ray cluster to run on: started here or joined, and checked against the request before anything starts."""
+"""Starts or joins a Ray cluster, and checks it against the request before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ablate.execution.own_ray import environment, own_ray
 from ablate.redaction import error_text
 
 CONNECT_SECONDS = 10.0
-JOIN_SECONDS = 60.0  # for nodes of a cluster elsewhere that have yet to join, as after its head was replaced
+JOIN_SECONDS = 60.0  # wait for nodes of a remote cluster to join, for example after its head was replaced
 EPSILON = 1e-6
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
@@ -28,12 +28,12 @@ logger = logging.getLogger("ablate")
 
 
 class TooFewError(ResourceError):
-    """The nodes that are there now hold no trial, or fewer GPUs than asked for; more may join."""
+    """The present nodes hold no trial, or fewer GPUs than requested; more may join."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotPlan:
-    """How many trials run at a time and what each of them holds."""
+    """How many trials run at a time, and the CPUs and GPUs of each."""
 
     slots: int
     cpus: float
@@ -41,13 +41,13 @@ class SlotPlan:
 
     @property
     def threads(self) -> int:
-        """Threads of one trial: its whole CPUs, at least one."""
+        """Number of threads of one trial: its whole CPUs, at least one."""
         return max(1, int(self.cpus + EPSILON))
 
 
 @contextmanager
 def silence_logger(name: str) -> Iterator[None]:
-    """Let a logger of Ray's say nothing inside the block."""
+    """Silence one of Ray's loggers inside the block."""
     log = logging.getLogger(name)
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -59,11 +59,11 @@ def silence_logger(name: str) -> Iterator[None]:
 
 @contextmanager
 def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Start a Ray of our own, or join the one at `address`, and leave it afterwards.
+    """Start a local Ray, or join the one at `address`; end or leave it after the block.
 
-    Without an address the pointer that an earlier `ray start` left behind is not followed. A Ray that this process
-    is already connected to is used and stays. `check` is called while a Ray of our own starts, and what it raises is
-    passed on. Raises ResourceError when no cluster answers, and what `own_ray` raises.
+    Without an address, the pointer that an earlier `ray start` left behind is ignored. If this process is already
+    connected to a Ray, that one is used and stays connected. `check` is called while a local Ray starts; its exceptions
+    propagate. Raises ResourceError if no cluster answers, and the errors of `own_ray`.
     """
     if ray.is_initialized():
         yield
@@ -89,7 +89,7 @@ def _join(address: str) -> Iterator[None]:
 
 
 def _check_address(address: str) -> None:
-    """Raise ResourceError where nothing listens: Ray itself would take two minutes to give up."""
+    """Raise ResourceError if nothing listens at `address`; Ray itself would give up after two minutes."""
     if address.startswith("ray://"):
         raise ResourceError(
             f"--address {address}: the Ray Client is not supported. Give HOST:6379 on a machine of the cluster, "
@@ -114,7 +114,7 @@ def _check_address(address: str) -> None:
 
 
 def gcs_address() -> str:
-    """Return where the GCS of the cluster that this process has joined listens: HOST:PORT."""
+    """Return the HOST:PORT of the GCS of the cluster that this process has joined."""
     return str(ray.get_runtime_context().gcs_address)
 
 
@@ -131,10 +131,10 @@ def plan(
     cpus_per_trial: float | None,
     grows: bool = False,
 ) -> SlotPlan:
-    """Return how many trials fit; raise ResourceError with what there is and what to type.
+    """Return how many trials fit; otherwise raise ResourceError with the resources found and what to type.
 
-    Where the cluster `grows`, it may have fewer GPUs than `gpus` at the start. Without `cpus_per_trial` a trial holds
-    one CPU, or less where GPUs would otherwise stay idle for want of CPUs.
+    A cluster that `grows` may have fewer GPUs than `gpus` at the start. Without `cpus_per_trial` a trial holds one CPU,
+    or less if GPUs would otherwise be idle for lack of CPUs.
     """
     has_cpus, has_gpus = (sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU"))
     here = f"the cluster has {_count(has_gpus, 'GPU')} and {_count(has_cpus, 'CPU')} on {_count(len(nodes), 'node')}"
@@ -168,9 +168,9 @@ def plan(
 
 
 def wait_for_nodes(make: Callable[[], SlotPlan], *, seconds: float, check: Callable[[], None]) -> SlotPlan:
-    """Return the plan as soon as enough nodes have joined; raise TooFewError where they have not within `seconds`.
+    """Return the plan as soon as enough nodes have joined; raise TooFewError after `seconds`.
 
-    `check` is called meanwhile, and what it raises is passed on.
+    `check` is called while waiting; its exceptions propagate.
     """
     deadline, told = time.monotonic() + seconds, False
     while True:
@@ -188,7 +188,7 @@ def wait_for_nodes(make: Callable[[], SlotPlan], *, seconds: float, check: Calla
 
 
 def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float, gpus: int) -> int:
-    """Return how many trials of so many CPUs and such a share of a GPU fit on `nodes`, using `gpus` GPUs at most."""
+    """Return how many trials with `cpus` CPUs and a GPU share `share` fit on `nodes`, using at most `gpus` GPUs."""
     fits = [_cpu_slots(node.get("CPU", 0.0), cpus) for node in nodes]
     if not gpus:
         return int(sum(fits))
@@ -197,7 +197,7 @@ def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float,
 
 
 def most_slots(nodes: Sequence[Mapping[str, float]], held: SlotPlan, *, gpus: int, most_nodes: int) -> int:
-    """Return how many trials fit on `most_nodes` nodes like the largest of `nodes`, using `gpus` GPUs at most."""
+    """Return how many trials fit on `most_nodes` nodes like the largest of `nodes`, using at most `gpus` GPUs."""
     largest = max(slots_on([node], cpus=held.cpus, share=held.gpus, gpus=gpus) for node in nodes)
     return min(most_nodes * largest, _gpu_slots(gpus, held.gpus)) if gpus else most_nodes * largest
 
@@ -207,7 +207,7 @@ def _possible_share(share: float) -> bool:
 
 
 def _gpu_slots(gpus: float, share: float) -> int:
-    """Trials on one node; a fraction never spans two GPUs, so 0.4 gives two per GPU."""
+    """Return the trials that fit on one node; a fraction never spans two GPUs, so 0.4 gives two per GPU."""
     if share < 1:
         return int(gpus) * math.floor(1 / share + EPSILON)
     return math.floor(gpus / share + EPSILON)

@@ -1,4 +1,4 @@
-"""What both executors share: their interface, one trial's assignment, and what a failure leaves behind."""
+"""What both executors share: their interface, the assignment of one trial, and its outcomes."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ class Executor(Protocol):
     """Runs the trials that a Search hands out until it has no more."""
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
-        """Return when `search` is finished or was stopped.
+        """Run trials until `search` is finished or stopped.
 
-        Every report is committed by `search.report` before the trial goes on or ends. `on_event` is called after
-        each committed change. An exception inside a trial becomes a recorded FAIL. Raises ResourceError before
-        anything starts, LedgerError when a commit is refused (StaleDriverError also between commits),
-        CheckpointDownError where checkpoints cannot be written, and KeyboardInterrupt with the signal as its argument
-        on SIGINT and SIGTERM: running trials are paused first, within the time of grace, and stay RUNNING in the
-        ledger.
+        `search.report` commits every report before the trial continues or ends. `on_event` is called after each
+        committed change. An exception inside a trial is recorded as FAIL.
+
+        Raises ResourceError before anything starts, LedgerError if a commit is refused (StaleDriverError also between
+        commits), and CheckpointDownError if checkpoints cannot be written. On SIGINT and SIGTERM it pauses running
+        trials, then raises KeyboardInterrupt with the signal as its argument. Trials that do not pause within the grace
+        time stay RUNNING in the ledger.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """One trial and everything a process needs to train it.
+    """One trial and everything that a process needs to train it.
 
-    `attempt` counts how often the trial was handed out, over all drivers: it names the checkpoints, so that a process
-    that was given up and comes back overwrites nothing. `store` is the place below which checkpoints lie. `device` is
-    a torch device, never `auto`; parts given by import path are also looked for on `search_path`.
+    `attempt` counts how often the trial was handed out, over all drivers. Checkpoint names contain it, so that a
+    process that was given up and returns overwrites nothing. Checkpoints lie below `store`. `device` is a torch device,
+    never `auto`. Parts given by import path are also searched for on `search_path`.
     """
 
     config: TrialConfig
@@ -86,10 +87,10 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a trial cannot go on: one line, and the traceback for a note in the ledger.
+    """Why a trial cannot continue: a message of one line, and the traceback for an event in the ledger.
 
-    `kind` says whose fault it is: the trial's own; `memory`, which another attempt may find; or the `store`'s, where
-    checkpoints cannot be written, which is no fault of any trial and ends the driver.
+    `kind` is the cause. `trial` is an error of the trial itself. `memory` is a lack of memory, which another attempt
+    may not meet. `store` means that checkpoints cannot be written: it ends the driver and is not a fault of the trial.
     """
 
     message: str
@@ -98,7 +99,7 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException) -> Failure:
-        """Describe `error`; a TrialError speaks for itself, others are named by their type."""
+        """Return the failure of `error`; the message names its type unless it is ablate's own error."""
         text, name = error_text(error, first_line=True), type(error).__name__
         own = isinstance(error, TrialError | CheckpointDownError)
         message = storable(text if own or text == name else f"{name}: {text}")
@@ -116,12 +117,12 @@ class Paused:
 
 
 Outcome = Report | Failure | Paused
-NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # what torch says in a RuntimeError on a CPU
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
 ENDED_EARLY = Failure(message="training ended before its final report")
 
 
 def advance(reports: Iterator[Report]) -> Outcome:
-    """Return the next report, or what took its place."""
+    """Return the next report, or the pause or failure that took its place."""
     try:
         return next(reports, ENDED_EARLY)
     except PausedError:
@@ -131,7 +132,7 @@ def advance(reports: Iterator[Report]) -> Outcome:
 
 
 def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
-    """Commit an outcome and return whether the trial goes on; raise CheckpointDownError for a fault of the store."""
+    """Commit an outcome and return whether the trial continues; raise CheckpointDownError if the store failed."""
     key = assignment.config.key
     if isinstance(outcome, Failure):
         if outcome.kind == "store":

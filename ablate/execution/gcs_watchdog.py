@@ -1,4 +1,4 @@
-"""Notices that the cluster of a study is gone, which Ray reports late, without a message, or never."""
+"""Detects that the cluster of a study is gone, which Ray reports late, without a message, or never."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from ablate.errors import ClusterLostError
 
 KNOCK_SECONDS = 2.0
-LOST_SECONDS = 45.0  # Ray itself bears a silence of 60 s
+LOST_SECONDS = 45.0  # Ray itself waits 60 s for an answer
 LEAVE_SECONDS = 52.0
 
 
 class GcsWatchdog:
-    """Connects to the GCS of a cluster at intervals, in a separate thread; checks the processes of a Ray started here.
+    """Connects to the GCS of a cluster at intervals in a thread, and checks the processes of a local Ray.
 
-    `ended` names a process of this Ray that has ended, or returns None. `leave` ends the process where the main
-    thread waits for an answer of Ray's that will not come.
+    `ended` returns the name of a process of the local Ray that has ended, or None. `leave` ends this process if the
+    main thread waits for an answer of Ray that will not come.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class GcsWatchdog:
         self._over = threading.Event()
 
     def answers(self) -> bool:
-        """Return whether the GCS answered just now.
+        """Return whether the GCS has answered recently.
 
-        Raises ClusterLostError where it has not for LOST_SECONDS, and where a process of our own Ray has ended.
+        Raises ClusterLostError if it has not answered for LOST_SECONDS, or if a process of the local Ray has ended.
         """
         if (part := self._ended()) is not None:
             raise own_ray_lost(f"its {part} is gone")
@@ -46,7 +46,7 @@ class GcsWatchdog:
         return self._silent() < 3 * KNOCK_SECONDS
 
     def watch(self) -> None:
-        """Knock until the end."""
+        """Connect at intervals until `end` is called."""
         while not self._over.wait(KNOCK_SECONDS):
             if self._knock():
                 self._answered = time.monotonic()
@@ -56,7 +56,7 @@ class GcsWatchdog:
                 return
 
     def end(self) -> None:
-        """Knock no more."""
+        """Stop `watch`."""
         self._over.set()
 
     def _knock(self) -> bool:
@@ -68,7 +68,7 @@ class GcsWatchdog:
         return True
 
     def _overdue(self) -> ClusterLostError | None:
-        """Return the error with which the main thread should have left some time ago."""
+        """Return the error that the main thread should have raised some time ago, or None."""
         if self._silent() > LEAVE_SECONDS:
             return self._error()
         if (part := self._ended()) is None:
@@ -88,7 +88,7 @@ class GcsWatchdog:
 
 
 def own_ray_lost(reason: str) -> ClusterLostError:
-    """Return the error for a Ray that this process started and that cannot train any more."""
+    """Return the error for a Ray that this process started and that can no longer train."""
     return ClusterLostError(
         f"the Ray of this study has ended ({reason}); what was committed stays. Run the same command again"
     )
@@ -96,9 +96,9 @@ def own_ray_lost(reason: str) -> ClusterLostError:
 
 @contextmanager
 def gcs_watchdog(address: str, *, ended: Callable[[], str | None]) -> Iterator[GcsWatchdog]:
-    """Watch the cluster inside the block, and beyond it where it is lost: leaving Ray may wait for it too.
+    """Watch the cluster inside the block, and after it if the cluster is lost: leaving Ray may hang too.
 
-    `address` is that of its GCS, `ended` as for GcsWatchdog.
+    `address` is that of the GCS; `ended` is as for GcsWatchdog.
     """
     line = GcsWatchdog(address, ended=ended)
     thread = threading.Thread(target=line.watch, name="lifeline", daemon=True)

@@ -1,4 +1,4 @@
-"""Hand a study to a running Ray cluster: Ray's Jobs API, spoken to in one place."""
+"""Submits a study to a running Ray cluster through Ray's Jobs API."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Job:
 def submit(address: str, job: Job) -> str:
     """Start `job` on the cluster whose dashboard answers at `address` and return its submission id.
 
-    Raises RequestError where `address` is none of a dashboard, and ResourceError where no dashboard
-    answers, or where the cluster has no ablate; nothing is started then.
+    Raises RequestError if `address` is not that of a dashboard, and ResourceError if no dashboard answers or the
+    cluster has no ablate of this version. Nothing is started then.
     """
     client = _client(address)
     _require_ablate(client, address)
@@ -59,7 +59,7 @@ def submit(address: str, job: Job) -> str:
 
 
 def follow(address: str, submission_id: str, say: Callable[[str], None]) -> str:
-    """Hand the job's log to `say` as it comes, and return its last status: SUCCEEDED, FAILED or STOPPED."""
+    """Pass the job's log to `say` as it comes, and return its last status: SUCCEEDED, FAILED or STOPPED."""
     client = _client(address)
 
     async def tail() -> None:
@@ -85,7 +85,7 @@ def _require_ablate(client: Any, address: str) -> None:
 
 
 def _start(client: Any, address: str, **job: Any) -> str:
-    """Submit a job and return its id; a cluster that has just begun has no agent to run it for some seconds."""
+    """Submit a job and return its id; retry while a new cluster has no agent to run it."""
     deadline = time.monotonic() + AGENT_SECONDS
     while True:
         try:

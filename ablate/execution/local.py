@@ -1,4 +1,4 @@
-"""Trials in this process, one at a time."""
+"""Runs trials in this process, one at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LocalExecutor:
     grace_seconds: float = 25.0
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
-        """Run `search` to its end, as `Executor.run` says."""
+        """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
         with Interruption(self.grace_seconds) as interruption, _threads_restored():
             while (config := search.next_trial()) is not None:
@@ -71,7 +71,7 @@ def _own_device() -> str:
 
 @contextmanager
 def _threads_restored() -> Iterator[None]:
-    """Give the process its number of threads back, for callers that go on afterwards (a notebook, a test)."""
+    """Restore the process's number of threads afterwards, for callers that continue (a notebook, a test)."""
     omp = os.environ.get("OMP_NUM_THREADS")
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else None

@@ -13,8 +13,9 @@ _MMAP_BYTES, _TRIM_BYTES = 32 * 2**20, 2**30
 def keep_freed_memory() -> bool:
     """Let glibc's malloc reuse what a step frees instead of returning it; return whether that was possible.
 
-    Affects the whole process: up to 1 GiB stays allocated. On the CPU the activations of a small network are each
-    returned and fetched again at every step otherwise, a fifth of the time of the smallest variants.
+    This affects the whole process: up to 1 GiB stays allocated. Otherwise the activations of a small network on the CPU
+    are returned to the system and fetched again at every step, which takes a fifth of the time of the smallest
+    variants.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""A Ray of the driver's own on this machine: started with patience, watched, ended with the study."""
+"""The driver's local Ray: started on this machine with a long timeout, watched, and ended with the study."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
-BASE_BYTES = 21  # of the 107 that a Unix socket's path may have, Ray and the folder's own name take the rest
+BASE_BYTES = 21  # a Unix socket's path has at most 107 bytes; Ray and the folder's name take the rest
 
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Set environment variables inside the block and put the former values back."""
+    """Set environment variables inside the block and restore the former values afterwards."""
     former = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -40,12 +40,11 @@ def environment(**values: str) -> Iterator[None]:
 def own_ray(check: Callable[[], None]) -> Iterator[None]:
     """Start a Ray on this machine that other users cannot reach, and end it after the block.
 
-    `check` is called while its raylet starts, and what it raises is passed on.
+    It listens on 127.0.0.1 only and requires a token, which is in the environment of this process and its children. Its
+    session lies in a folder of mode 0700. `check` is called while its raylet starts; its exceptions propagate.
 
-    It listens on 127.0.0.1 only and asks for a token that is in the environment of this process and its children. Its
-    session lies in a folder of mode 0700.
-    Raises ClusterLostError where it does not start in time ($RAY_raylet_start_wait_time_s, else START_SECONDS), and
-    ResourceError where it cannot start at all.
+    Raises ClusterLostError if it does not start in time ($RAY_raylet_start_wait_time_s, else START_SECONDS), and
+    ResourceError if it cannot start at all.
     """
     seconds = int(os.environ.get(RAYLET_WAIT, START_SECONDS))
     waits = {name: os.environ.get(name, str(seconds)) for name in (RAYLET_WAIT, GCS_WAIT)}
@@ -64,7 +63,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
 
 
 def _explain_failed_start(error: Exception) -> AblateError:
-    """Return what to raise for an error of `ray.init`, which raises a bare Exception where a process is late."""
+    """Return the error to raise for one of `ray.init`, which raises a bare Exception if a process is late."""
     text = error_text(error, first_line=True).rstrip(".")
     if isinstance(error, OSError | ValueError) and not isinstance(error, TimeoutError):
         return ResourceError(f"Ray does not start on this machine: {text}. Type --executor local to do without it.")
@@ -76,7 +75,7 @@ def _explain_failed_start(error: Exception) -> AblateError:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Let Ray ask for a fresh token inside the block; what Ray has cached of the environment is read again."""
+    """Make Ray require a new token inside the block, and read its authentication variables again."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         with environment(**token):
@@ -87,6 +86,6 @@ def _own_token() -> Iterator[None]:
 
 
 def _base() -> Path:
-    """Return where the session's folder goes: $RAY_TMPDIR or the temporary folder, or /tmp where these are too long."""
+    """Return the folder for the session: $RAY_TMPDIR or the temporary folder, or /tmp if their path is too long."""
     base = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()).absolute()
     return base if base.is_dir() and len(os.fsencode(base)) <= BASE_BYTES else Path("/tmp")

@@ -1,4 +1,4 @@
-"""Every private API of Ray that ablate uses, and why the public one does not do.
+"""Every private API of Ray that ablate uses, and why the public API is not enough.
 
 `tests/execution/test_ray_private.py` fails when Ray changes one of them, and when another file uses one.
 
@@ -8,7 +8,7 @@
 - `Config.initialize`, `AuthenticationTokenLoader.reset_cache`: Ray reads RAY_AUTH_MODE and its token once per process.
 - `maybe_enable_token_auth_if_token_available`: lets a process use ~/.ray/auth_token where RAY_AUTH_MODE is not set, as
   Ray's own commands do.
-- `services.canonicalize_bootstrap_address_or_die`: what `auto` stands for, before `ray.init` waits two minutes for it.
+- `services.canonicalize_bootstrap_address_or_die`: resolves `auto` before `ray.init` waits two minutes for it.
 - `services.start_raylet`, `services.get_node`, `GcsClient.get_all_node_info`: Ray waits 30 s for its raylet, a
   constant, and does not notice that it has ended.
 - `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
@@ -16,10 +16,10 @@
 - `ResourceAndLabelSpec`: the CPUs and GPUs that a Ray would declare here, counted without starting one.
 - `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
 - `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
-- `RayActorManager._actor_task_failed`: Tune knows one of the five errors that mean that a worker is gone.
+- `RayActorManager._actor_task_failed`: Tune recognises one of the five errors that mean that a worker is gone.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
 - The variables of `TUNE_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no parameter.
-- The texts `NO_AGENT` and `DEAD_BECAUSE`: errors that have no type or attribute of their own.
+- The texts `NO_AGENT` and `DEAD_BECAUSE`: errors without a type or attribute to recognise them by.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PENDING_TRIALS = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
 def join(address: str) -> None:
-    """Join the cluster at `address`, without a word from Ray."""
+    """Join the cluster at `address` with Ray's output silenced."""
     use_token()
     _init(address=address)
 
@@ -73,7 +73,7 @@ def join(address: str) -> None:
 def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
     """Start a Ray that listens on 127.0.0.1 only and keeps its session in `folder`.
 
-    Ray waits up to `seconds` for its raylet, as long as that runs and `check` does not raise.
+    Ray waits up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise.
     """
     with _patient(seconds, check), _on_loopback():
         _init(
@@ -86,34 +86,34 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 
 
 def _init(**options: Any) -> None:
-    """Call `ray.init` so that no module of our current folder is imported in the workers.
+    """Call `ray.init` so that workers import no module from the driver's current folder.
 
-    What a study needs from that folder comes with each assignment.
+    Each assignment carries the search path that a study needs from there.
     """
     ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=JobConfig(_client_job=True), **options)
 
 
 def use_token() -> None:
-    """Ask with the token of this user, if there is one."""
+    """Use the token of this user, if there is one."""
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def read_authentication() -> None:
-    """Let Ray read the token and its mode from the environment again."""
+    """Make Ray read the token and its mode from the environment again."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 def bootstrap_address(address: str) -> str:
-    """Return HOST:PORT for an address, "auto" being RAY_ADDRESS or what `ray start` left here.
+    """Return HOST:PORT for an address; "auto" means RAY_ADDRESS or the cluster that `ray start` started here.
 
-    Raises ValueError for an address of another form, ConnectionError where "auto" finds nothing.
+    Raises ValueError for an address of another form, ConnectionError if "auto" finds nothing.
     """
     return services.canonicalize_bootstrap_address_or_die(address)
 
 
 def own_resources() -> Mapping[str, float]:
-    """Return what a Ray that is started here would declare, counted by Ray itself without starting one."""
+    """Return the resources that a Ray started here would declare, counted by Ray without starting one."""
     spec = ResourceAndLabelSpec(object_store_memory=OBJECT_STORE_BYTES)
     return dict(spec.resolve(is_head=True, node_ip_address="127.0.0.1").to_resource_dict())  # type: ignore[no-untyped-call]
 
@@ -129,13 +129,13 @@ def is_own() -> bool:
 
 
 def kill() -> None:
-    """End the processes of our own Ray at once: `ray.shutdown` waits forever for the answer of a frozen raylet."""
+    """Kill the processes of the local Ray; `ray.shutdown` waits forever for the answer of a frozen raylet."""
     if (node := _node()) is not None:
         node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def ended_part() -> str | None:
-    """Return the name of a process that our own Ray needs and that has ended, or None."""
+    """Return the name of a process that the local Ray needs and that has ended, or None."""
     if (node := _node()) is None:
         return None
     return next((NEEDED[name] for name, _ in node.dead_processes() if name in NEEDED), None)
@@ -152,13 +152,13 @@ def has_flag(name: str) -> bool:
 
 
 def kill_workers(controller: Any) -> None:
-    """Kill the workers of a Tuner that was left, and give back what they held."""
+    """Kill the workers of a Tuner that was left by an exception, and release their resources."""
     controller._tune_controller._actor_manager.cleanup()
 
 
 @contextmanager
 def raylet_silenced() -> Iterator[None]:
-    """Drop what the raylet prints into the driver's output; a dead worker is said in one line of our own."""
+    """Discard what the raylet prints into the driver's output; ablate reports a dead worker itself."""
     printed = ray_logging.stdout_deduplicator
     former = printed.skip_re
     printed.skip_re = re.compile("")
@@ -170,9 +170,9 @@ def raylet_silenced() -> Iterator[None]:
 
 @contextmanager
 def every_death_known() -> Iterator[None]:
-    """Let Tune take each way in which a worker goes for what it is.
+    """Make Tune treat every error that means a lost worker as RayActorError.
 
-    It knows RayActorError alone, and gives up the whole run for a worker that Ray killed to free memory.
+    Tune recognises only RayActorError, and ends the whole run for a worker that Ray killed to free memory.
     """
     from ray.air.execution._internal.actor_manager import RayActorManager
 
@@ -188,13 +188,13 @@ def every_death_known() -> Iterator[None]:
 
 
 def _on_loopback() -> Any:
-    """Let Ray keep 127.0.0.1 as its node's address, which it replaces by an outer one otherwise."""
+    """Keep 127.0.0.1 as the address of Ray's node, which Ray otherwise replaces by an outer one."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
 @contextmanager
 def _patient(seconds: int, check: Callable[[], None]) -> Iterator[None]:
-    """Let Ray wait up to `seconds` for its raylet, as long as that runs and `check` does not raise."""
+    """Let Ray wait up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise."""
     ask, begin, deadline = services.get_node, services.start_raylet, time.monotonic() + seconds
     begun: list[Any] = []
 
@@ -221,7 +221,7 @@ def _patient(seconds: int, check: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _replaced(place: Any, **values: Any) -> Iterator[None]:
-    """Set attributes of `place` inside the block and put the former values back."""
+    """Set attributes of `place` inside the block and restore the former values afterwards."""
     former = {name: getattr(place, name) for name in values}
     for name, value in values.items():
         setattr(place, name, value)

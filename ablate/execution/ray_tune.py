@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster, by Ray Tune: the engine, never the memory."""
+"""Runs trials on a Ray cluster with Ray Tune; Tune stores nothing, because the ledger is the record."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 class RayExecutor:
     """Trains on `gpus` GPUs, `gpus_per_trial` for each trial, or on CPUs when `gpus` is 0.
 
-    `device` "cpu" forces the CPU whatever the trial holds. Without `address` it starts Ray on this machine. With
-    `autoscale` it starts on the nodes that are there and asks Ray's autoscaler for more, up to that number of nodes.
+    `device` "cpu" forces the CPU even if the trial holds a GPU. Without `address` it starts Ray on this machine. With
+    `autoscale` it starts on the present nodes and requests more from Ray's autoscaler, up to that number of nodes.
     """
 
     home: Path
@@ -70,9 +70,9 @@ class RayExecutor:
     grace_seconds: float = 25.0
 
     def check(self) -> None:
-        """Raise ResourceError where no trial could be held: on this machine, or on the cluster at `address`.
+        """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial.
 
-        No Ray is started for it. A cluster is joined, its nodes are waited for, and it is left again.
+        No Ray is started. A cluster is joined, its nodes are waited for, and it is left again.
         """
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
@@ -83,7 +83,7 @@ class RayExecutor:
             wait_for_nodes(lambda: self._plan(node_resources()), seconds=JOIN_SECONDS, check=lambda: None)
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
-        """Run `search` to its end, as `Executor.run` says."""
+        """Run `search` as `Executor.run` describes."""
         with (
             Interruption(self.grace_seconds) as interruption,
             ray_session(self.address, check=interruption.listen_and_check),
@@ -116,7 +116,7 @@ class RayExecutor:
         )
 
     def _request(self, held: SlotPlan) -> NodeRequest | None:
-        """Return what to ask of Ray's autoscaler, None without one."""
+        """Return the request to Ray's autoscaler, or None without `autoscale`."""
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
@@ -137,7 +137,7 @@ class RayExecutor:
 
 
 def _tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
-    """Run Tune until the conductor's search is over; Tune stores no checkpoints, logs or results.
+    """Run Tune until the session's search is over; Tune stores no checkpoints, logs or results.
 
     At most `pending` trials wait for their actors at a time.
     """
@@ -176,7 +176,7 @@ def _name(trial: Trial) -> str:
 
 @contextmanager
 def _quiet(pending: int) -> Iterator[None]:
-    """Set what Tune reads from the environment, and silence what it logs about itself."""
+    """Set Tune's environment variables, and silence its warnings and logs."""
     with (
         silence_logger("ray.tune"),
         environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}),

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: running trials get a time of grace, and no signal ever lands in the middle of a commit."""
+"""Handles SIGINT and SIGTERM: running trials get a grace time, and no signal interrupts a commit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Remembers a signal until `check()`; the time of grace ends `grace_seconds` later, or with a second signal.
+    """Records a signal until `check()`; the grace time ends after `grace_seconds`, or with a second signal.
 
-    Inside `breakable()` the end of the grace is raised where it arrives. Outside the main thread, where Python allows
-    no signal handlers, nothing ever fires. A signal that the process was told to ignore (nohup) stays ignored. After
-    the block the former handlers are back.
+    Inside `breakable()` the end of the grace time raises at once. Outside the main thread Python allows no signal
+    handlers, so no signal is recorded. A signal that the process was started to ignore (nohup) stays ignored. The
+    former handlers are restored after the block.
     """
 
     def __init__(self, grace_seconds: float = 0.0) -> None:
@@ -43,12 +43,12 @@ class Interruption:
             signal.signal(number, former if former is not None else signal.SIG_DFL)
 
     def listen(self) -> None:
-        """Take the signals, also back from a library that has taken them inside the block, as `ray.init` does."""
+        """Install the handlers, also after a library such as `ray.init` has replaced them inside the block."""
         for number in self._former:
             signal.signal(number, self._arrived)
 
     def listen_and_check(self) -> None:
-        """Do both: for what is called while a library that takes the signals starts."""
+        """Call `listen` and `check`, while a library that replaces the handlers starts."""
         self.listen()
         self.check()
 
@@ -59,7 +59,7 @@ class Interruption:
 
     @property
     def overdue(self) -> bool:
-        """Whether the time of grace is over."""
+        """Whether the grace time is over."""
         return time.monotonic() >= self._deadline
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Interruption:
 
     @contextmanager
     def breakable(self) -> Iterator[None]:
-        """Let the end of the grace break into this block: for training, whose checkpoints are atomic."""
+        """Let the end of the grace time interrupt this block: for training, whose checkpoints are atomic."""
         self.check()
         self._raise = True
         try:

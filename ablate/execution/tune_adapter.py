@@ -1,4 +1,4 @@
-"""Tune's Searcher and TrialScheduler as thin windows onto one Search in the driver's process."""
+"""Adapts Tune's Searcher and TrialScheduler to the one Search in the driver's process."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from ablate.trial import TrialConfig
 if TYPE_CHECKING:
     from ablate.search import Search
 
-COUNT_SECONDS = 5.0  # what is known of the cluster's nodes is not older
-REMIND_SECONDS = 60.0  # between two lines while no node can hold a trial
+COUNT_SECONDS = 5.0  # between two counts of what the cluster's nodes hold
+REMIND_SECONDS = 60.0  # between two warnings while no node can hold a trial
 
 logger = logging.getLogger("ablate.execution")
 
 
 class StopTune(BaseException):
-    """Leaves Tune at once: with an error of the driver's side as its cause, or without one when the search is over.
+    """Leaves Tune at once; its cause is an error of the driver, or None if the search is over.
 
-    Tune would retry or wrap an Exception, and its own way to end writes the state of every trial to disk first
-    (4 s per 1000 trials) and waits for workers to finish their epoch.
+    It is a BaseException because Tune would retry or wrap an Exception. Tune's regular end first writes the state of
+    every trial to disk (4 s per 1000 trials) and waits for workers to finish their epoch.
     """
 
 
 @dataclass(kw_only=True)
 class TuneSession:
-    """The one Search of a run and what is in flight; Tune's objects find it by token.
+    """The Search of a run and its running trials; Tune's objects find it by token.
 
-    Tune pickles and copies its searcher and scheduler. They hold nothing but a token, and the Search, with its
-    lock and its ledger connection, stays where it is. `slots` counts the trials that fit on the live nodes; `own` says
-    that this process started the Ray, which no other node will ever join. `request` is what to ask of Ray's autoscaler.
+    Tune pickles and copies its searcher and scheduler. They hold only a token, so that the Search, with its lock and
+    its ledger connection, is never copied. `slots` counts the trials that fit on the live nodes. `own` is true if this
+    process started the Ray, which no other node can join. `request` is the request to Ray's autoscaler.
     """
 
     search: Search
@@ -66,10 +66,10 @@ class TuneSession:
     _remind_at: float = 0.0
 
     def turn(self, controller: Any) -> None:
-        """Look up between two events: leave a study that was lost, pause its trials after a signal, then leave.
+        """Check the cluster and the lease between two events; after a signal, pause the trials, then leave.
 
-        Raises StaleDriverError, ClusterLostError, or KeyboardInterrupt once every trial has paused or the time of grace
-        is over.
+        Raises StaleDriverError, ClusterLostError, or KeyboardInterrupt once every trial has paused or the grace time is
+        over.
         """
         self.controller = controller
         self._count()
@@ -88,11 +88,10 @@ class TuneSession:
     def suggest(self, trial_id: str) -> Assignment | None:
         """Return an assignment, or None while running trials must end first.
 
-        Never more than fit on the nodes that are left: Tune gives the actor of an ended trial to the newest one,
-        and a trial of a lost node would wait for a place until the study is over.
+        At most as many trials run as fit on the live nodes. Tune gives the actor of an ended trial to the newest trial,
+        so a trial of a lost node would otherwise wait for a place until the end of the study.
 
-        Nothing to hand out while nothing runs means that nothing ever will come, the search is over or stopped:
-        raise Halt.
+        Raises StopTune if nothing runs and there is nothing to hand out: the search is over or stopped.
         """
         if len(self.running) >= self._places():
             return None
@@ -106,7 +105,7 @@ class TuneSession:
         return self.running[trial_id]
 
     def outcome(self, trial_id: str, outcome: Outcome) -> bool:
-        """Commit an outcome and return whether the trial goes on; none does while trials pause."""
+        """Commit an outcome and return whether the trial continues; none continues while trials pause."""
         assignment = self.running[trial_id]
         going = commit(self.search, assignment, outcome)
         if going and self.pausing:
@@ -115,7 +114,7 @@ class TuneSession:
         return going and not self.pausing
 
     def died(self, trial_id: str, reason: str) -> None:
-        """Hand a trial whose process died back to the search: it goes on from its checkpoint, or is given up."""
+        """Report to the search a trial whose process died; it is retried from its checkpoint or ends as FAIL."""
         assignment = self.running[trial_id]
         self._count_at = 0.0
         message = f"its process died: {reason}"
@@ -124,18 +123,18 @@ class TuneSession:
         self.on_event()
 
     def ended(self, trial_id: str) -> None:
-        """Free the slot of a trial that Tune has let go."""
+        """Free the slot of a trial that Tune has released."""
         self.running.pop(trial_id, None)
 
     def _places(self) -> int:
-        """Return how many trials fit, at least one: it waits where there is no node at all."""
+        """Return how many trials fit, at least one; without any node that one waits."""
         self._count()
         return max(1, self._fit or 0)
 
     def _count(self) -> None:
-        """Count every COUNT_SECONDS how many trials fit, and say what has changed.
+        """Count every COUNT_SECONDS how many trials fit, and log changes.
 
-        Raises ClusterLostError where the cluster is gone, or our own Ray has no live node left.
+        Raises ClusterLostError if the cluster is gone, or if the local Ray has no live node left.
         """
         now = time.monotonic()
         if not self.answers() or now < self._count_at:
@@ -153,7 +152,7 @@ class TuneSession:
             logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
 
     def release(self) -> None:
-        """Kill the workers and give back what they held, and drop the request for nodes."""
+        """Kill the workers, release their resources, and drop the request for nodes."""
         if self.controller is not None:
             kill_workers(self.controller)
         if self.request is not None and self.answers():
@@ -165,7 +164,7 @@ _CONDUCTORS: dict[str, TuneSession] = {}
 
 @contextmanager
 def tune_session(conductor: TuneSession) -> Iterator[str]:
-    """Make `conductor` findable by its token inside the block."""
+    """Register `conductor` under its token inside the block."""
     _CONDUCTORS[conductor.token] = conductor
     try:
         yield conductor.token
@@ -182,7 +181,7 @@ def _halt(token: str) -> Iterator[TuneSession]:
 
 
 class LedgerSearcher(Searcher):
-    """Asks the Search; never runs ahead of the free slots."""
+    """Asks the Search for trials; at most as many as there are free slots."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -211,7 +210,7 @@ class LedgerScheduler(TrialScheduler):
         self.token = token
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Choose nothing, Tune starts pending trials by itself; called at each turn, so signals are seen here."""
+        """Choose nothing, since Tune starts pending trials itself; handle signals, since Tune calls this each turn."""
         with _halt(self.token) as conductor:
             conductor.turn(tune_controller)
 
@@ -222,12 +221,12 @@ class LedgerScheduler(TrialScheduler):
         return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Hand back a trial whose worker is gone."""
+        """Report a trial whose worker is gone."""
         with _halt(self.token) as conductor:
             conductor.died(trial.trial_id, _reason(trial))
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Do nothing: the ledger knew the trial before Tune did."""
+        """Do nothing: the trial is already in the ledger."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Do nothing: its last outcome is committed."""
@@ -237,7 +236,7 @@ class LedgerScheduler(TrialScheduler):
 
 
 def _reason(trial: Trial) -> str:
-    """Return the first telling line of the text that Tune has just written about the error."""
+    """Return the first informative line of the text that Tune has just written about the error."""
     text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failure #")]
     telling = [line for line in lines if line.startswith(DEAD_BECAUSE)] or lines or ["no reason given"]

@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: an actor that turns one assignment after another into outcomes."""
+"""The actor that runs in a Ray worker and turns one assignment after another into outcomes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PAUSE_POLL_SECONDS = 0.5
 class TrialActor(Trainable):
     """Iterates a trainer's generator, one report or failure per step.
 
-    Exceptions travel as outcomes, so a failed trial leaves its actor alive for the next one; only a dead
-    process is an error to Ray. Tune saves nothing: the trainer writes its own checkpoints.
+    Exceptions are returned as outcomes, so a failed trial leaves its actor alive for the next one. Only a dead process
+    is an error to Ray. Tune saves nothing: the trainer writes its own checkpoints.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take on the assignment in `config`, and watch for the word to pause."""
+        """Start the assignment in `config`, and watch for the request to pause."""
         self._pause = threading.Event()
         threading.Thread(target=_watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._reports: Generator[Report] | None = None
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Drop the last assignment and take on the one in `new_config`."""
+        """Drop the last assignment and start the one in `new_config`."""
         self._take(new_config)
         return True
 
@@ -56,18 +56,18 @@ class TrialActor(Trainable):
 
 
 def request_pause(token: str) -> None:
-    """Ask every worker of the run `token` to pause, through the cluster's own key-value store."""
+    """Ask every worker of the run `token` to pause, through the cluster's key-value store."""
     set_flag(_flag(token))
 
 
 def _watch(token: str, pause: threading.Event) -> None:
-    """Set `pause` once it is asked for: in a thread, because a cluster that does not answer must not stop training."""
+    """Set `pause` once it is requested; in a thread, so that an unresponsive cluster does not stop training."""
     while not pause.wait(PAUSE_POLL_SECONDS):
         try:
             if has_flag(_flag(token)):
                 pause.set()
         except (RayError, RuntimeError, ValueError, OSError):
-            continue  # asked again at the next turn; what cannot be reached is noticed by Ray itself
+            continue  # retried at the next poll; Ray itself detects an unreachable cluster
 
 
 def _flag(token: str) -> str:

@@ -1,1 +1,1 @@
-"""Studies and their trials as the ledger has them: everything here only reads."""
+"""Inspects studies and their trials in the ledger, without writing to it."""

@@ -1,4 +1,4 @@
-"""Look into a trained network: the text it writes, and where its attention goes."""
+"""Inspects a trained network: the text that it generates, and its attention maps."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ BATCH = 128  # texts that are decoded at once
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """One replicate of a trained trial, ready to be asked."""
+    """One replicate of a trained trial, ready for inference."""
 
     config: TrialConfig
     replicate: int
     task: Task
     shape: InputShape
-    module: Any  # an nn.Module; its own may have more methods
+    module: Any  # an nn.Module; that of a user's builder may have more methods
     data_dir: Path | None
 
     def title(self) -> str:
-        """Return in short what was trained."""
+        """Return a short title: trial, variant, replicate and seed."""
         variant = f", {self.config.variant}" if self.config.variant else ""
         seed = self.config.seeds[self.replicate]
         return f"{self.config.key}{variant}, replicate {self.replicate} (seed {seed})"
@@ -50,7 +50,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMaps:
-    """What one block sees in one sample: similarity before softmax and attention weights, [heads, rows, columns]."""
+    """Maps of one block on one sample: similarity before softmax and attention weights, [heads, rows, columns]."""
 
     name: str
     similarity: NDArray[np.float64]
@@ -60,9 +60,9 @@ class BlockMaps:
 def load_network(
     study: str, locations: Locations, *, number: int | None = None, dataset: str | None = None, replicate: int = 0
 ) -> Trained:
-    """Return a trial of `study` with its trained weights; left out, the one that leads on the first objective.
+    """Return a trial of `study` with its trained weights; without `number`, the best on the first objective.
 
-    Raises RequestError where there is no such trial or replicate, CheckpointError where its weights are gone.
+    Raises RequestError if there is no such trial or replicate, CheckpointError if its weights are missing.
     """
     found = read_study(study, locations)
     config = trial_of(found, number, dataset).config.origin
@@ -81,9 +81,10 @@ def load_network(
 
 
 def continue_texts(asked: Trained, prompt: str | None, *, length: int, temperature: float, seed: int) -> str:
-    """Return `prompt` and `length` further tokens, each drawn from the network's scores over `temperature`.
+    """Return `prompt` and `length` further tokens, each drawn by softmax of the scores divided by `temperature`.
 
-    A temperature of 0 takes the likeliest. Raises RequestError for a task that does not write one token at a time.
+    A temperature of 0 takes the likeliest token. Raises RequestError for a task that does not write one token at a
+    time.
     """
     if not isinstance(asked.task, Written) or not asked.shape.causal:
         raise RequestError(f"task {asked.config.task.task} does not write text token by token, so nothing can be drawn")
@@ -119,7 +120,7 @@ def translate(asked: Trained, sentences: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Translations:
-    """A split that was translated: two files of equally many lines, and their BLEU."""
+    """The translation of a split: two files with the same number of lines, and their BLEU."""
 
     hypotheses: Path
     references: Path
@@ -128,9 +129,9 @@ class Translations:
 
 
 def write_translations(asked: Trained, part: Literal["validation", "test"], folder: Path) -> Translations:
-    """Translate `part` and write hypotheses and references into `folder`, as sacrebleu's own command reads them.
+    """Translate `part` and write hypotheses and references into `folder`, in the format of sacrebleu's command.
 
-    Raises RequestError for another kind of task, AblateError where the folder cannot be written.
+    Raises RequestError for another kind of task, AblateError if the folder cannot be written.
     """
     task = asked.task
     if not isinstance(task, Translation):
@@ -167,7 +168,8 @@ def _greedy(asked: Trained, data: Data, source: Tensor) -> Tensor:
 def attention_maps(asked: Trained, sample: int) -> list[BlockMaps]:
     """Return similarity and attention weights of every block on training sample number `sample`.
 
-    Of an encoder-decoder, the encoder's. Raises RequestError where there is no such sample or the network has none.
+    For an encoder-decoder, these are the encoder's. Raises RequestError if there is no such sample, or if the network
+    has no such maps.
     """
     data = asked.task.load(asked.data_dir)
     if not 0 <= sample < len(data.train_targets):

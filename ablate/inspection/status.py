@@ -1,4 +1,4 @@
-"""Say how a study stands without running it: state, stage, budget left, front; all from one read of its ledger."""
+"""Describes a study without running it: state, stage, budget left, front; all from one read of its ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("ablate")
 
 
 def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
-    """Return how a study stood when it was read, as plain values (docs/tables.md, status)."""
+    """Return the state of a study when it was read, as plain values (docs/tables.md, status)."""
     record, trials = found.record, found.snapshot.trials
     study = cover_datasets(found.study, trials)
     here = recorded_searches(found.study, found.snapshot)
@@ -58,9 +58,9 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
 
 
 def results_as_values(found: Stored) -> dict[str, Any]:
-    """Return what page and terminal show as plain values: front and best by data set, or the comparison's cells.
+    """Return the results of page and terminal as plain values: front and best by data set, or a comparison's cells.
 
-    `best` is null, and `withheld` says why, where page and terminal give no answer yet. NaN and infinity become null.
+    If page and terminal give no answer yet, `best` is null and `withheld` states why. NaN and infinity become null.
     """
     study = cover_datasets(found.study, found.snapshot.trials)
     trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
@@ -76,7 +76,7 @@ def results_as_values(found: Stored) -> dict[str, Any]:
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:
-    """Return the status of every study that can be read, in order of name; say which cannot and why."""
+    """Return the status of every readable study, in order of name; log which cannot be read and why."""
     found: list[Mapping[str, Any]] = []
     for name in known_names(locations):
         try:
@@ -87,7 +87,7 @@ def overview(locations: Locations) -> list[Mapping[str, Any]]:
 
 
 def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
-    """Return in words whether `study` is finished, runs or was interrupted, and what its budget still allows."""
+    """Return lines on whether `study` is finished, running or interrupted, and what is left of its budget."""
     words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
     stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
     driver = status["driver"]

@@ -1,4 +1,4 @@
-"""Look at studies without running them: their states, and their report rebuilt from the ledger alone."""
+"""Reads studies without running them, and rebuilds their reports from the ledger alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stored:
 
     @staticmethod
     def of(ledger: Ledger, name: str) -> Stored:
-        """Read study `name` in one transaction; raise RequestError naming the studies there are."""
+        """Read study `name` in one transaction; raise RequestError with the known names if it does not exist."""
         snapshot = ledger.snapshot(name)
         if snapshot.study is None:
             raise RequestError(_explain_unknown(name, [record.name for record in ledger.studies()], ledger.url))
@@ -44,7 +44,7 @@ class Stored:
 
 
 def read_study(name: str, locations: Locations) -> Stored:
-    """Read study `name` from its ledger as of one moment; raise RequestError naming the studies there are."""
+    """Read study `name` from its ledger as of one moment; raise RequestError with the known names."""
     with _open(name, locations) as ledger:
         return Stored.of(ledger, name)
 
@@ -90,9 +90,9 @@ def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
 
 
 def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
-    """Return the trials whose networks a study ends with: those confirmed, else the front of a search without any.
+    """Return the trials whose networks are a study's result: the confirmed ones, or the front of a search without any.
 
-    Front and confirmations are those of the page: a network that failed with a further seed is none of them.
+    Front and confirmations are those of the page: a configuration that failed on a further seed is not among them.
     """
     trials, reports = trials_table(snapshot), reports_table(snapshot)
     if study.confirm is not None:
@@ -105,9 +105,9 @@ def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
 
 
 def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
-    """Return the trial that is meant: without a number the leader on the first objective.
+    """Return trial `number`; without a number, the best trial on the first objective.
 
-    Raises RequestError where there is none, or several.
+    Raises RequestError if there is no such trial, or several.
     """
     place = _place(found.study, trials_table(found.snapshot), number, dataset)
     return next(t for t in found.snapshot.trials if (t.key.dataset, t.key.number) == place)
@@ -140,7 +140,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
 
 
 def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:
-    """Return the study with every data set that has trials: those of earlier drivers are shown with `only`'s."""
+    """Return the study with every data set that has trials, including those of earlier drivers outside `only`."""
     if study.only is None:
         return study
     there = {*study.labels, *(trial.key.dataset for trial in trials)}

@@ -1,4 +1,4 @@
-"""All that the ledger knows of one trial: what it is, its epochs, what befell it, its traceback if it failed."""
+"""The ledger's record of one trial: its settings, epochs and events, and its traceback if it failed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
 
 
 def trial_details(name: str, locations: Locations, *, number: int, dataset: str | None = None) -> dict[str, Any]:
-    """Return all that the ledger knows of one trial, as plain values: what it is, its reports, what befell it.
+    """Return the ledger's record of one trial as plain values: its settings, reports and events.
 
-    Raises RequestError where there is no such trial, or one in several data sets and none is named.
+    Raises RequestError if there is no such trial, or if several data sets have one and none is named.
     """
     found = read_study(name, locations)
     trial = trial_of(found, number, dataset)
@@ -58,7 +58,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
 
 
 def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what `trial_details` found, for a terminal."""
+    """Yield the result of `trial_details` in the form for a terminal."""
     config = found["config"]
     variant = f", {config['variant']}" if config["variant"] else ""
     source = f", from trial {config['source']}" if config["source"] is not None else ""
@@ -90,7 +90,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a line of means for each epoch; the middle of a long trial is left out."""
+    """Return a table with a line of means for each epoch; the middle of a long trial is omitted."""
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         by_epoch.setdefault(report["epoch"], []).append(report)
@@ -110,7 +110,7 @@ def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _test(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return the means of what was measured on the test split, once; nothing where it was not opened."""
+    """Return the means of the metrics on the test split, or an empty text if it was not opened."""
     names = sorted({name for report in reports for name in report["metrics"] if name.startswith(TEST)})
     opened = {report["epoch"] for report in reports if any(name in report["metrics"] for name in names)}
     last = [report for report in reports if report["epoch"] in opened]

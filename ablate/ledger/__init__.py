@@ -1,4 +1,4 @@
-"""The record of what happened: one database, written by one driver per study, read from anywhere."""
+"""The ledger: one database that records every study, written by one driver per study and read from anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One database behind the ledger: opening, transactions, retries, and its faults in one line each."""
+"""The database behind the ledger: opening, transactions, retries and errors of one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 5_000
 FIRST_DELAY_SECONDS = 0.01
 LAST_DELAY_SECONDS = 1.0
-# SQLSTATE classes and codes that a later attempt may mend: connection, rollback, lock, shutdown, too many clients.
+# SQLSTATE classes and codes that a retry may fix: connection, rollback, lock, shutdown, too many clients.
 TRANSIENT_SQLSTATES = ("08", "40", "55P03", "57P", "25P03", "53300")
 PASSING_REFUSALS = ("starting up", "shutting down", "recovery mode", "too many", "remaining connection slots")
 POSTGRES_CONNECT = {
@@ -55,13 +55,13 @@ POSTGRES_ADVICE = {
 
 
 class Database:
-    """Runs transactions on SQLite or PostgreSQL; transient faults are tried again for `retry_seconds`."""
+    """Runs transactions on SQLite or PostgreSQL; transient faults are retried for up to `retry_seconds`."""
 
     def __init__(self, url: str, *, create: bool, retry_seconds: float, keep: bool = True) -> None:
-        """Open `url`, making or migrating the tables when `create`; raise LedgerError in one line, without a password.
+        """Open `url`; with `create`, make or migrate the tables. Raise LedgerError in one line, without a password.
 
-        Without `keep` they are made in a transaction that is rolled back. `version` is the schema's, and `ledger_id`
-        the id that was made with it (None in version 1, which only readers meet).
+        Without `keep` the tables are made in a transaction that is rolled back. `version` is the schema version.
+        `ledger_id` is the id that was made with the tables (None in version 1, which only readers open).
         """
         self.url = _parse(url)
         self._asked = url
@@ -84,7 +84,7 @@ class Database:
 
     @staticmethod
     def refuse_where_none_can_be_made(url: str) -> None:
-        """Make a ledger's tables on PostgreSQL and take them back at once; raise LedgerError where that fails."""
+        """Make a ledger's tables on PostgreSQL and roll them back; raise LedgerError if that fails."""
         if _parse(url).get_backend_name() != "sqlite":
             Database(url, create=True, retry_seconds=0.0, keep=False).close()
 
@@ -97,7 +97,7 @@ class Database:
         return self._transact(self._reader, body, self.retry_seconds)
 
     def checkpoint(self) -> None:
-        """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL has done so."""
+        """Force committed transactions to the disk on SQLite (PASSIVE: blocks nobody); PostgreSQL does so at commit."""
         if self.is_sqlite:
             self._retry(lambda: self._pragma("wal_checkpoint(PASSIVE)"), 0.0)
 
@@ -126,7 +126,7 @@ class Database:
         return self._retry(transaction, seconds)
 
     def _retry(self, attempt: Callable[[], T], seconds: float) -> T:
-        """Call `attempt` until no transient fault meets it; raise LedgerError for another one, or after `seconds`."""
+        """Call `attempt` until it meets no transient fault; raise LedgerError for other faults, or after `seconds`."""
         deadline, delay = time.monotonic() + seconds, FIRST_DELAY_SECONDS
         while True:
             try:
@@ -138,7 +138,7 @@ class Database:
             delay = min(2 * delay, LAST_DELAY_SECONDS)
 
     def _open(self, create: bool, keep: bool) -> None:
-        wait = self.retry_seconds if self.is_sqlite else 0.0  # a server that does not answer is said at once
+        wait = self.retry_seconds if self.is_sqlite else 0.0  # report at once a server that does not answer
         version = self._transact(self._reader, schema.stored_version, wait)
         if version is None:
             if not create:
@@ -215,7 +215,7 @@ def _prepare_file(url: URL, place: str, create: bool) -> None:
         reason = f"{path.parent} is a file" if path.parent.is_file() else error.strerror
         raise LedgerError(f"ledger {place}: the folder cannot be made or read ({reason})") from error
     if create:
-        with suppress(OSError):  # there already; or not to be made, which SQLite says next
+        with suppress(OSError):  # it exists, or cannot be created, which SQLite reports next
             make_file(path)
 
 
@@ -245,9 +245,10 @@ def _engine(url: URL, place: str) -> Engine:
 
 
 def _sqlite_target(path: Path) -> str:
-    """Return the file as SQLite's URI; where nothing may be written, as one that SQLite can read all the same.
+    """Return the SQLite URI of a file, for reading only if the file or its folder is not writable.
 
-    SQLite reads a WAL database in a folder that it may not write only while the WAL is there, or as immutable.
+    In a folder that is not writable, SQLite reads a WAL database only if the WAL exists or the file is opened as
+    immutable.
     """
     target = f"file:{quote(str(path))}"
     if not path.exists() or _writable(path):
@@ -280,13 +281,13 @@ def _configure_postgres(connection: Any, _record: object) -> None:
 
 
 def _passing(error: SQLAlchemyError) -> bool:
-    """Whether the fault may be gone later without a change of the request: the server is down, the disk is full."""
+    """Return whether the same request may succeed later: the server is down, or the disk is full."""
     if isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
         name = str(getattr(error.orig, "sqlite_errorname", ""))
         return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR"))
     cause = error.orig if isinstance(error, DBAPIError) else None
     state = getattr(cause, "sqlstate", None)
-    if state is None and "FATAL:" in str(cause):  # a server that answers, but lets nobody in, has no SQLSTATE to give
+    if state is None and "FATAL:" in str(cause):  # a server that refuses every connection gives no SQLSTATE
         return any(reason in str(cause) for reason in PASSING_REFUSALS)
     return _transient(error) or str(state).startswith("53")  # out of disk, memory or connections
 

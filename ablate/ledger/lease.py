@@ -1,4 +1,4 @@
-"""Who drives a study: a lease that ends when it is not renewed, and at once when its process is gone."""
+"""The lease of a study's driver: it ends if it is not renewed, and at once if its process is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ablate.ledger.schema import lease_table, serialise, study_table
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process among all machines: `place` is where its pid means something, `started` tells reused pids apart."""
+    """A process, identified across machines: `place` is the scope of its pid, `started` distinguishes reused pids."""
 
     host: str
     place: str
@@ -28,10 +28,10 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRequest:
-    """A request for a study: who asks, with which file and places; `now` in UTC epoch seconds.
+    """A request for the lease of a study: who asks, with which file and places; `now` is in UTC epoch seconds.
 
-    `unrenewed` is the mark (LedgerHeldError) that the lease had for as long as it lasts: it has ended if it still has
-    it. `store` and `tracking` are noted without credentials; None leaves what was noted before.
+    `unrenewed` is the mark (see LedgerHeldError) that the current lease had `lease_seconds` ago; a lease that still has
+    this mark has ended. `store` and `tracking` are stored without credentials; None keeps the stored value.
     """
 
     study: str
@@ -51,7 +51,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A granted claim: the study's row, its new epoch, the revision and the active seconds to continue from."""
+    """A granted request: the study's row, its new term (`epoch`), the revision and active seconds to continue from."""
 
     study_id: int
     epoch: int
@@ -66,12 +66,12 @@ def this_process() -> Process:
 
 
 def is_dead(row: RowMapping) -> bool:
-    """Whether the holder in a lease's row is certainly gone: its pid was of this place and is no more."""
+    """Return whether a lease's holder is certainly gone: its pid belongs to this place and no longer exists."""
     return row["pid"] is not None and is_gone(place=row["place"], pid=int(row["pid"]), started=row["process_started"])
 
 
 def is_gone(*, place: str, pid: int, started: str | None) -> bool:
-    """Return whether a process is certainly gone: False for one of another place, of which nothing is known."""
+    """Return whether a process is certainly gone; False for a process of another place, which cannot be checked."""
     if place != _place():
         return False
     try:
@@ -85,10 +85,10 @@ def is_gone(*, place: str, pid: int, started: str | None) -> bool:
 
 
 def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
-    """Create the study or raise its epoch by one; raise LedgerHeldError while another driver has it.
+    """Create the study or raise its term by one; raise LedgerHeldError while another driver holds the lease.
 
-    No clock decides: a lease is over once it was released, its process is gone from this machine, or the claim says
-    that it was not renewed. Raises StudyMismatchError where the stored seed is another one.
+    No clock decides. A lease has ended if it was released, if its process is gone from this machine, or if the request
+    shows that it was not renewed. Raises StudyMismatchError if the stored seed differs.
     """
     serialise(connection)
     found = connection.execute(select(study_table).where(study_table.c.name == wanted.study)).mappings().one_or_none()
@@ -136,7 +136,7 @@ def _grant(row: RowMapping, epoch: int) -> Lease:
 
 
 def _mark(row: RowMapping) -> tuple[object, ...]:
-    # held_until is there for drivers of version 1, which raise no beat
+    # held_until covers drivers of version 1, which do not raise `beat`
     return row["epoch"], row["revision"], row["beat"], row["held_until"]
 
 

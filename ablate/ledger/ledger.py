@@ -32,9 +32,9 @@ RETRY_SECONDS = 30.0
 
 
 class Ledger:
-    """Reads every study in one database and hands out the right to write one; safe to share among threads.
+    """Reads every study in one database and grants leases to write one; safe to share among threads.
 
-    Reads need no hold and never block a writer; each is one consistent snapshot.
+    Reads need no lease and never block a writer; each is one consistent snapshot.
     """
 
     def __init__(self, database: Database, *, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -53,16 +53,16 @@ class Ledger:
     ) -> Ledger:
         """Open `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`.
 
-        With `create` missing tables are made and those of an older version migrated. A transient fault (a locked file,
-        a lost connection) is tried again for `retry_seconds`. `clock` gives UTC epoch seconds for what is recorded,
-        `monotonic` seconds for what is measured. Raise LedgerError in one line, never with a password, where the
-        database is unreachable, unwritable, damaged, of an unknown schema version, or absent with `create=False`.
+        With `create`, missing tables are made and those of an older version migrated. A transient fault (a locked file,
+        a lost connection) is retried for up to `retry_seconds`. `clock` returns UTC epoch seconds for timestamps,
+        `monotonic` seconds for durations. Raises LedgerError in one line, never with a password, if the database is
+        unreachable, unwritable, damaged, of an unknown schema version, or absent with `create=False`.
         """
         return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock, monotonic=monotonic)
 
     @staticmethod
     def look(url: str) -> str:
-        """Return in one line what is at `url`, creating nothing; raise LedgerError where it cannot hold a ledger."""
+        """Return in one line what is at `url`, creating nothing; raise LedgerError if it cannot hold a ledger."""
         try:
             with Ledger.open(url, create=False, retry_seconds=0.0) as ledger:
                 count = len(ledger.studies())
@@ -107,12 +107,12 @@ class Ledger:
         store: str | None = None,
         tracking: str | None = None,
     ) -> StudyWriter:
-        """Create the study or raise its epoch by one, and return the right to write it.
+        """Create the study or raise its term by one, and return the writer that holds its lease.
 
-        Raise LedgerHeldError (who, where, since when) while another driver has it, unless `takeover`. A lease is over
-        when it was released, when its process is gone from this machine, or when it still has the mark `unrenewed`
-        that its LedgerHeldError gave `lease_seconds` ago. Raise StudyMismatchError where the study was started with
-        another seed. File and fingerprint are replaced, and `store` and `tracking` (without credentials) where given.
+        Raises LedgerHeldError (who, where, since when) while another driver holds the lease, unless `takeover`. A lease
+        has ended if it was released, if its process is gone from this machine, or if it still has the mark `unrenewed`
+        that its LedgerHeldError gave `lease_seconds` ago. Raises StudyMismatchError if the study was started with
+        another seed. File and fingerprint are replaced; so are `store` and `tracking` (without credentials) if given.
         """
         wanted = LeaseRequest(
             study=study,
@@ -170,7 +170,7 @@ class Ledger:
         return [report_from_row(row, name) for row in self._rows(query.order_by(report_table.c.id))]
 
     def snapshot(self, name: str) -> Snapshot:
-        """Return a study with its trials, reports and notes as of one moment, in one read transaction."""
+        """Return a study with its trials, reports and events as of one moment, in one read transaction."""
         queries = (
             self._studies().where(study_table.c.name == name),
             _TRIALS.where(study_table.c.name == name).order_by(*_BY_TRIAL),

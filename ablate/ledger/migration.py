@@ -1,4 +1,4 @@
-"""Bring a ledger of schema version 1 to the current one, in the transaction of the driver that opens it."""
+"""Migrates a ledger of schema version 1 to the current one, in the transaction of the driver that opens it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns_of(table: Table, version: int) -> list[Column[object]]:
 
 
 def migrate(connection: Connection) -> bool:
-    """Add what SCHEMA_VERSION has and version 1 has not; return False where another process was faster."""
+    """Add what SCHEMA_VERSION has and version 1 lacks; return False if another process did so first."""
     serialise(connection)
     if stored_version(connection) != 1:
         return False
@@ -48,7 +48,7 @@ def migrate(connection: Connection) -> bool:
 
 
 def _seconds_by_commits(connection: Connection) -> dict[int, float]:
-    """Return for each study how long its drivers worked, each from its first act to its last commit.
+    """Return how long the drivers of each study worked, each from its `driver_started` event to its last commit.
 
     Version 1 stored no active time. It compared its time budget with these seconds.
     """

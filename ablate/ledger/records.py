@@ -1,4 +1,4 @@
-"""What the ledger takes and gives back: frozen records, and their JSON."""
+"""The records of the ledger as frozen dataclasses, and their JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ablate.ledger.lease import is_dead
 from ablate.redaction import error_text
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
-# What foreign text in a row can raise; RecursionError for JSON that is nested without end.
+# Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.
 DAMAGED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -33,11 +33,11 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """A study and who drives it; times are UTC epoch seconds, and the holder's are None while nobody does.
+    """A study and the holder of its lease; times are UTC epoch seconds, and the holder's are None without one.
 
-    `active_seconds` is how long drivers have worked on it. `store` and `tracking` are where checkpoints and tracking
-    were last, without credentials (None: unknown). `holder_gone` says that the holder's process was of this machine
-    and had ended when the record was read.
+    `epoch` is the term of the lease. `active_seconds` is how long drivers have worked on the study. `store` and
+    `tracking` are the last places of checkpoints and tracking, without credentials (None if unknown). `holder_gone` is
+    true if the holder's process ran on this machine and had ended when the record was read.
     """
 
     name: str
@@ -60,7 +60,7 @@ class StudyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """A trial as it stands; times are UTC epoch seconds, `wall_seconds` is training alone over all attempts.
+    """A stored trial; times are UTC epoch seconds, `wall_seconds` is training alone over all attempts.
 
     `revision` is the study's revision at the trial's last change (see Ledger.trials_since).
     """
@@ -91,14 +91,14 @@ class TrialRecord:
 
     @property
     def size(self) -> Size | None:
-        """The counted size, or None where the trial was not measured."""
+        """The counted size, or None if the trial was not measured."""
         if self.params is None or self.params_body is None or self.flops is None:
             return None
         return Size(params=self.params, params_body=self.params_body, flops=self.flops)
 
     @property
     def q(self) -> float | None:
-        """Q = K M / P (paper A, Eq. 12), or None where the trial was not measured."""
+        """Q = K M / P (paper A, Eq. 12), or None if the trial was not measured."""
         if self.size is None or self.shape is None:
             return None
         return self.size.overdetermination(
@@ -138,9 +138,9 @@ class EventRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that the ledger held of one study at one moment; `study` is None where it holds no such study.
+    """The whole record of one study at one moment; `study` is None if the ledger has no such study.
 
-    Trials are ordered by data set and number, reports by trial, epoch and replicate, notes by commit.
+    Trials are ordered by data set and number, reports by trial, epoch and replicate, `notes` (events) by commit.
     """
 
     study: StudyRecord | None
@@ -150,7 +150,7 @@ class Snapshot:
 
 
 def to_text(value: object, what: str) -> str:
-    """Return `value` as strict JSON; raise LedgerError where it is not JSON (NaN, infinity, foreign types)."""
+    """Return `value` as strict JSON; raise LedgerError if it is not JSON (NaN, infinity, foreign types)."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -181,7 +181,7 @@ def study_from_row(row: RowMapping) -> StudyRecord:
 
 
 def trial_from_row(row: RowMapping) -> TrialRecord:
-    """Return the record of a trial's row; raise LedgerError where it is damaged."""
+    """Return the record of a trial's row; raise LedgerError if it is damaged."""
     same = (
         "attempt", "epochs_done", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint",
         "mlflow_run_id", "driver_epoch", "revision", "created_at", "started_at", "finished_at",
@@ -222,7 +222,7 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
 
 
 def note_from_row(row: RowMapping) -> EventRecord:
-    """Return the record of a note's row; raise LedgerError where it is damaged."""
+    """Return the record of an event's row; raise LedgerError if it is damaged."""
     same = ("kind", "dataset", "driver_epoch", "created_at")
     try:
         payload = dict(json.loads(row["payload"]))

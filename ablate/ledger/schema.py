@@ -27,7 +27,7 @@ from ablate.errors import LedgerError
 from ablate.trial import Decision, TrialState
 
 SCHEMA_VERSION = 2
-OLDEST_READABLE = 1  # a driver migrates it, readers take it as it is
+OLDEST_READABLE = 1  # drivers migrate it, readers read it unchanged
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
@@ -58,12 +58,12 @@ study_table = Table(
     Column("tracking", Text),
 )
 
-# Apart from the study's row, which holds the whole file: every write touches this one.
+# Separate from the study's row, which holds the whole file, because every write updates this row.
 lease_table = Table(
     "ablate_lease",
     metadata,
     Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
-    Column("epoch", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),  # the fencing term
     Column("revision", BigInteger, nullable=False),
     Column("holder", Text),
     Column("host", Text),
@@ -155,13 +155,13 @@ mlflow_parent_table = Table(
 
 
 def serialise(connection: Connection) -> None:
-    """Let only one transaction past this point at a time; on SQLite BEGIN IMMEDIATE has done so already."""
+    """Let only one transaction past this point at a time; on SQLite BEGIN IMMEDIATE already does so."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
 
 
 def stored_version(connection: Connection) -> int | None:
-    """Return the schema version in the database; None where no ledger was ever made."""
+    """Return the schema version in the database, or None if it has no ledger."""
     if not inspect(connection).has_table(version_table.name):
         return None
     version = connection.execute(select(version_table.c.version)).scalar_one_or_none()
@@ -174,7 +174,7 @@ def ledger_id(connection: Connection) -> str:
 
 
 def create(connection: Connection) -> None:
-    """Create the tables of SCHEMA_VERSION unless another process was faster."""
+    """Create the tables of SCHEMA_VERSION unless another process did so first."""
     serialise(connection)
     if stored_version(connection) is None:
         metadata.create_all(connection)
@@ -182,7 +182,7 @@ def create(connection: Connection) -> None:
 
 
 def new_id() -> str:
-    """Return an id for a ledger, which no other ledger has."""
+    """Return a unique id for a ledger."""
     return uuid4().hex
 
 

@@ -1,4 +1,4 @@
-"""The right to write a study: every write is one transaction, fenced by the study's epoch."""
+"""Writes a study under a lease: every write is one transaction, fenced by the lease's term."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class _Attempt(Generic[T]):
-    """One write across its retries: the revision it goes on from, and the answer of a commit that may have happened."""
+    """One write across its retries: the revision before it, and the answer of a commit that may have happened."""
 
     previous: int | None
     answers: list[T]
 
 
 class StudyWriter:
-    """Writes one study while its epoch is the newest; thread-safe.
+    """Writes one study while its term is the newest; thread-safe.
 
-    Each method commits before it returns. It raises StaleDriverError, with nothing written, once another
-    driver has raised the epoch, and LedgerError for a request that the trial's state does not allow or a
-    database that does not answer. A transient fault is tried again; a commit whose acknowledgement was
-    lost is recognised by the study's revision and not repeated.
+    Each method commits before it returns. Once another driver has raised the term (`epoch`), it writes nothing and
+    raises StaleDriverError. It raises LedgerError if the trial's state does not allow the request or the database does
+    not answer. Transient faults are retried. A commit whose acknowledgement was lost is recognised by the study's
+    revision and not repeated.
     """
 
     def __init__(
@@ -69,24 +69,24 @@ class StudyWriter:
 
     @property
     def lost(self) -> bool:
-        """Whether a write or the heartbeat has seen that another driver took the study over."""
+        """Whether a write or the heartbeat has found that another driver took over the study."""
         return self._lost
 
     def active_seconds(self) -> float:
-        """Return how long drivers have worked on the study in all, this one since its first write.
+        """Return the seconds that all drivers have worked on the study, this one from its first write.
 
-        Measured by monotonic clocks. It is stored with each write and each heartbeat.
+        Monotonic clocks measure it. Each write and each heartbeat stores it.
         """
         since = self._active_since
         return self._active_before + (0.0 if since is None else self._monotonic() - since)
 
     def check(self) -> None:
-        """Raise StaleDriverError where the hold is known to be lost; ask no database."""
+        """Raise StaleDriverError if the lease is known to be lost; query no database."""
         if self._lost:
             raise self._stale()
 
     def add_trials(self, records: Sequence[NewTrial]) -> None:
-        """Commit suggestions as WAITING, all or none; raise LedgerError where a number is not its data set's next."""
+        """Commit suggestions as WAITING, all or none; raise LedgerError if a number is not its data set's next."""
         if records:
             self._write(lambda scope: writes.add_trials(scope, records))
 
@@ -102,10 +102,10 @@ class StudyWriter:
         self, key: TrialKey, report: Report, decision: Decision, state: TrialState | None = None,
         error: str | None = None,
     ) -> Decision:  # fmt: skip
-        """Commit a report with its decision, and with `state` the trial's end; return the decision that stands.
+        """Commit a report with its decision, and the trial's end if `state` is given; return the stored decision.
 
-        A repeat of an epoch is ignored and the first decision returned. Raise LedgerError unless the trial
-        is RUNNING, the epoch is past its last one, and there is one mapping of metrics per replicate.
+        A repeated epoch is ignored and its first decision returned. Raises LedgerError unless the trial is RUNNING, the
+        epoch is later than its last one, and there is one mapping of metrics per replicate.
         """
         return self._write(lambda scope: writes.report(scope, key, report, decision, state, error))
 
@@ -114,11 +114,11 @@ class StudyWriter:
         self._write(lambda scope: writes.finish(scope, key, state, error))
 
     def set_mlflow_run(self, key: TrialKey, run_id: str) -> None:
-        """Remember the MLflow run of a trial."""
+        """Store the MLflow run of a trial."""
         self._write(lambda scope: writes.set_mlflow_run(scope, key, run_id))
 
     def set_mlflow_parent(self, dataset: str, run_id: str) -> None:
-        """Remember the MLflow parent run of the study's data set."""
+        """Store the MLflow parent run of the study's data set."""
         self._write(lambda scope: writes.set_mlflow_parent(scope, dataset, run_id))
 
     def note(self, kind: str, dataset: str | None = None, payload: Mapping[str, Any] | None = None) -> None:
@@ -136,7 +136,7 @@ class StudyWriter:
                 self._database.checkpoint()
 
     def renew(self) -> None:
-        """Show whoever watches the lease that this driver lives; raise StaleDriverError where it is another's."""
+        """Renew the lease; raise StaleDriverError if another driver holds it."""
         with self._lock:
             self._require_held()
             until = self._clock() + self.lease_seconds
@@ -162,7 +162,7 @@ class StudyWriter:
             if self._active_since is None:
                 self._active_since = self._monotonic()
             attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
-            self._revision = None  # unknown until the outcome is
+            self._revision = None  # unknown until the outcome is known
             result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, body))
             return result
 

@@ -1,4 +1,4 @@
-"""The writes of a hold, each inside a fenced transaction: states checked, reports idempotent, numbers dense."""
+"""The writes of a StudyWriter in a fenced transaction: checked states, idempotent reports, dense numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CHANGE = update(trial_table).where(trial_table.c.id == bindparam("trial"))
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """One fenced transaction: where it writes and under which epoch, revision and time (UTC epoch seconds)."""
+    """One fenced transaction: connection, study, term (`epoch`), revision and time (`now`, UTC epoch seconds)."""
 
     connection: Connection
     study: str
@@ -57,19 +57,19 @@ class Scope:
 
 
 def fence(connection: Connection, study_id: int, epoch: int, previous: int, active_seconds: float) -> bool:
-    """Raise the study's revision and lock its lease until the end of the transaction; False where it is another's."""
+    """Raise the study's revision and lock its lease for the transaction; return False if it is another driver's."""
     values = {"study": study_id, "own": epoch, "previous": previous, "next": previous + 1, "active": active_seconds}
     return connection.execute(_FENCE, values).rowcount == 1
 
 
 def standing(connection: Connection, study_id: int) -> tuple[int, int]:
-    """Return the study's epoch and revision, after any transaction in flight on them."""
+    """Return the study's term and revision, after waiting for any transaction in flight on them."""
     row = connection.execute(_STANDING.with_for_update(), {"study": study_id}).one()
     return row.epoch, row.revision
 
 
 def add_trials(scope: Scope, records: Sequence[NewTrial]) -> None:
-    """Insert `records` as WAITING; raise LedgerError where their numbers leave a gap or repeat."""
+    """Insert `records` as WAITING; raise LedgerError if their numbers leave a gap or repeat."""
     by_dataset: dict[str, list[NewTrial]] = defaultdict(list)
     for record in records:
         if record.config.key.study != scope.study:
@@ -106,7 +106,7 @@ def requeue(scope: Scope, key: TrialKey, error: str | None) -> None:
 def report(
     scope: Scope, key: TrialKey, report: Report, decision: Decision, state: TrialState | None, error: str | None
 ) -> Decision:
-    """Insert a report once and return the decision that stands."""
+    """Insert a report once and return the stored decision."""
     trial = _trial(scope, key)
     stored = scope.connection.execute(_DECISION, {"trial": trial.id, "epoch": report.epoch}).scalar_one_or_none()
     if stored is not None:

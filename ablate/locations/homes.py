@@ -33,10 +33,10 @@ class Owner:
 
 @contextmanager
 def open_study(study: str, locations: Locations) -> Iterator[Ledger]:
-    """Open the ledger for a driver of `study`, making its home, and the ledger where there is none yet.
+    """Open the ledger for a driver of `study`; create its home, and the ledger if there is none yet.
 
-    Raises RequestError, with nothing made, where the home belongs to another ledger or lacks the checkpoints of
-    trials in training, or where a new SQLite file is asked for in a folder that does not exist.
+    Raises RequestError, with nothing created, if the home belongs to another ledger or lacks the checkpoints of trials
+    in training, or if a new SQLite file is requested in a folder that does not exist.
     """
     url, home = locations.storage_url(study), locations.home(study)
     try:
@@ -51,10 +51,10 @@ def open_study(study: str, locations: Locations) -> Iterator[Ledger]:
 
 
 def refuse_other_ledger(place: Place, study: str, ledger: Ledger, locations: Locations) -> None:
-    """Raise RequestError where `place`, a folder of `study`, belongs to another ledger than `ledger`."""
+    """Raise RequestError if `place`, a folder of `study`, belongs to another ledger than `ledger`."""
     owner = _owner(place, study, locations)
     if owner is not None:
-        restored = ledger.id is None and ledger.url == owner.storage  # a copy that is older than the ids
+        restored = ledger.id is None and ledger.url == owner.storage  # a copy from before ledgers had ids
         if ledger.id != owner.ledger_id and not restored:
             raise RequestError(_belongs(place, owner, ledger.url, locations))
     elif _holds_checkpoints(place) and not ledger.trials(study):
@@ -65,7 +65,7 @@ def refuse_other_ledger(place: Place, study: str, ledger: Ledger, locations: Loc
 
 
 def mark(place: Place, ledger: Ledger) -> None:
-    """Note in `place` that it belongs to `ledger`; raise CheckpointDownError where it cannot be written."""
+    """Record in `place` that it belongs to `ledger`; raise CheckpointDownError if it cannot be written."""
     now = Owner(ledger_id=str(ledger.id), storage=ledger.url)
     try:
         if _read(place) != now:
@@ -76,7 +76,7 @@ def mark(place: Place, ledger: Ledger) -> None:
 
 
 def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locations) -> None:
-    """Raise RequestError where trials in training have their checkpoints in another home, unless with `relocate`."""
+    """Raise RequestError if trials in training have their checkpoints in another home, unless `relocate` is set."""
     record = ledger.study(study)
     if locations.relocate or locations.store or locations.storage is None or record is None or record.store != DEFAULT:
         return
@@ -90,9 +90,9 @@ def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locatio
 
 
 def continue_from(locations: L, record: StudyRecord | None, *, begun: bool) -> L:
-    """Return `locations` with the places that the study was begun with, where they name none.
+    """Return `locations`, with the store and tracking that the study began with if they name none.
 
-    Raises RequestError where they name other ones and the study has `begun`, unless with `relocate`.
+    Raises RequestError if they name other ones and the study has `begun`, unless `relocate` is set.
     """
     if record is None or locations.relocate:
         return locations
@@ -107,18 +107,18 @@ def continue_from(locations: L, record: StudyRecord | None, *, begun: bool) -> L
 
 
 def with_store(locations: L, record: StudyRecord) -> L:
-    """Return `locations` with the store of the study's checkpoints, where they name none."""
+    """Return `locations`, with the store of the study's checkpoints if they name none."""
     return replace(locations, store=locations.store or _place_named(record.store))
 
 
 def noted(locations: Locations) -> tuple[str, str | None]:
-    """Return the store and tracking that the ledger is to remember, without credentials; None for no tracking."""
+    """Return the store and tracking that the ledger stores, without credentials; None for no tracking."""
     tracking = None if locations.tracker == "none" else lasting(locations.tracking_uri or DEFAULT)
     return lasting(locations.store or DEFAULT), tracking
 
 
 def lasting(url: str) -> str:
-    """Return `url` as it may be stored: without credentials, but for the user of a database, a file's path absolute."""
+    """Return `url` in the form that is stored: without credentials except a database's user, file paths absolute."""
     file = sqlite_file(url)
     if file is not None:
         return f"sqlite:///{file.absolute()}"
@@ -126,9 +126,9 @@ def lasting(url: str) -> str:
 
 
 def command_to_continue(arguments: Sequence[str]) -> str:
-    """Return the command that continues what `ablate` was asked, quoted for a shell and without secrets.
+    """Return the command that continues `ablate` with `arguments`, quoted for a shell and without secrets.
 
-    A URL that holds a secret is left out, and the variable that takes it is named in front.
+    A URL with a secret is omitted; the variable that takes it is named in front.
     """
     kept: list[str] = []
     variables: list[str] = []
@@ -206,7 +206,7 @@ def _belongs(place: Place, owner: Owner, asked: str, locations: Locations) -> st
 
 
 def _owner(place: Place, study: str, locations: Locations) -> Owner | None:
-    """Return whose `place` is: as it is marked, or as the ledger inside a home says that has no mark yet."""
+    """Return the owner of `place` by its mark or, in a home without one, by the ledger inside it."""
     found = _read(place)
     if found is not None or locations.storage is None or not isinstance(place, Path):
         return found

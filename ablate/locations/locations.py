@@ -16,7 +16,7 @@ VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracki
 
 @dataclass(frozen=True, kw_only=True)
 class Locations:
-    """Folders and addresses of one command; `relocate` accepts others than those that a study was begun with."""
+    """Folders and addresses of one command; `relocate` accepts other ones than a study began with."""
 
     runs_dir: Path
     storage: str | None = None
@@ -45,7 +45,7 @@ class Locations:
     def make_home(self, study: str) -> Path:
         """Create the study's home and return it.
 
-        Raises RequestError where it cannot be written, CheckpointDownError where its disk is full.
+        Raises RequestError if it cannot be written, CheckpointDownError if its disk is full.
         """
         home = self.home(study)
         refuse_links(home)

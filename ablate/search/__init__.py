@@ -38,7 +38,7 @@ _LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs Optuna when it is asked for: a command that only looks does without."""
+    """Import modules that need Optuna on first use, so that read-only commands do not load it."""
     if name in _LATE:
         return getattr(import_module(f"ablate.search.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

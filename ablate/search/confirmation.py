@@ -1,4 +1,4 @@
-"""Explore, freeze, confirm: the front of the finished search, chosen once, retrained on fresh seeds."""
+"""Confirmation: freeze the front of a finished search and retrain its configurations on fresh seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontMember:
-    """A finished trial that no other one beats; `values` are the objectives in the study file's order and units."""
+    """A complete trial that no other dominates; `values` are the objectives in the study file's order and units."""
 
     config: TrialConfig
     values: tuple[float, ...]
@@ -41,9 +41,9 @@ def front(study: Study, trials: Sequence[TrialProgress]) -> tuple[FrontMember, .
 
 
 def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tuple[FrontMember, ...]:
-    """Return at most `top` members, spread evenly: the first, then always the one farthest from those chosen.
+    """Return at most `top` members: the first, then repeatedly the one farthest from those already chosen.
 
-    Distances are Euclidean on objectives scaled to [0, 1] over the front, log10 where the study file says so.
+    Distances are Euclidean. Objectives are scaled to [0, 1] over the front, in log10 where the study file says so.
     """
     if top is None or len(members) <= top:
         return tuple(members)
@@ -62,7 +62,7 @@ def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tup
 def confirmation_trials(
     trials: Sequence[TrialProgress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], shape: InputShape
 ) -> list[NewTrial]:
-    """Return one full-length trial per search trial in `wanted`, on the seeds beside it, numbered on from the last."""
+    """Return one full-length trial per (search trial, seeds) pair in `wanted`; numbers continue from the last trial."""
     sizes = {trial.number: trial.size for trial in trials}
     first = max(sizes) + 1
     records = []
@@ -82,7 +82,7 @@ def find_untested(trials: Sequence[TrialProgress]) -> list[TrialProgress]:
 
 
 def evaluations(trials: Sequence[TrialProgress], shape: InputShape) -> list[NewTrial]:
-    """Return one trial per untested trial, which reads its trained networks on the test split."""
+    """Return one trial per untested trial; it evaluates that trial's networks on the test split."""
     first, records = max((trial.number for trial in trials), default=-1) + 1, []
     for number, trial in enumerate(find_untested(trials), start=first):
         key = replace(trial.key, number=number)
@@ -94,18 +94,18 @@ def evaluations(trials: Sequence[TrialProgress], shape: InputShape) -> list[NewT
 def shuffle(
     study: Study, dataset: str, wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]]
 ) -> list[tuple[TrialConfig, tuple[int, ...]]]:
-    """Return `wanted` in a keyed order that does not depend on results: it favours no configuration.
+    """Return `wanted` in an order that does not depend on results, so that it favours no configuration.
 
-    The key is the study's seed and the data set, so the order is the same after a restart.
+    The random stream is keyed by the study's seed and the data set, so a restart gives the same order.
     """
     by_number = sorted(wanted, key=lambda pair: pair[0].key.number)
     return [by_number[i] for i in stream(study.seed, dataset, 0, "confirmation").permutation(len(by_number))]
 
 
 def seeds_by_source(trials: Iterable[TrialProgress]) -> dict[int, tuple[int, ...]]:
-    """Return the seeds that each trial's configuration has been given, in trials of its own or of further seeds.
+    """Return the seeds on which each configuration has been trained, over all of its trials.
 
-    The key is the trial that was first: `source` of the others.
+    The key is the number of the configuration's first trial, which its later trials name as `source`.
     """
     found: dict[int, tuple[int, ...]] = {}
     for trial in trials:
@@ -116,9 +116,9 @@ def seeds_by_source(trials: Iterable[TrialProgress]) -> dict[int, tuple[int, ...
 def find_missing_seeds(
     seeds: Iterable[int], trials: Sequence[TrialProgress], more: Iterable[int] = ()
 ) -> dict[int, tuple[int, ...]]:
-    """Return which of `seeds` each configuration in `trials` or `more` was not given, without those given all.
+    """Return those of `seeds` that each configuration in `trials` or `more` lacks; complete ones are omitted.
 
-    A configuration with a trial that failed is left as it is: the seeds that follow would stand for all of them.
+    A configuration with a failed trial is omitted too: its remaining seeds alone would be read as its result.
     """
     wanted, had = list(seeds), seeds_by_source(trials)
     failed = {_first(trial) for trial in trials if trial.state is TrialState.FAIL}

@@ -1,4 +1,4 @@
-"""One data set's own search: what is recorded of it, its sampler history and its rungs."""
+"""The search of one data set: its recorded trials, its sampler history and its rungs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 
 @dataclass(kw_only=True)
 class DatasetSearch(RecordedSearch):
-    """Everything about one data set, rebuilt from the ledger; it decides and remembers, and writes nothing."""
+    """The state of one data set's search, rebuilt from the ledger; it makes decisions but writes nothing."""
 
     suggester: Suggester
     rungs: Rungs
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
-    _told: int = 0  # search trials whose end the sampler of a deterministic study has been told
+    _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
     def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> DatasetSearch:
-        """Return an empty search; raise RequestError where sampler or scheduler do not suit the study."""
+        """Return an empty search; raise RequestError if the sampler or scheduler does not suit the study."""
         suggester = Suggester(study=study, dataset=dataset, measure=measure, shape=lambda: shape_of(dataset))
         suggester.check()
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
@@ -43,7 +43,7 @@ class DatasetSearch(RecordedSearch):
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
     ) -> None:
-        """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
+        """Load the ledger's records: trials ordered by number, reports and events in commit order."""
         super().restore(records, steps, notes)
         for step in steps:
             trial = self.trials[step.key.number]
@@ -53,19 +53,19 @@ class DatasetSearch(RecordedSearch):
             self.tell(trial)
 
     def mark(self, kind: str, payload: dict[str, object]) -> None:
-        """Take in one note."""
+        """Apply one event."""
         super().mark(kind, payload)
         if kind in (RETRIED, RESUMED):
-            epoch = payload.get("epoch")  # notes of before had none: they count at every epoch
+            epoch = payload.get("epoch")  # older events have no epoch: they count at every epoch
             setback = (kind, None if epoch is None else int(str(epoch)))
             self.setbacks.setdefault(int(str(payload["trial"])), []).append(setback)
 
     def retries(self, number: int) -> int:
-        """Return how often a trial was put back after a failed attempt at the epoch where it stands."""
+        """Return how many attempts of a trial failed and were retried at its current epoch."""
         return self._setbacks(RETRIED, number)
 
     def resumptions(self, number: int) -> int:
-        """Return how many drivers in a row found the trial at the epoch where it stands."""
+        """Return how many consecutive drivers resumed the trial at its current epoch."""
         return self._setbacks(RESUMED, number)
 
     def _setbacks(self, kind: str, number: int) -> int:
@@ -79,19 +79,19 @@ class DatasetSearch(RecordedSearch):
 
     @property
     def waits(self) -> bool:
-        """Whether the next suggestion has to wait for the end of a trial that it must be made from."""
+        """Whether the next suggestion must wait until a trial that it depends on has ended."""
         if self.study.deterministic is None:
             return False
         trials = self.search_trials()
         return not all(trial.state.finished for trial in self._heard_at(len(trials)))
 
     def _heard_at(self, place: int) -> list[TrialProgress]:
-        """Return the search trials that the one at `place` may know of in a deterministic study."""
+        """Return the search trials whose results the trial at `place` may use in a deterministic study."""
         assert self.study.deterministic is not None
         return self.search_trials()[: max(place - self.study.deterministic + 1, 0)]
 
     def suggest(self) -> NewTrial | None:
-        """Return the next search trial, or None where the space is used up."""
+        """Return the next search trial, or None if the space is exhausted."""
         if (further := self.lacks_seeds()) is not None:
             return self._further(*further)
         number = self.next_number
@@ -119,27 +119,27 @@ class DatasetSearch(RecordedSearch):
         return NewTrial(config=config, size=found.size, shape=self.suggester.shape(), sampler_state=found.sampler_state)
 
     def add(self, new: NewTrial) -> TrialProgress:
-        """Take in a trial that was just committed."""
+        """Add a trial that was just committed and return its progress."""
         trial = TrialProgress(config=new.config, size=new.size, sampler_state=new.sampler_state)
         self.trials[trial.number] = trial
         self.tell(trial)
         return trial
 
     def tell(self, trial: TrialProgress) -> None:
-        """Let the sampler know a search trial's standing; in a deterministic study, only that there is one."""
+        """Pass a search trial's state to the sampler; in a deterministic study, pass it as running."""
         if trial.config.stage == "search":
             self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
                 self.rungs.end(trial.number)
 
     def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
-        """Ask the scheduler about a report that does not end its trial; confirmation trials always go on."""
+        """Ask the scheduler about a report that does not end its trial; confirmation trials always continue."""
         if trial.config.stage == "confirm":
             return Decision.CONTINUE
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
 
     def _rivals(self, trial: TrialProgress) -> list[int] | None:
-        """Return the numbers of the trials that `trial` is compared with; None: whoever has reported."""
+        """Return the numbers of the trials that `trial` is compared with, or None for every trial that has reported."""
         if self.study.deterministic is None:
             return None
         place = [other.number for other in self.search_trials()].index(trial.number)
@@ -151,9 +151,9 @@ class DatasetSearch(RecordedSearch):
         return [name for name, value in values.items() if not abs(value) < float("inf")]
 
     def to_confirm(self) -> list[NewTrial]:
-        """Return the trials on the test split that are asked for and do not exist yet.
+        """Return the requested trials on the test split that do not exist yet.
 
-        Confirmations come in the order of `shuffle`, the evaluations of a comparison in that of its trials.
+        Confirmations are in the order of `shuffle`, evaluations of a comparison in the order of its trials.
         """
         if self.study.compare is not None:
             return evaluations(list(self.trials.values()), self.suggester.shape())
@@ -161,15 +161,15 @@ class DatasetSearch(RecordedSearch):
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.shape()) if wanted else []
 
     def standing(self, to_start: int, time_left: float | None) -> Standing:
-        """Return how far the data set is; `to_start` search trials do not exist yet and will."""
+        """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
         search = stage_standing("search", list(self.trials.values()), to_start=to_start)
         later = [self._test_standing(search)] if self.study.opens_test else []
         return Standing(dataset=self.dataset, stages=(search, *later), time_left=time_left)
 
     def _test_standing(self, search: StageStanding) -> StageStanding:
-        """Return the standing of the trials on the test split: before the freeze, of those that are asked for so far.
+        """Return the progress of the trials on the test split; before the freeze, of those requested so far.
 
-        A comparison reads every trial that does not fail; beside its training that takes no time to speak of.
+        A comparison evaluates every trial that does not fail. Compared with training, the time for that is negligible.
         """
         trials = list(self.trials.values())
         if self.study.confirm is None:

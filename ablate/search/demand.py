@@ -1,4 +1,4 @@
-"""How many trials of a study could run at a time, for those who order machines for them."""
+"""How many trials of a study can run at a time, so that machines can be requested for them."""
 
 from __future__ import annotations
 

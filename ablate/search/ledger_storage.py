@@ -1,4 +1,4 @@
-"""One data set's trials as an Optuna storage: rebuilt from the ledger, nothing kept that the ledger does not hold."""
+"""One data set's trials as an Optuna storage, rebuilt from the ledger alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def freeze(
     attrs: Mapping[str, Any] | None = None,
     constraints: Mapping[str, float] | None = None,
 ) -> FrozenTrial:
-    """Return a trial as Optuna keeps it; its id is its number in the ledger."""
+    """Return a trial as an Optuna FrozenTrial; its id is its number in the ledger."""
     trial = FrozenTrial(
         number=number,
         trial_id=number,
@@ -49,9 +49,9 @@ def freeze(
 
 
 class LedgerStorage(BaseStorage):
-    """What a sampler may know: the trials put in by number, the study attributes they brought, and one being asked.
+    """What a sampler may read: trials by number, the study attributes they set, and the trial being asked.
 
-    A question that is dropped leaves no trace, so an answer is a function of the ledger and the seed alone.
+    `drop` discards the trial being asked and its attributes, so a suggestion depends only on the ledger and the seed.
     """
 
     def __init__(self, directions: Sequence[StudyDirection]) -> None:
@@ -62,21 +62,21 @@ class LedgerStorage(BaseStorage):
         self._before: dict[str, Any] = {}
 
     def put(self, trial: FrozenTrial, study_attrs: Mapping[str, Any] | None = None) -> None:
-        """Add a trial, or replace the one of its number; trials come in rising numbers."""
+        """Add a trial, or replace the one with its number; trials are added in increasing order of number."""
         self._trials[trial.number] = trial
         self._attrs.update(study_attrs or {})
 
     def has(self, number: int) -> bool:
-        """Return whether trial `number` has been put in."""
+        """Return whether trial `number` has been added."""
         return number in self._trials
 
     def open(self, number: int) -> None:
-        """Begin a question that will become trial `number`."""
+        """Begin a suggestion for trial `number`."""
         self._before = dict(self._attrs)
         self._asked = freeze(number=number, state=TrialState.RUNNING, inner={}, distributions={})
 
     def drop(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """End the question without a trace and return the trial and study attributes that it left."""
+        """Discard the trial being asked and return the trial and study attributes that the sampler set."""
         asked, after = self._asked, self._attrs
         assert asked is not None
         self._asked, self._attrs = None, self._before
@@ -124,7 +124,7 @@ class LedgerStorage(BaseStorage):
         return copy.deepcopy(trials) if deepcopy else trials
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Set an attribute of the study, kept if the question becomes a trial."""
+        """Set a study attribute; it is kept only if the suggestion becomes a trial."""
         self._attrs = {**self._attrs, key: value}
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class LedgerStorage(BaseStorage):
         return dict(self._attrs)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        """Return nothing: there are none."""
+        """Return an empty mapping: there are none."""
         return {}
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
@@ -148,27 +148,27 @@ class LedgerStorage(BaseStorage):
         return STUDY_NAME
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        """Return nothing: the study is known to its maker."""
+        """Return an empty list: the study is loaded by name."""
         return []
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Refuse: there is one study."""
+        """Raise NotImplementedError: there is one study."""
         raise NotImplementedError
 
     def delete_study(self, study_id: int) -> None:
-        """Refuse: the ledger decides what exists."""
+        """Raise NotImplementedError: the ledger decides what exists."""
         raise NotImplementedError
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Refuse: samplers keep what they must in system attributes."""
+        """Raise NotImplementedError: samplers store their state in system attributes."""
         raise NotImplementedError
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """Refuse: trials end by `put`."""
+        """Raise NotImplementedError: `put` sets a trial's result."""
         raise NotImplementedError
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Refuse: trials end by `put`."""
+        """Raise NotImplementedError: `put` sets a trial's result."""
         raise NotImplementedError
 
     def _open_trial(self, trial_id: int) -> FrozenTrial:

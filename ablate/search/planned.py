@@ -18,7 +18,7 @@ ENUMERATED = 200_000
 
 
 def planned_trials(study: Study) -> dict[str, int]:
-    """Return the number of search trials of each data set; a finite space ends its search when it is used up."""
+    """Return the number of search trials of each data set; the size of a finite space limits it."""
     if study.compare is not None:
         return {name: len(study.design(name)) for name in study.labels}
     budget = study.budget.trials
@@ -26,7 +26,7 @@ def planned_trials(study: Study) -> dict[str, int]:
     if study.budget.scope == "per_dataset":
         return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}
     counts = dict.fromkeys(limits, 0)
-    for _ in range(budget):  # as the search shares them: the next goes to the data set that has the fewest
+    for _ in range(budget):  # as the search does: the next trial goes to the data set with the fewest
         room = [name for name, limit in limits.items() if limit is None or counts[name] < limit]
         if not room:
             break
@@ -35,7 +35,7 @@ def planned_trials(study: Study) -> dict[str, int]:
 
 
 def distinct(study: Study, dataset: str, *, most: int) -> int | None:
-    """Return how many configurations are trained differently, at most `most`; None where there are infinitely many."""
+    """Return how many configurations train differently, at most `most`; None if there are infinitely many."""
     space = study.space_for(dataset)
     count = space.cardinality()
     if count is None or not {rule.setting for rule in RULES} & set(space.names()):
@@ -45,7 +45,7 @@ def distinct(study: Study, dataset: str, *, most: int) -> int | None:
         try:
             model, _, training = study.configs(dataset, values)
         except ValidationError:
-            found.add(json.dumps(values))  # the search learns this by trying
+            found.add(json.dumps(values))  # the search finds out only by trying it
         else:
             form = effective(model, training, "sample")
             found.add(f"{values.get(VARIANT)}\n{form[0].model_dump_json()}\n{form[1].model_dump_json()}")

@@ -1,4 +1,4 @@
-"""How far the search of a data set is, by its trials and notes alone; whoever only looks needs no sampler for it."""
+"""Progress of the search of a data set, from its trials and events alone; reading it needs no sampler."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "tes
 
 @dataclass(kw_only=True)
 class RecordedSearch:
-    """The trials of one data set and what was noted of its search, as the ledger has them."""
+    """The trials of one data set and the events of its search, as stored in the ledger."""
 
     study: Study
     dataset: str
     trials: dict[int, TrialProgress] = field(default_factory=dict)
     exhausted: bool = False
-    time_up: float = 0.0  # the budget of seconds that was found to be spent
+    time_up: float = 0.0  # the time budget, in seconds, that was found to be spent
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
     ) -> None:
-        """Take in what the ledger holds: trials by number, reports and notes in the order of their commit."""
+        """Load the ledger's records: trials ordered by number, reports and events in commit order."""
         for record in records:
             self.trials[record.key.number] = TrialProgress.of(record)
         for step in steps:
@@ -42,7 +42,7 @@ class RecordedSearch:
             self.mark(note.kind, dict(note.payload))
 
     def mark(self, kind: str, payload: dict[str, object]) -> None:
-        """Take in one note."""
+        """Apply one event."""
         if kind == EXHAUSTED:
             self.exhausted = True
         elif kind == TIME_UP:
@@ -61,7 +61,7 @@ class RecordedSearch:
         return front(self.study, self.search_trials())
 
     def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
-        """Return the search trials whose confirmation lacks seeds, with these: those begun before, then the front's."""
+        """Return (search trial, missing seeds) pairs for confirmation: those already begun first, then the front's."""
         assert self.study.confirm is not None
         begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
         chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
@@ -80,11 +80,11 @@ class RecordedSearch:
         return self.frozen_at == len(self.search_trials()) and not asked
 
     def lacks_seeds(self) -> tuple[TrialProgress, tuple[int, ...]] | None:
-        """Return the first trial of a comparison that was given fewer seeds than the study now asks for, with these."""
+        """Return the first trial of a comparison that lacks requested seeds, with these seeds, or None."""
         return next(((self.trials[number], seeds) for number, seeds in self._lacking().items()), None)
 
     def to_start(self, planned: int) -> int:
-        """Return how many search trials are still to start: those of `planned`, and a comparison's further seeds."""
+        """Return how many search trials remain to start, of `planned` and for a comparison's additional seeds."""
         begun = sum(trial.config.source is None for trial in self.search_trials())
         return max(planned - begun, 0) + len(self._lacking())
 
@@ -95,7 +95,7 @@ class RecordedSearch:
 
 
 def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSearch]:
-    """Return how far each data set of `study` is in a snapshot of its ledger."""
+    """Return the recorded search of each data set of `study`, from a snapshot of its ledger."""
     found = {name: RecordedSearch(study=study, dataset=name) for name in study.labels}
     taken = steps(snapshot.reports)
     for name, search in found.items():
@@ -108,12 +108,12 @@ def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSea
 
 
 def has_room(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
-    """Return whether the budget allows another search trial of a data set; `seconds` is the time of all drivers."""
+    """Return whether the budget allows another search trial of a data set; `active_seconds` counts all drivers."""
     return has_trials_left(search, everyone) and not is_time_up(search, active_seconds)
 
 
 def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]) -> bool:
-    """Return whether trials are left in the budget, and in the space, of a data set."""
+    """Return whether the budget and the space of a data set have trials left."""
     budget = search.study.budget
     sharing = [search] if budget.scope == "per_dataset" else everyone
     if search.lacks_seeds() is not None:
@@ -122,13 +122,13 @@ def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]
 
 
 def is_time_up(search: RecordedSearch, active_seconds: float) -> bool:
-    """Return whether the budget's time is spent; a data set for which that was noted stays without time."""
+    """Return whether the time budget is spent; once recorded for a data set, this stays true for that budget."""
     limit = search.study.budget.wall_clock
     return limit is not None and (search.time_up >= limit or active_seconds >= limit)
 
 
 def is_over(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
-    """Return whether a data set's search has ended: no trial of it is left or unfinished."""
+    """Return whether a data set's search has ended: no search trial remains to start or to finish."""
     room = has_room(search, everyone, active_seconds)
     return not room and all(trial.state.finished for trial in search.search_trials())
 

@@ -1,4 +1,4 @@
-"""What a sampler is built from."""
+"""The request from which a sampler is built."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ablate.search.search_space import SearchSpace
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerRequest:
-    """What a sampler is built from, for one suggestion.
+    """The arguments from which a sampler is built, for one suggestion.
 
-    `seed` belongs to this suggestion alone. `rejected` holds the trial attributes of the suggestion before it,
-    where that one was turned down. `design` returns what a designed comparison trains, in order.
+    `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
+    one was refused. `design` returns the trials of a designed comparison, in order.
     """
 
     name: str

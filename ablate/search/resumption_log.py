@@ -1,4 +1,4 @@
-"""Trials that are handed out again, and the training that they have to repeat."""
+"""Records the trials that are handed out again, and the epochs that they repeat."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """A trial handed out again when it had reports up to epoch `committed`.
+    """A trial that was handed out again after it had reported up to epoch `committed`.
 
-    It went on from the end of epoch `continued`; None: it has not reported since.
+    It continued from the end of epoch `continued`, which is None until it reports again.
     """
 
     key: TrialKey
@@ -25,35 +25,35 @@ class Resumption:
 
     @property
     def repeated(self) -> int:
-        """Return how many reported epochs were trained a second time, because checkpoints were damaged or missing."""
+        """Return how many reported epochs were trained again because checkpoints were damaged or missing."""
         return 0 if self.continued is None else self.committed - self.continued
 
 
 @dataclass(kw_only=True)
 class ResumptionLog:
-    """The returns of one driver, in the order of their handing out."""
+    """The resumptions of one driver, in the order in which the trials were handed out."""
 
     found: list[Resumption] = field(default_factory=list)
-    _silent: dict[TrialKey, int] = field(default_factory=dict)  # place in `found` of those that did not report yet
+    _silent: dict[TrialKey, int] = field(default_factory=dict)  # index in `found` of trials that have not reported yet
 
     def handed_out(self, trial: TrialProgress) -> None:
-        """Take in a trial that was just handed out."""
+        """Record a trial that was just handed out."""
         if trial.attempt > 1:
             self._silent[trial.key] = len(self.found)
             self.found.append(Resumption(key=trial.key, attempt=trial.attempt, committed=trial.epoch))
 
     def reported(self, trial: TrialProgress, report: Report) -> None:
-        """Take in a report, before `trial` does; the first one of an attempt says where the attempt began."""
+        """Record a report before `trial` is updated; the first report of an attempt shows where it began."""
         place = self._silent.pop(trial.key, None)
         if place is not None:
             self.found[place] = replace(self.found[place], continued=_continue(trial, report))
 
 
 def _continue(trial: TrialProgress, report: Report) -> int:
-    """Return the epoch whose end an attempt went on from, by its first report.
+    """Return the epoch from whose end an attempt continued, judged by its first report.
 
-    Training yields the report of its checkpoint again before it goes on; without a checkpoint it begins anew, and the
-    first epoch of all, trained once more, takes another time.
+    Training that resumes from a checkpoint first yields the checkpoint's report again. Without a checkpoint it starts
+    over, and its first report has another wall time than before.
     """
     if report.epoch > trial.epoch:
         return trial.epoch

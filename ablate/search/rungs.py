@@ -1,4 +1,4 @@
-"""Which reports a scheduler sees before it decides: all of them as they come, or those of a fixed set of trials."""
+"""Selects the reports that a scheduler sees: all as they arrive, or those of a fixed set of trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RungReport(TypedDict):
 
 @dataclass(kw_only=True)
 class Rungs:
-    """The scheduler of one data set, or in a deterministic study one for each trial, and what it has been shown."""
+    """The scheduler of one data set, or one per trial in a deterministic study, and the reports it has seen."""
 
     build: Callable[[], Scheduler]
     common: Scheduler
@@ -35,7 +35,7 @@ class Rungs:
 
     @staticmethod
     def of(study: Study) -> Rungs:
-        """Return empty rungs; raise RequestError where the scheduler does not suit the study."""
+        """Return empty rungs; raise RequestError if the scheduler does not suit the study."""
         request = SchedulerRequest(
             name=study.scheduler.name,
             objectives=len(study.objectives),
@@ -47,17 +47,17 @@ class Rungs:
         return Rungs(build=lambda: make(request), common=make(request))
 
     def observe(self, rung_report: RungReport, *, shared: bool) -> None:
-        """Take in a report whose decision has been made; `shared`: by the scheduler that sees all."""
+        """Record a report whose decision has been made; `shared` passes it to the common scheduler."""
         if shared:
             self.common.observe(**rung_report)
         else:
             self._seen[rung_report["number"]].append(rung_report)
 
     def decide(self, rung_report: RungReport, *, rivals: Sequence[int] | None) -> Decision:
-        """Take in a report and say whether its trial goes on.
+        """Record a report and return whether its trial continues.
 
-        `rivals`, all of which must have ended, are the trials that it is compared with, their reports in the order
-        of number and epoch; None: whatever was reported before.
+        `rivals` are the trials that it is compared with, all of which must have ended. Their reports are passed in
+        order of number and epoch. None compares it with all earlier reports.
         """
         if rivals is None:
             return self.common.decide(**rung_report)
@@ -68,7 +68,7 @@ class Rungs:
         return self._own[number].decide(**rung_report)
 
     def end(self, number: int) -> None:
-        """Let go of what only a trial that goes on needs."""
+        """Discard the scheduler of a trial that has ended."""
         self._own.pop(number, None)
 
     def _shown(self, numbers: Sequence[int]) -> Scheduler:

@@ -1,4 +1,4 @@
-"""The samplers: each is built anew, with its own seed, for every single suggestion (docs/search.md)."""
+"""The samplers; each suggestion builds a new one with its own seed (docs/search.md)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ablate.search.request import SamplerRequest
 from ablate.search.sequences import DesignSequence, GridSequence, SobolSequence
 
 IGNORE_PRUNED = ("nsga2", "gp")
-"""Samplers that read COMPLETE trials only; stopped trials reach them as violated constraints (outcomes.py)."""
+"""Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
 
 def build_tpe(request: SamplerRequest) -> BaseSampler:
-    """Return Optuna's TPE with constant liar: trials that still run count as bad, which spreads parallel ones.
+    """Return Optuna's TPE with constant liar: running trials count as bad, which spreads parallel trials.
 
-    One objective: multivariate, and by group where there are conditions. Several: each parameter by itself.
+    With one objective it is multivariate, and grouped if the space has conditions. With several objectives it samples
+    each parameter independently.
     """
     given = _options(request, "multivariate", "group", "constant_liar", "n_ei_candidates")
     joint = request.objectives == 1

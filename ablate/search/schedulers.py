@@ -1,4 +1,4 @@
-"""The schedulers: which trials go on past a rung, decided as reports arrive (docs/search.md)."""
+"""The schedulers: they decide which trials continue past a rung, as reports arrive (docs/search.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ablate.trial import Decision
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerRequest:
-    """What a scheduler is built from, one per data set; epochs are those of training."""
+    """The arguments from which a scheduler is built, one per data set; `min_epochs` counts training epochs."""
 
     name: str
     objectives: int
@@ -29,22 +29,22 @@ class SchedulerRequest:
 
 
 class Scheduler(Protocol):
-    """Sees every report that is not a trial's last, in the order of commit.
+    """Receives every report except a trial's last one, in commit order.
 
-    `losses` are the objectives so that smaller is better (NaN where one is not known), `epochs` is the trial's
-    full length. What it keeps must follow from the calls alone: after a restart `observe` is called for each
-    stored report, in the order of their commit.
+    `losses` are the objectives turned so that smaller is better (NaN where unknown). `epochs` is the trial's full
+    length. The state of a scheduler must depend on the calls alone: after a restart `observe` is called for each stored
+    report, in commit order.
     """
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
-        """Take in a report whose decision has been made."""
+        """Record a report whose decision has been made."""
 
     def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
-        """Take in a report and say whether its trial goes on."""
+        """Record a report and return whether its trial continues."""
 
 
 def build_none(request: SchedulerRequest) -> Scheduler:
-    """Return the scheduler that stops nothing."""
+    """Return the scheduler that never stops a trial."""
     if request.options:
         name = next(iter(request.options))
         raise RequestError(f"scheduler {request.name}: unknown option {name!r}; it takes none")
@@ -52,7 +52,7 @@ def build_none(request: SchedulerRequest) -> Scheduler:
 
 
 def build_asha(request: SchedulerRequest) -> Scheduler:
-    """Return asynchronous successive halving, by fronts where there are several objectives."""
+    """Return asynchronous successive halving, which ranks by fronts if there are several objectives."""
     unknown = sorted(set(request.options) - {"keep_front"})
     if unknown:
         hint = did_you_mean(unknown[0], ["keep_front"])
@@ -64,26 +64,27 @@ def build_asha(request: SchedulerRequest) -> Scheduler:
 
 
 class Unscheduled:
-    """Stops nothing."""
+    """Never stops a trial."""
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
-        """Forget the report."""
+        """Ignore the report."""
 
     def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
-        """Go on."""
+        """Return CONTINUE."""
         return Decision.CONTINUE
 
 
 class Asha:
-    """Asynchronous successive halving (Li et al. 2020, arXiv 1810.05934), for fronts as Schmucker et al. 2021
-    (arXiv 2106.12639).
+    """Asynchronous successive halving, by fronts if there are several objectives.
 
-    Rungs lie at min_epochs * reduction^k epochs, before a trial's end. A trial is measured once at each rung, by
-    its first report there, and goes on if fewer than max(1, n // reduction) of the n trials that the rung has seen
-    so far, itself among them, are strictly better. Better means: smaller loss; with several objectives a lower
-    non-dominated rank, and within a rank a larger crowding distance (Deb et al. 2002), which is infinite for the
-    best and the worst trial on each objective. With `keep_front` a trial that none of the rung's dominates goes on in
-    any case. A trial with a NaN is worse than all without.
+    Sources: Li et al. 2020 (arXiv 1810.05934); for fronts, Schmucker et al. 2021 (arXiv 2106.12639).
+
+    Rungs are at min_epochs * reduction^k epochs, before a trial's end. Each rung measures a trial once, by its first
+    report there. The trial continues if fewer than max(1, n // reduction) of the n trials that the rung has seen so
+    far, itself included, are strictly better. Better means a smaller loss. With several objectives it means a lower
+    non-dominated rank and, within a rank, a larger crowding distance (Deb et al. 2002), which is infinite for the best
+    and the worst trial on each objective. With `keep_front`, a trial that no trial of the rung dominates always
+    continues. A trial with a NaN is worse than all trials without one.
     """
 
     def __init__(self, *, reduction: int, min_epochs: int, keep_front: bool = True) -> None:
@@ -93,11 +94,11 @@ class Asha:
         self._rungs: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
-        """Enter the report at its rung, if it reaches one."""
+        """Add the report to its rung, if it reaches one."""
         self._enter(number, epoch, losses, epochs)
 
     def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
-        """Enter the report and compare it with what its rung has seen so far."""
+        """Add the report to its rung and compare it with the reports there."""
         rung = self._enter(number, epoch, losses, epochs)
         if rung is None:
             return Decision.CONTINUE
@@ -139,7 +140,7 @@ def standing(entries: Mapping[int, tuple[float, ...]], number: int) -> tuple[int
 def crowding_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the crowding distance [n] of points [n, m] of one front (Deb et al. 2002, section III-B).
 
-    Infinite for the best and the worst on each objective; equal points share one distance.
+    It is infinite for the best and the worst point on each objective; equal points share one distance.
     """
     distinct, places = np.unique(points, axis=0, return_inverse=True)
     distance = np.zeros(len(distinct))

@@ -1,4 +1,4 @@
-"""The one thing executors talk to: hands out trials, takes their reports, and decides; all of it from the ledger."""
+"""The interface of executors: hands out trials, takes reports and makes decisions, based on the ledger alone."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How often a trial may stop at one epoch before it has failed."""
+    """How often a trial may stop at the same epoch before it is recorded as FAIL."""
 
-    attempts: int = 3  # that ended with an error which another attempt may not meet
-    resumptions: int = 10  # by a driver that ended before a further report
+    attempts: int = 3  # attempts that ended with an error which a retry may avoid
+    resumptions: int = 10  # by drivers that ended before a further report
 
 
 PATIENCE = Patience()
 
 
 def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
-    """Raise RequestError where sampler or scheduler do not suit the study; nothing is recorded."""
+    """Raise RequestError if a sampler or scheduler does not suit the study; record nothing."""
     for name in study.labels:
         DatasetSearch.of(study, name, measure=measure, shape_of=shape_of)
 
@@ -57,10 +57,10 @@ def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[st
 class Search:
     """Hands out trials and takes their reports; thread-safe.
 
-    Every answer is committed before it is given, and everything kept here is rebuilt from the ledger when the
-    object is made, so a new one goes on exactly where any other stopped. `measure` counts a model, `shape_of` gives
-    a data set's shape by its label. Methods raise LedgerError (StaleDriverError) where a commit is refused, and
-    RequestError where nothing in the space can be trained.
+    Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
+    exactly where another stopped. `measure` counts a model's size, `shape_of` returns a data set's shape by its label.
+    Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
+    trained.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Search:
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
-        """Return a trial to run, set RUNNING, or None where there is nothing to hand out now.
+        """Set a trial RUNNING and return it, or return None if there is nothing to hand out now.
 
-        Unfinished trials come first, then new suggestions to the data sets in turn; a data set whose search is over
-        has its front frozen and confirmed.
+        Unfinished trials come first, then new suggestions for the data sets in turn. The front of a data set whose
+        search is over is frozen and confirmed.
         """
         with self._lock, self._in_step():
             while not self._stopped:
@@ -102,10 +102,10 @@ class Search:
             return None
 
     def report(self, key: TrialKey, report: Report) -> Decision:
-        """Commit a report with its decision and return it; a repeated report gets the decision that stands.
+        """Commit a report with its decision and return the decision; a repeated report gets the stored one.
 
-        The last report completes its trial, unless a replicate diverged or an objective is missing: then it is a
-        FAIL, as is a search trial at its first diverged replicate. STOP from the scheduler makes it PRUNED.
+        The last report completes its trial. If a replicate diverged or an objective is missing, the trial is FAIL
+        instead. A search trial is FAIL at its first diverged replicate. STOP from the scheduler makes it PRUNED.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -126,8 +126,8 @@ class Search:
     def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
         """Record that a trial's attempt failed; with `retry` it is handed out again.
 
-        The third attempt that fails so without a new report, over all drivers, ends the trial as FAIL. `detail` is the
-        traceback, for the note of it.
+        The third failed attempt without a new report, over all drivers, ends the trial as FAIL (see Patience). `detail`
+        is the traceback, which is stored in the event.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -146,9 +146,9 @@ class Search:
             self._end(subsearch, trial, TrialState.FAIL)
 
     def pause(self, key: TrialKey) -> None:
-        """Put a trial back that was asked to pause and has done so: it goes on from its checkpoint.
+        """Set a trial that has paused back to WAITING; it continues from its checkpoint.
 
-        Unlike one whose driver was killed, it is not suspected of having ended its driver.
+        Unlike a trial whose driver was killed, it does not count as a resumption (see Patience).
         """
         with self._lock, self._in_step():
             trial = self._subsearches[key.dataset].trials[key.number]
@@ -156,16 +156,16 @@ class Search:
                 self._put_back(trial, None)
 
     def attempt(self, key: TrialKey) -> int:
-        """Return how often a trial was handed out, over all drivers: it names this attempt's checkpoints."""
+        """Return how often a trial was handed out, over all drivers; the number names this attempt's checkpoints."""
         with self._lock:
             return self._subsearches[key.dataset].trials[key.number].attempt
 
     def check(self) -> None:
-        """Raise StaleDriverError where another driver is known to have taken the study over; ask no database."""
+        """Raise StaleDriverError if another driver is known to have taken over the study; query no database."""
         self._writer.check()
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Stop handing out trials."""
         with self._lock:
             self._stopped = True
 
@@ -181,7 +181,7 @@ class Search:
             return is_finished(self._subsearches.values(), self._writer.active_seconds())
 
     def returns(self) -> tuple[Resumption, ...]:
-        """Return each time that a trial which had been started before was handed out, and what it had to repeat."""
+        """Return this driver's resumptions: each trial that was handed out again, and what it repeated."""
         with self._lock:
             return tuple(self._returns.found)
 
@@ -203,13 +203,13 @@ class Search:
             }
 
     def most_at_once(self) -> int:
-        """Return how many trials could run at a time now, those that run included."""
+        """Return how many trials can run at a time now, including those that run."""
         with self._lock:
             subsearches = tuple(self._subsearches.values())
             return len(self._out) if self._stopped else most_at_once(self.study, subsearches, room=self._room)
 
     def standings(self, planned: Mapping[str, int]) -> tuple[Standing, ...]:
-        """Return how far each data set is; `planned` are the search trials of each, of which some may never start."""
+        """Return the progress of each data set; `planned` is an upper bound on the search trials of each."""
         with self._lock:
             limit = self.study.budget.wall_clock
             left = None if limit is None else limit - self._writer.active_seconds()
@@ -270,11 +270,11 @@ class Search:
         return None
 
     def _suggest(self) -> TrialProgress | None:
-        """Ask for the data set that has the fewest search trials, the first in the file among equals."""
+        """Return a new trial for the data set with the fewest search trials, the first in the file among equals."""
         self._note_time_up()
         while True:
             open_subsearches = [subsearch for subsearch in self._subsearches.values() if self._room(subsearch)]
-            if self.study.budget.scope == "per_dataset":  # where one is shared, a turn that waits holds up the next
+            if self.study.budget.scope == "per_dataset":  # a shared budget keeps the turns in order
                 open_subsearches = [subsearch for subsearch in open_subsearches if not subsearch.waits]
             subsearch = min(open_subsearches, key=lambda candidate: len(candidate.search_trials()), default=None)
             if subsearch is None or subsearch.waits:
@@ -298,7 +298,7 @@ class Search:
         return has_room(subsearch, self._subsearches.values(), self._writer.active_seconds())
 
     def _note_time_up(self) -> None:
-        """Commit that time is up: a driver that is killed now has stored less time than that."""
+        """Commit that the time budget is spent; a killed driver may have stored less active time than that."""
         limit = self.study.budget.wall_clock
         if limit is None or not self._begun:
             return
@@ -330,7 +330,7 @@ class Search:
         subsearch.mark(kind, payload)
 
     def _begin(self) -> None:
-        """Note the driver at its first act: one that finds nothing to do leaves no trace."""
+        """Record the driver's start before its first write; a driver with nothing to do leaves no event."""
         if not self._begun:
             self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder})
             self._begun = True
@@ -344,7 +344,7 @@ class Search:
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Rebuild the search before its next use when one has broken off, so that memory never runs ahead."""
+        """Rebuild the search before its next use after an exception, so that memory never gets ahead of the ledger."""
         if self._behind:
             self._restore()
         try:
@@ -354,7 +354,7 @@ class Search:
             raise
 
     def _restore(self) -> None:
-        """Rebuild everything from the ledger, but for what executors hold at this moment."""
+        """Rebuild everything from the ledger, except which trials the executors hold now."""
         found = self._ledger.snapshot(self.study.name)
         self._subsearches = self._empty_subsearches()
         taken = steps(found.reports)

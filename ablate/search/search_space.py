@@ -1,4 +1,4 @@
-"""Between a study's ranges and Optuna's distributions, and a walk over every combination of a finite space."""
+"""Converts a study's ranges to Optuna's distributions and walks every combination of a finite space."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENUMERATION_LIMIT = 200_000
 
 
 def distribution_of(spec: Range) -> BaseDistribution:
-    """Return a range as Optuna sees it.
+    """Return the Optuna distribution of a range.
 
-    Choices are told by their index, so that `1`, `True` and `1.0` stay different; a float with a step is told by
-    the number of steps, so that its values are those of the grid, bit for bit.
+    A choice is represented by its index, so that `1`, `True` and `1.0` stay different. A float with a step is
+    represented by the number of steps, so that its values equal those of the grid, bit for bit.
     """
     if isinstance(spec, Choices):
         return CategoricalDistribution(tuple(range(len(spec.choices))))
@@ -36,7 +36,7 @@ def distribution_of(spec: Range) -> BaseDistribution:
 
 
 def decode(spec: Range, inner: Any) -> Any:
-    """Return the setting's value for Optuna's."""
+    """Return the setting's value for an Optuna value."""
     if isinstance(spec, Choices):
         return spec.choices[int(inner)]
     if isinstance(spec, IntRange):
@@ -46,7 +46,7 @@ def decode(spec: Range, inner: Any) -> Any:
 
 
 def encode(spec: Range, value: Any) -> Any:
-    """Return Optuna's value for the setting's; the inverse of `decode`."""
+    """Return the Optuna value for a setting's value; the inverse of `decode`."""
     if isinstance(spec, Choices):
         return spec.index(value)
     if isinstance(spec, IntRange):
@@ -56,7 +56,7 @@ def encode(spec: Range, value: Any) -> Any:
 
 
 def count_of(spec: Range) -> int | None:
-    """Return the number of values, or None where there are infinitely many."""
+    """Return the number of values, or None if there are infinitely many."""
     if isinstance(spec, Choices):
         return len(spec.choices)
     assert isinstance(spec, FloatRange | IntRange)
@@ -64,14 +64,14 @@ def count_of(spec: Range) -> int | None:
 
 
 def inner_at(spec: Range, index: int) -> Any:
-    """Return Optuna's value number `index` of a finite range."""
+    """Return the Optuna value at `index` of a finite range."""
     if isinstance(spec, IntRange):
         return spec.bounds[0] + index * (spec.step or 1)
     return spec.bounds[0] if isinstance(spec, FloatRange) and not _is_stepped(spec) else index
 
 
 def inner_at_share(spec: Range, share: float) -> Any:
-    """Return Optuna's value at `share` in [0, 1) of the range, on its own scale."""
+    """Return the Optuna value at the fraction `share` in [0, 1) of the range, on the range's scale."""
     if isinstance(spec, IntRange) and spec.log:
         low, high = spec.bounds
         log_low, log_high = math.log(low - 0.5), math.log(high + 0.5)
@@ -92,7 +92,7 @@ def _is_stepped(spec: FloatRange) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """The space of one data set as Optuna sees it, conditions before their dependents."""
+    """The space of one data set as Optuna distributions, each condition before the settings that depend on it."""
 
     space: Space
     distributions: Mapping[str, BaseDistribution]
@@ -108,7 +108,7 @@ class SearchSpace:
         return any(spec.when for spec in self.space.ranges.values())
 
     def product(self) -> int | None:
-        """Return the number of combinations without regard to conditions, or None where there are infinitely many."""
+        """Return the number of combinations without regard to conditions, or None if there are infinitely many."""
         sizes = [count_of(spec) for spec in self.space.ranges.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
@@ -121,10 +121,10 @@ class SearchSpace:
         return {name: decode(self.space.ranges[name], value) for name, value in inner.items()}
 
     def combination(self, index: int) -> dict[str, Any] | None:
-        """Return Optuna's values of combination `index`, the last setting turning fastest.
+        """Return Optuna's values of combination `index`; the last setting varies fastest.
 
-        None where a setting that is not searched there is not at its first value: of the combinations that
-        differ only in such settings exactly one is returned.
+        Returns None if an inactive setting is not at its first value, so that of the combinations that differ only in
+        inactive settings exactly one is returned.
         """
         digits: dict[str, int] = {}
         for name, spec in reversed(list(self.space.ranges.items())):
@@ -144,7 +144,7 @@ class SearchSpace:
 
 @lru_cache(maxsize=8)
 def shuffled(size: int, *, study_seed: int, dataset: str, purpose: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a permutation of range(size) that only the study's seed, the data set and the purpose decide."""
+    """Return a permutation of range(size) that depends only on the study's seed, the data set and the purpose."""
     order = stream(study_seed, dataset, 0, "sampler", purpose).permutation(size)
     order.setflags(write=False)
     return order

@@ -1,4 +1,4 @@
-"""Samplers that follow a fixed sequence of points: the place of the last trial, kept with it, is all they remember."""
+"""Samplers that follow a fixed sequence of points; their only state is the last trial's place, stored with it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class SequenceEndedError(Exception):
 
 
 class SequenceSampler(BaseSampler):
-    """Takes the first place behind that of the last trial, or behind `rejected`, the place tried just before."""
+    """Takes the first place after the last trial's, or after `rejected`, the place that was just refused."""
 
     def __init__(self, *, dimensions: SearchSpace, rejected: Mapping[str, Any]) -> None:
         self.dimensions = dimensions
         self._rejected = rejected.get(PLACE)
 
     def point(self, start: int) -> tuple[int, dict[str, Any]]:
-        """Return the first place not before `start` and Optuna's values there; raise SequenceEndedError."""
+        """Return the first place from `start` on and Optuna's values there; raise SequenceEndedError at the end."""
         raise NotImplementedError
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -42,7 +42,7 @@ class SequenceSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next point and remember its place in the trial."""
+        """Return the next point and store its place in the trial."""
         last = self._rejected
         if last is None:
             last = max(t.system_attrs.get(PLACE, -1) for t in study.get_trials(deepcopy=False))
@@ -60,8 +60,8 @@ class SequenceSampler(BaseSampler):
 class GridSequence(SequenceSampler):
     """Every combination of a finite space once, in an order shuffled by the study's seed.
 
-    Shuffled, so that a budget smaller than the grid still spreads over it. Raises RequestError where a parameter
-    has infinitely many values or the grid has more than 5,000,000 combinations.
+    The order is shuffled so that a budget smaller than the grid still spreads over it. Raises RequestError if a
+    parameter has infinitely many values or the grid has more than 5,000,000 combinations.
     """
 
     def __init__(self, request: SamplerRequest) -> None:
@@ -105,7 +105,7 @@ class DesignSequence(SequenceSampler):
 class SobolSequence(SequenceSampler):
     """Points of a scrambled Sobol' sequence (scipy.stats.qmc), scrambled by the study's seed.
 
-    Conditional parameters have their own axis; where they do not exist the coordinate is left unread.
+    Each conditional parameter has its own axis; its coordinate is ignored if the parameter is inactive.
     """
 
     def __init__(self, request: SamplerRequest) -> None:

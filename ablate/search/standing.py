@@ -1,4 +1,4 @@
-"""How far a data set's search and confirmation are, and how long they will take, for those who wait."""
+"""Progress of a data set's search and confirmation, and estimates of the remaining time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ablate.trial import Stage, TrialState
 
 @dataclass(frozen=True, kw_only=True)
 class StageStanding:
-    """One stage of one data set: its trials by state, how many it will have, and seconds of training for one.
+    """One stage of one data set: its trials by state, how many are to start, and the seconds of one trial.
 
-    `to_start` are trials that do not exist yet and will. `seconds` is None before anything is known of it.
+    `to_start` counts trials that do not exist yet. `seconds` is None until a duration is known.
     """
 
     stage: Stage
@@ -25,16 +25,16 @@ class StageStanding:
 
     @property
     def total(self) -> int:
-        """Trials that exist or will."""
+        """Number of trials that exist or are to start."""
         return sum(self.states.values()) + self.to_start
 
     @property
     def done(self) -> int:
-        """Trials that ended."""
+        """Number of trials that have ended."""
         return sum(count for state, count in self.states.items() if TrialState(state).finished)
 
     def seconds_left(self, slots: int) -> float | None:
-        """Return the seconds until the stage ends with `slots` trials at a time, None where they are not known."""
+        """Return the seconds until the stage ends with `slots` trials at a time, or None if unknown."""
         if self.total == self.done:
             return 0.0
         if self.seconds is None:
@@ -45,14 +45,14 @@ class StageStanding:
         return max((sum(rest) + new * self.seconds) / max(slots, 1), longest)
 
     def _expected(self, trial: TrialProgress) -> float:
-        """Return the seconds of a running trial: confirmation is never stopped early, a search trial may be."""
+        """Return the expected seconds of a running trial; a search trial may stop early, a confirmation does not."""
         assert self.seconds is not None
         return full_seconds(trial) or self.seconds if self.stage == "confirm" else self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One data set: its stages in order; `time_left` are seconds of the study's budget of time, None without one."""
+    """The progress of one data set: its stages in order, and `time_left` in seconds (None without a time budget)."""
 
     dataset: str
     stages: tuple[StageStanding, ...]
@@ -64,14 +64,14 @@ class Standing:
         return next((stage for stage in self.stages if stage.done < stage.total), self.stages[-1])
 
     def seconds_left(self, slots: int) -> float | None:
-        """Return the seconds until all stages end with `slots` trials at a time, None where they are not known."""
+        """Return the seconds until all stages end with `slots` trials at a time, or None if unknown."""
         found = 0.0
         for stage in self.stages:
             left = stage.seconds_left(slots)
             if left is None:
                 return None
             if stage.stage == "search" and self.time_left is not None and stage.seconds is not None:
-                left = min(left, max(self.time_left, 0.0) + stage.seconds)  # trials that run then may end
+                left = min(left, max(self.time_left, 0.0) + stage.seconds)  # trials that run then may finish
             found += left
         return found
 
@@ -79,7 +79,7 @@ class Standing:
 def stage_standing(
     stage: Stage, trials: Sequence[TrialProgress], *, to_start: int, otherwise: float | None = None
 ) -> StageStanding:
-    """Return the standing of the trials of one stage; `otherwise` are its seconds while none of them says any."""
+    """Return the progress of one stage; `otherwise` is the seconds per trial until one of its trials shows it."""
     own = [trial for trial in trials if trial.config.stage == stage]
     ended = [trial.wall_seconds for trial in own if trial.state.finished and trial.wall_seconds]
     running = tuple(trial for trial in own if trial.state is TrialState.RUNNING)
@@ -94,5 +94,5 @@ def stage_standing(
 
 
 def full_seconds(trial: TrialProgress) -> float | None:
-    """Return the seconds that all epochs of a trial take, from those that it has reported."""
+    """Return the estimated seconds of a trial's full length, or None before its first report."""
     return trial.wall_seconds / trial.epoch * trial.config.train.epochs if trial.epoch else None

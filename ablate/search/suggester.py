@@ -1,4 +1,4 @@
-"""Asks a sampler for one data set until the answer is new, possible and within the static constraints."""
+"""Asks a sampler for one data set until the suggestion is new, can be built and keeps the static constraints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Measure = Callable[[ModelConfig, InputShape], Size]
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """A configuration that may be trained, and what the sampler must find again with it after a restart."""
+    """A configuration that can be trained, with the sampler state that is stored for a restart."""
 
     parameters: Mapping[str, Any]
     model: ModelConfig
@@ -72,12 +72,12 @@ class Suggester:
 
     @cached_property
     def converter(self) -> TrialConverter:
-        """How trials are told."""
+        """The converter of trials for the sampler."""
         return TrialConverter.of(self.study, self.dimensions)
 
     @cached_property
     def history(self) -> LedgerStorage:
-        """What the sampler may know."""
+        """The storage that the sampler reads."""
         return LedgerStorage(self.converter.directions)
 
     @cached_property
@@ -90,7 +90,7 @@ class Suggester:
         return self._designed
 
     def put(self, trial: TrialProgress, *, as_running: bool = False) -> None:
-        """Take in a trial, or its new standing; `as_running` counts it as running, whatever became of it."""
+        """Add or update a trial for the sampler; `as_running` shows it as RUNNING whatever its state."""
         known = self.history.has(trial.number)
         told = self.converter.to_frozen_trial(replace(trial, state=TrialState.RUNNING) if as_running else trial)
         self.history.put(told, None if known else trial.sampler_state.get("study"))
@@ -98,16 +98,15 @@ class Suggester:
             self._seen.add(self._configuration(trial.config.variant, trial.config.model, trial.config.train))
 
     def check(self) -> None:
-        """Raise RequestError where the study's sampler or its options cannot work on this space."""
+        """Raise RequestError if the study's sampler or its options cannot work on this space."""
         self._sampler(0, 0, {})
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Return the configuration of trial `number`, or None where the space is used up.
+        """Return the configuration of trial `number`, or None if the space is exhausted.
 
-        The sampler is asked up to 20 times, each time with another seed; then points are drawn at random, up to
-        1000 times; then the rest of a small finite space is walked through. What is refused is not told to the
-        sampler, so that the answer follows from the ledger alone. Raises RequestError where nothing can be
-        trained and no trial exists.
+        The sampler is asked up to 20 times, each time with another seed. Then up to 1000 random points are drawn, and
+        then the rest of a small finite space is enumerated. Refused points are not passed to the sampler, so that the
+        suggestion depends on the ledger alone. Raises RequestError if nothing can be trained and no trial exists.
         """
         reasons: dict[str, int] = {}
         tried = 0
@@ -131,7 +130,7 @@ class Suggester:
         return None
 
     def _proposals(self, number: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yield Optuna's values and the sampler state they came with, the sampler's own first."""
+        """Yield (Optuna's values, sampler state) pairs, those of the study's sampler first."""
         rejected: dict[str, Any] = {}
         product = self.dimensions.product()
         for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
@@ -214,7 +213,7 @@ class Suggester:
         return parameters, model, task, train, size
 
     def _configuration(self, variant: Any, model: ModelConfig, train: TrainConfig) -> str:
-        """Return what configurations that are trained alike share; a comparison trains each of its design."""
+        """Return a key that is equal for equal training; a comparison distinguishes every row of its design."""
         if self.study.compare is None:
             model, train = effective(model, train, self.shape().output)
         return f"{variant}\n{model.model_dump_json()}\n{train.model_dump_json()}"

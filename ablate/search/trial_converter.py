@@ -1,4 +1,4 @@
-"""How a trial's end reaches a sampler: finished, stopped early, broken constraint, failed (docs/search.md)."""
+"""Converts trials to Optuna's: complete, pruned, constraint violated or failed (docs/search.md)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 UNSEEN = "training not seen"
-SEEN = -1.0  # far on the kept side, so that a sampler that models the constraint can tell it from 0
+SEEN = -1.0  # clearly kept, so that a sampler that models the constraint can distinguish it from 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialConverter:
-    """Turns standings into Optuna's trials; always minimised, and always with the same constraints.
+    """Converts trials to Optuna's; objectives are always minimised, and the constraints are always the same.
 
-    `by_constraint`: a stopped trial is told COMPLETE with its last values and the share of its training that was
-    not seen as a violated constraint. Otherwise (one objective, a sampler that reads PRUNED) it is told PRUNED
-    with its last value.
+    With `by_constraint`, a pruned trial is converted to COMPLETE with its last values, and the share of its training
+    that was not seen becomes a violated constraint. Otherwise (one objective, a sampler that reads PRUNED) it is
+    converted to PRUNED with its last value.
     """
 
     study: Study
@@ -39,7 +39,7 @@ class TrialConverter:
 
     @staticmethod
     def of(study: Study, dimensions: SearchSpace) -> TrialConverter:
-        """Return the way that suits the study's objectives, scheduler and sampler."""
+        """Return the converter that suits the study's objectives, scheduler and sampler."""
         blind = len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED
         return TrialConverter(
             study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none"
@@ -67,7 +67,7 @@ class TrialConverter:
         )
 
     def _state(self, trial: TrialProgress, values: tuple[float, ...]) -> tuple[Told, bool]:
-        """Return Optuna's state and whether the values are worth reading."""
+        """Return Optuna's state and whether the values are usable."""
         known = all(math.isfinite(value) for value in values)
         if not trial.state.finished:
             return Told.RUNNING, False

@@ -1,4 +1,4 @@
-"""One trial as the search follows it: what the ledger holds of it, updated by each committed write."""
+"""The progress of one trial: its ledger record, updated by each committed write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 @dataclass(kw_only=True)
 class TrialProgress:
-    """A trial's standing; `means` are over the replicates of its last report, `decisions` and `seconds` by epoch.
+    """A trial's progress; `means` average the replicates of its last report, `decisions` and `seconds` are by epoch.
 
     `attempt` counts how often it was handed out, over all drivers.
     """
@@ -38,7 +38,7 @@ class TrialProgress:
 
     @staticmethod
     def of(record: TrialRecord) -> TrialProgress:
-        """Return the standing of a stored trial before its reports are taken in."""
+        """Return the progress of a stored trial before its reports are applied."""
         return TrialProgress(
             config=record.config,
             size=record.size,
@@ -58,20 +58,20 @@ class TrialProgress:
         return self.config.key.number
 
     def take(self, step: ReportSummary) -> None:
-        """Take in one committed report."""
+        """Apply one committed report."""
         self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
         self.seconds[step.epoch] = step.wall_seconds
 
     def metric(self, name: str) -> float:
-        """Return a metric as of the last report, NaN where there is none."""
+        """Return a metric as of the last report, NaN if there is none."""
         return metric_of(name, means=self.means, size=self.size, wall_seconds=self.wall_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSummary:
-    """One report, its replicates averaged, with the decision that was committed."""
+    """One report averaged over its replicates, with the committed decision."""
 
     key: TrialKey
     order: int
@@ -84,7 +84,7 @@ class ReportSummary:
 
     @staticmethod
     def of(key: TrialKey, report: Report, decision: Decision) -> ReportSummary:
-        """Return the step of a report that was just committed."""
+        """Return the summary of a report that was just committed."""
         return ReportSummary(
             key=key,
             order=0,
@@ -98,7 +98,7 @@ class ReportSummary:
 
 
 def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
-    """Return stored reports, which come ordered by trial, epoch and replicate, in the order of their commit."""
+    """Return summaries in commit order of stored reports, which come ordered by trial, epoch and replicate."""
     found = []
     for (key, epoch), group in groupby(records, key=lambda r: (r.key, r.epoch)):
         rows = list(group)
@@ -118,12 +118,12 @@ def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
 
 
 def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
-    """Return the metric `name` of a study file, NaN where it is not known."""
+    """Return the metric `name` of a study file, NaN if it is not known."""
     if name in SIZE_METRICS:
         return float(getattr(size, name)) if size is not None else math.nan
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
 
 
 def loss_matrix(rows: Iterable[tuple[float, ...]], width: int) -> NDArray[np.float64]:
-    """Return losses as an array [n, m], infinities as numbers too large for any metric."""
+    """Return losses as an array [n, m]; infinities become 1e300 or -1e300."""
     return np.clip(np.array(list(rows), dtype=np.float64).reshape(-1, width), -1e300, 1e300)
