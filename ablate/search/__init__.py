@@ -11,9 +11,10 @@ from ablate.search.resumption_log import Resumption
 from ablate.search.standing import Standing
 
 if TYPE_CHECKING:
+    from ablate.search.dataset_search import require_searchable
     from ablate.search.request import SamplerRequest
     from ablate.search.schedulers import Scheduler, SchedulerRequest
-    from ablate.search.search import Search, require_searchable
+    from ablate.search.search import Search
 
 __all__ = [
     "SAMPLERS",
@@ -33,7 +34,7 @@ _LATE = {
     "Scheduler": "schedulers",
     "SchedulerRequest": "schedulers",
     "Search": "search",
-    "require_searchable": "search",
+    "require_searchable": "dataset_search",
 }
 
 

@@ -198,3 +198,9 @@ class DatasetSearch(RecordedSearch):
 
     def _value(self, metric: str, trial: TrialProgress, step: ReportSummary) -> float:
         return metric_of(metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)
+
+
+def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
+    """Raise RequestError if a sampler or scheduler does not suit the study; record nothing."""
+    for name in study.labels:
+        DatasetSearch.of(study, name, measure=measure, shape_of=shape_of)

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often a trial may stop at the same epoch before it is recorded as FAIL."""
+
+    attempts: int = 3  # attempts that ended with an error which a retry may avoid
+    resumptions: int = 10  # by drivers that ended before a further report
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resumption:
     """A trial that was handed out again after it had reported up to epoch `committed`.
 

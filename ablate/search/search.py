@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.config import InputShape
@@ -27,7 +26,7 @@ from ablate.search.recorded import (
     is_over,
     is_time_up,
 )
-from ablate.search.resumption_log import Resumption, ResumptionLog
+from ablate.search.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.search.standing import Standing
 from ablate.search.suggester import Measure
 from ablate.search.trial_progress import ReportSummary, TrialProgress, steps
@@ -35,23 +34,6 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How often a trial may stop at the same epoch before it is recorded as FAIL."""
-
-    attempts: int = 3  # attempts that ended with an error which a retry may avoid
-    resumptions: int = 10  # by drivers that ended before a further report
-
-
-PATIENCE = Patience()
-
-
-def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
-    """Raise RequestError if a sampler or scheduler does not suit the study; record nothing."""
-    for name in study.labels:
-        DatasetSearch.of(study, name, measure=measure, shape_of=shape_of)
 
 
 class Search:

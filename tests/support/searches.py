@@ -11,7 +11,7 @@ from typing import Any
 from ablate.config import InputShape, ModelConfig, Size
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.search import Search
-from ablate.search.search import PATIENCE, Patience
+from ablate.search.resumption_log import PATIENCE, Patience
 from ablate.study import Study
 from ablate.trial import Decision, Report, TrialConfig
 from support.ledgers import SHAPE, Clock
