@@ -69,7 +69,7 @@ class ModelConfig(_Frozen):
     mlp: Annotated[int, Field(ge=0), BeforeValidator(_none_to_zero, json_schema_input_type=int | Literal["none"])] = 256
     """Hidden width h of the block's MLP (paper A, Eq. 7); `none` (0) leaves the MLP out (paper A, section 2)."""
     mlp_ratio: Annotated[float, Field(gt=0)] | None = None
-    """Hidden width of the MLP as a multiple of the width; it takes the place of `mlp`, unless `mlp` is `none`."""
+    """Hidden width of the MLP as a multiple of the width. It replaces `mlp`, unless `mlp` is `none`."""
     similarity: Similarity = "separate"
     """How two tokens are compared (paper A, Eq. 3, Eq. 11 and section 5; paper B, section 3.1)."""
     value: Value = "separate"
@@ -83,15 +83,15 @@ class ModelConfig(_Frozen):
     position: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     """Position code added to the token embeddings; only `learned` has weights."""
     pool: Literal["mean", "cls"] = "mean"
-    """How tokens become one vector; `cls` is one learned token (N weights)."""
+    """How the tokens of a sample are reduced to one vector; `cls` adds a learned token (N weights)."""
     norm: Literal["pre", "post", "none"] = "pre"
-    """Where the block's two LayerNorms stand; `none` leaves them out."""
+    """Position of the block's two LayerNorms; `none`: no LayerNorm."""
     residual: bool = True
     """Whether each block adds its input to its output."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of values set to zero in training: behind the embedding, and of what each branch adds."""
+    """Share of values set to zero in training, after the embedding and in the output of each branch."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Free options for a builder of your own; the built-in builder takes none."""
+    """Options for your own model builder; the built-in builder has none."""
 
     @model_validator(mode="after")
     def _possible(self) -> ModelConfig:
@@ -142,16 +142,16 @@ def impossible(config: ModelConfig) -> list[str]:
 
 
 class TaskConfig(_Frozen):
-    """What the entry of every data set may say; each task adds its own settings (`ablate.tasks.settings`)."""
+    """Settings that every data set has; each task adds its own (`ablate.tasks.settings`)."""
 
     task: str
     """A registered task or an import path `mypkg.tasks:build`."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the training part held out for validation under `protocol: held_out`."""
     train_limit: Positive | None = None
-    """Use only the first so many training samples after the keyed shuffle of the split."""
+    """Use only the first N training samples after the keyed shuffle of the split."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Use only this share of the samples, of every split alike; `--scale` sets it."""
+    """Use only this share of the samples of each split; `--scale` sets it."""
 
 
 class Schedule(_Frozen):
@@ -161,11 +161,11 @@ class Schedule(_Frozen):
     """`cosine` falls to `floor` over the trial; `multistep` multiplies by `gamma` at each milestone; `inverse_sqrt`
     falls as one over the square root of the step from the end of the warm-up."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
-    """Linear rise from 0 over so many epochs (may be a fraction)."""
+    """Length of the linear warm-up from 0, in epochs (may be a fraction)."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Linear rise from 0 over so many steps; it takes the place of `warmup_epochs`."""
+    """Length of the linear warm-up from 0, in steps. It replaces `warmup_epochs`."""
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
-    """Shares of the trial at which `multistep` steps down."""
+    """Shares of the trial at which `multistep` multiplies by `gamma`."""
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Factor of `multistep`."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -176,7 +176,7 @@ class TrainConfig(_Frozen):
     """How one trial is trained."""
 
     epochs: Positive = 20
-    """Length of a full trial; the schedule is laid out over it."""
+    """Length of a full trial. The schedule covers all of it."""
     batch_size: Positive = 64
     """Samples per step and replicate."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -204,7 +204,7 @@ class TrainConfig(_Frozen):
     report_every: Positive = 1
     """Epochs per Report."""
     steps_per_epoch: Positive | None = None
-    """Steps that count as one epoch, at most one pass over the data; left out, all full batches."""
+    """Steps that count as one epoch, at most one pass over the data. Default: all full batches."""
 
 
 class InputShape(_Frozen):

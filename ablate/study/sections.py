@@ -73,49 +73,49 @@ class Section(BaseModel):
 
 
 class Objective(Section):
-    """One thing to make large or small."""
+    """A metric and the direction in which it is better."""
 
     metric: Metric
     """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or a metric of your task."""
     direction: Literal["maximize", "minimize"]
-    """Which way is better."""
+    """Whether higher or lower values are better."""
     reference: float | None = None
-    """Reference point of the hypervolume on this axis; left out, the report states what it chose."""
+    """Reference point of the hypervolume on this axis. Default: the report chooses one and states it."""
     log: bool = False
-    """Measure this axis in log10."""
+    """Use the log10 of the metric."""
 
 
 class SamplerConfig(Section):
-    """Who proposes configurations."""
+    """The sampler, which proposes configurations."""
 
     name: str = "tpe"
     """tpe, nsga2, gp, qmc, random, grid, design, or an import path."""
     startup_trials: Annotated[int, Field(ge=1)] = 10
     """Random trials per data set before a model-based sampler starts."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed on to the sampler."""
+    """Options of the sampler."""
 
 
 class SchedulerConfig(Section):
-    """Who stops trials early."""
+    """The scheduler, which stops weak trials early."""
 
     name: str = "asha"
     """asha, none, or an import path."""
     reduction: Annotated[int, Field(ge=2)] = 3
-    """One in so many trials passes a rung."""
+    """Reduction factor: the best 1/N of the trials at a rung continue."""
     min_epochs: Annotated[int, Field(ge=1)] = 1
-    """Epoch of the first rung; the next are `reduction` times as late."""
+    """Epoch of the first rung. Each further rung is at `reduction` times the epoch of the one before."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed on to the scheduler."""
+    """Options of the scheduler."""
 
 
 class Budget(Section):
-    """What the search may spend; confirmation comes on top."""
+    """What the search may spend. Confirmation is not part of it."""
 
     trials: Annotated[int, Field(ge=1)] = 24
     """Number of search trials."""
     scope: Literal["per_dataset", "total"] = "per_dataset"
-    """Whether `trials` counts for each data set or for all together."""
+    """Whether `trials` is the number for each data set or for all together."""
     wall_clock: Duration | None = None
     """Time after which no new trial starts, summed over all drivers: seconds or text such as `4m`, `1h30m`."""
 
@@ -126,11 +126,11 @@ class Confirm(Section):
     replicates: Annotated[int, Field(ge=1)] = 3
     """Fresh seeds per configuration."""
     top: Annotated[int, Field(ge=1)] | None = None
-    """At most so many configurations of the front, spread evenly along it; left out, all."""
+    """Confirm at most N configurations of the front, spread evenly along it. Default: all."""
 
 
 class Constraint(Section):
-    """A bound that a usable trial keeps; in a file, `params <= 200000`."""
+    """A bound that a trial on the front must keep. In a file: `params <= 200000`."""
 
     metric: Metric
     op: Literal["<=", ">="]
@@ -147,14 +147,14 @@ class Variant(Section):
     training: TrainSpace = TrainSpace()
     """Training settings that this row fixes."""
     datasets: tuple[str, ...] | None = None
-    """Data sets on which the row runs; left out, all."""
+    """Data sets on which the row runs. Default: all."""
 
 
 class DatasetSettings(Section):
-    """Settings that some data sets have of their own: over `model` and `training`, under a variant's."""
+    """Settings of some data sets. They override `model` and `training`; those of a variant override them."""
 
     datasets: tuple[str, ...]
-    """The data sets that have them."""
+    """The data sets that these settings apply to."""
     model: ModelSpace = ModelSpace()
     """Axes of the architecture: a value fixes one, a range searches it."""
     training: TrainSpace = TrainSpace()
@@ -162,12 +162,12 @@ class DatasetSettings(Section):
 
 
 class Part(Section):
-    """One part of the network that can go: the settings that take it out."""
+    """A part of the network that can be removed: the settings that remove it."""
 
     model: ModelSpace = ModelSpace()
-    """Axes as they are without the part."""
+    """Axes of the architecture without the part."""
     training: TrainSpace = TrainSpace()
-    """Training settings as they are without the part."""
+    """Training settings without the part."""
 
 
 class PublishedFigure(Section):
@@ -176,7 +176,7 @@ class PublishedFigure(Section):
     value: float
     """The number as printed, in our units (shares, not percent)."""
     note: str = ""
-    """What a reader must know of it: a misprint, another setting."""
+    """A remark for the reader, such as a misprint or another setting."""
 
 
 def _figure(value: Any) -> Any:
@@ -191,17 +191,17 @@ Cell = Annotated[PublishedFigure, BeforeValidator(_figure, json_schema_input_typ
 
 
 class Compare(Section):
-    """A designed comparison: every variant, configuration, data set and seed in full, beside what is published."""
+    """A designed comparison: every variant, configuration, data set and seed in full, beside published numbers."""
 
     baseline: str
     """The variant that the others are compared with, seed by seed."""
     metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
-    """What is compared; the first is the one that the terminal shows."""
+    """Metrics that are compared. The terminal shows the first."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Columns of the table, each the mean over some data sets; left out, one column per data set."""
+    """Columns of the table, each the mean over the data sets listed. Default: one column per data set."""
     published: dict[str, dict[str, dict[str, Cell]]] = Field(default_factory=dict)
     """Published figures: metric, column, variant."""
     source: str = ""
-    """Where the figures are from."""
+    """The source of the published figures."""
     notes: tuple[str, ...] = ()
-    """What differs from the published settings, and why."""
+    """Differences from the published settings, with reasons."""

@@ -46,12 +46,12 @@ def _entry(value: Any) -> Any:
 
 
 class Study(Section):
-    """What was asked: a frozen study file. `study_faults.faults_of` lists what types alone cannot see."""
+    """A study file, validated and frozen. `ablate.study.checks.faults_of` finds the faults that types cannot."""
 
     study: Name
     """Name of the study; its home is `runs/NAME`."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Keys every random stream of the study."""
+    """Seed of every random stream of the study."""
     protocol: Literal["held_out", "paper"] = "held_out"
     """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
@@ -65,16 +65,16 @@ class Study(Section):
     training: TrainSpace = TrainSpace()
     """Training settings: a value fixes one, a range searches it."""
     settings: tuple[DatasetSettings, ...] = ()
-    """Settings that some data sets have of their own."""
+    """Settings of some data sets, which override `model` and `training`."""
     variants: tuple[Variant, ...] = ()
-    """A table of named architectures; the sampler then chooses among its rows."""
+    """A table of named architectures. The sampler chooses among its rows."""
     parts: dict[Name, Part] = Field(default_factory=dict)
-    """Parts that can go, instead of `variants`: a row `complete`, and a row `without-NAME` for each."""
+    """Parts that can be removed, in place of `variants`: a row `complete`, and a row `without-NAME` for each part."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=4)] = (
         Objective(metric="val_accuracy", direction="maximize"),
         Objective(metric="params", direction="minimize", log=True),
     )
-    """What is traded against what."""
+    """Objectives of the search, one to four."""
     sampler: SamplerConfig = SamplerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     replicates: Annotated[int, Field(ge=1)] = 1
@@ -84,13 +84,13 @@ class Study(Section):
         Annotated[Constraint, BeforeValidator(constraint, json_schema_input_type=str | Constraint)], ...
     ] = ()
     confirm: Confirm | None = Confirm()
-    """Left out, the front is confirmed on three fresh seeds; `null` leaves it unconfirmed and the report says so."""
+    """How the front is confirmed. Default: on three fresh seeds. `null`: not at all, and the report says so."""
     deterministic: Annotated[int, Field(ge=1)] | None = None
-    """The same study at any concurrency: at most so many trials of a data set in flight, each blind to the others."""
+    """Make the study the same at any concurrency: at most N trials of a data set run at once, unseen by each other."""
     compare: Compare | None = None
-    """Train the whole design in full and lay it beside published figures, instead of searching."""
+    """Train a whole design in full and show it beside published figures, instead of searching."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Shrink epochs, data and the grid that is averaged over to this share; every number is then marked as scaled."""
+    """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
     only: tuple[str, ...] | None = None
     """Run these data sets only."""
 

@@ -1,4 +1,4 @@
-"""What the entry of a data set in a study file may say, one model per kind of task (no torch)."""
+"""Settings of a data set in a study file, one model per kind of task (no torch)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StreamConfig(ImageConfig):
 
 
 class ImageFolderConfig(ImageConfig):
-    """A folder of images of your own."""
+    """A folder of your images."""
 
     image_size: Pair | None = None
     """Height and width in pixels that images are resized to; required where their sizes differ."""
@@ -51,7 +51,7 @@ class SetAnomalyConfig(TaskConfig):
     image_size: Pair | None = None
     """Height and width in pixels of the images that features are computed from; by default 224x224."""
     path: str | None = None
-    """Weights of a ResNet-34 of your own, relative to the data directory or absolute."""
+    """Weights of your ResNet-34, relative to the data directory or absolute."""
 
 
 class SequenceConfig(TaskConfig):
@@ -62,7 +62,7 @@ class SequenceConfig(TaskConfig):
 
 
 class OwnTaskConfig(TaskConfig):
-    """The entry of a task of your own, which uses of these settings what it needs."""
+    """Settings of your own task, which uses those that it needs."""
 
     patch: Pair = (4, 4)
     """Height and width of a patch in pixels; one number means a square."""
