@@ -163,7 +163,7 @@ def start_text(found: Found, *, now: float) -> str:
     counts.append("all finished" if found.finished == len(found.trials) else f"{found.finished} finished")
     if found.waiting:
         counts.append(f"{found.waiting} waiting for a first start")
-    lines = [f"Study {found.study!r} goes on: {', '.join(counts)}."]
+    lines = [f"Study {found.study!r} continues: {', '.join(counts)}."]
     if found.begun:
         named = [f"{key.dataset} {key.number} from epoch {epoch}" for key, epoch in found.begun]
         one = len(named) == 1
@@ -184,7 +184,7 @@ def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str
     back = [one for own in by_key.values() for one in own if one.repeated]
     set_back = {one.key for one in back}
     straight = len(by_key) - len(set_back)
-    parts = [f"{_trials(straight)} went on from {'its' if straight == 1 else 'their'} last committed epoch"]
+    parts = [f"{_trials(straight)} continued from {'its' if straight == 1 else 'their'} last committed epoch"]
     if back:
         parts.append(_back_text(back, several=len(set_back) > 1))
     gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()

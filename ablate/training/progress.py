@@ -140,7 +140,7 @@ class TrainingProgress:
                 torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             name = self._midway.checkpoint_id.name
-            raise CheckpointError(f"checkpoint {name} does not say how its epoch goes on: {error}") from error
+            raise CheckpointError(f"checkpoint {name} does not say how its epoch continues: {error}") from error
         self._midway = None
 
     def ask(self, means: Means) -> None:

@@ -309,5 +309,5 @@ def test_a_study_on_a_real_ray_is_paused_and_goes_on(play: Play) -> None:
         shutil.rmtree("/tmp/slurm-ray", ignore_errors=True)
     assert process.returncode == 0, out[-2000:] + err[-2000:]
     assert play.said("sbatch") == ["sbatch: start 0 ended 75", "sbatch: start 1 ended 0"]
-    assert "Study 'on-slurm' goes on" in out
+    assert "Study 'on-slurm' continues" in out
     assert reports() == 6 * 40, "each epoch of each trial once"

@@ -82,7 +82,7 @@ def test_what_was_found_is_said_with_who_was_there_last(tmp_path: Path) -> None:
             search.pause(search.next_trial().key)
     start, _ = go_on(study, tmp_path, lambda config: [])
     assert start.splitlines() == [
-        "Study 's' goes on: 4 trials in the ledger, 1 finished.",
+        "Study 's' continues: 4 trials in the ledger, 1 finished.",
         "3 trials were in training: digits 1 from epoch 4, digits 2 from epoch 0, digits 3 from epoch 2.",
         "The last commit was 3 hours ago (2023-11-14 22:13:20 UTC), by ada.",
     ]
@@ -125,7 +125,7 @@ def test_checkpoints_that_were_whole_cost_nothing(tmp_path: Path) -> None:
     stored = {configs[0].key: [(4, 5.0)], configs[1].key: [(1, 1.25)]}
     _, end = go_on(study, tmp_path, lambda config: [timed(config, *pair) for pair in stored.get(config.key, [])])
     assert end == (
-        "Resumed: 3 trials went on from their last committed epoch; lost: no trial, no report, no epoch of training."
+        "Resumed: 3 trials continued from their last committed epoch; lost: no trial, no report, no epoch of training."
     )
 
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_ahead_of_the_ledger_costs_nothing(tmp_path: Path) -> None:
     study = study_of(budget={"trials": 1})
     killed_at(study, tmp_path, [4])
     _, end = go_on(study, tmp_path, lambda config: [timed(config, 5, 6.25)])
-    assert "1 trial went on from its last committed epoch; lost: no trial, no report, no epoch" in end
+    assert "1 trial continued from its last committed epoch; lost: no trial, no report, no epoch" in end
 
 
 def test_a_damaged_checkpoint_is_what_was_lost(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_what_was_lost(tmp_path: Path) -> None:
     stored = {configs[0].key: [(6, 7.5)], configs[1].key: [(2, 2.5)]}
     _, end = go_on(study, tmp_path, lambda config: [timed(config, *pair) for pair in stored.get(config.key, [])])
     assert end == (
-        "Resumed: 1 trial went on from its last committed epoch, 1 went back from epoch 7 to 6 (digits 0: its newest"
+        "Resumed: 1 trial continued from its last committed epoch, 1 went back from epoch 7 to 6 (digits 0: its newest"
         " checkpoint was damaged or missing); lost: no trial, no report, 1 epoch of training to repeat."
     )
 
@@ -160,7 +160,7 @@ def test_several_losses_are_listed_and_added_up(tmp_path: Path) -> None:
     configs = killed_at(study, tmp_path, [7, 5])
     stored = {configs[0].key: (5, 6.25), configs[1].key: (1, 99.0)}
     _, end = go_on(study, tmp_path, lambda config: [timed(config, *stored[config.key])] if config.key in stored else [])
-    assert "0 trials went on" in end
+    assert "0 trials continued" in end
     assert "2 went back (digits 0 from epoch 7 to 5, digits 1 from epoch 5 to 0: their newest checkpoints were" in end
     assert end.endswith("lost: no trial, no report, 7 epochs of training to repeat.")
 
@@ -200,9 +200,9 @@ def test_trials_that_were_given_up_are_named_and_a_finished_study_lost_nothing(t
         with driving(study, url_in(tmp_path)) as search:
             search.next_trial()
     _, end = go_on(study, tmp_path, lambda config: [])
-    assert end.startswith("Resumed: 0 trials went on from their last committed epoch, 1 given up (digits 0); lost: no")
+    assert end.startswith("Resumed: 0 trials continued from their last committed epoch, 1 given up (digits 0); lost: no")
     start, end = go_on(study, tmp_path, lambda config: [])
-    assert start.startswith("Study 's' goes on: 2 trials in the ledger, all finished.\nThe last commit was")
+    assert start.startswith("Study 's' continues: 2 trials in the ledger, all finished.\nThe last commit was")
     assert start.endswith("by bob (process 7).")
     assert end == "Resumed: nothing was in training; lost: no trial, no report, no epoch of training."
 

@@ -48,7 +48,7 @@ def test_gcs_raylets_workers_and_driver_killed_at_once_and_a_new_cluster_loses_a
         ray.start(1, 2)
         command = run.search("--address", ray.address, fresh=True)
         assert command.wait(300) == 0, command.output
-    assert f"Study {run.name!r} goes on" in command.output
+    assert f"Study {run.name!r} continues" in command.output
     check_whole(run, trials=TRIALS, drivers=LOSSES + 1)
     repeated = sum(repeated_steps(run).values())
     assert repeated <= SLOTS * LOSSES

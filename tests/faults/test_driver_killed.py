@@ -29,7 +29,7 @@ def test_three_kills_at_start_up_in_training_and_before_the_report(
     second.until(lambda: len(run.steps()) >= 7 * STEPS + STEPS // 2)  # in trial 3, which its rung is going to stop
     second.kill()
     assert run.search(inject=partial(killing.at_call, "write_results")).wait() == -9
-    assert "goes on" in run.finish()
+    assert "continues" in run.finish()
     repeated = reference.compare(run, repeated=STEPS)
     measured(f"kill -9 of the driver, one trial at a time: {repeated} of {STEPS} steps repeated over 3 kills")
 

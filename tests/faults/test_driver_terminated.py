@@ -42,7 +42,7 @@ def test_a_terminated_driver_pauses_in_the_middle_of_an_epoch_and_repeats_nothin
     assert "nothing is lost" in first.output
     assert len(run.steps()) % STEPS, "it was in the middle of an epoch"
     (run.data / counting.PACE).write_text("0")
-    assert "goes on" in run.finish()
+    assert "continues" in run.finish()
     reference.compare(run, repeated=0)
     measured(f"SIGTERM to exit, one trial in the driver's process: {seconds:.2f} s, 0 steps repeated")
 
