@@ -1,4 +1,4 @@
-"""Print the rooms of ablate/, the floors that they stand on, and the arrows between them: python tests/import_graph.py.
+"""Print the rooms of ablate/, their floors, and the import arrows between them: python tests/import_graph.py.
 
 A room is a module or package directly in ablate/. An arrow is a pair of rooms of which one imports the other, once
 however many modules do. A room without arrows is on floor 1; every other one is one floor above the highest that it

@@ -36,7 +36,7 @@ SECONDS = 280.0
 
 
 def ablate(run: StudyRun, *words: str) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own."""
+    """Start a command in a new process group."""
     return subprocess.Popen(
         [sys.executable, "-m", "ablate", *words, "--runs-dir", str(run.runs), "--storage", run.url],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

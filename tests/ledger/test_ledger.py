@@ -132,7 +132,7 @@ def test_what_the_state_does_not_allow_is_refused_and_nothing_is_written(
     with pytest.raises(LedgerError, match=reason):
         act(writer)
     assert ledger.snapshot(STUDY) == before
-    assert writer.start(key(0)) == 1, "the hold goes on after a refusal"
+    assert writer.start(key(0)) == 1, "the writer works after a refusal"
 
 
 def test_an_end_repeated_is_ignored_and_a_waiting_trial_may_fail(

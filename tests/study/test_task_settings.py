@@ -1,4 +1,4 @@
-"""Each task has settings of its own: what another task has is refused, and what was recorded before is read."""
+"""Each task has its own settings: those of another task are refused, and records made before are read."""
 
 from __future__ import annotations
 
