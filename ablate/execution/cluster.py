@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import ray
 from ray.exceptions import RayError
 
-from ablate.errors import ResourceError
+from ablate.errors import ClusterLostError, ResourceError
 from ablate.execution import ray_private
-from ablate.execution.own_ray import environment, own_ray
+from ablate.execution.gcs_watchdog import end_process
+from ablate.execution.own_ray import after, environment, own_ray
 from ablate.redaction import error_text
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # wait for nodes of a remote cluster to join, for example after its head was replaced
+LEAVE_SECONDS = 60.0  # `ray.shutdown` has no limit while the raylet of this machine is frozen
 EPSILON = 1e-6
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
@@ -85,7 +87,15 @@ def _join(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        with after(LEAVE_SECONDS, lambda: end_process(_raylet_silent(address))):
+            ray.shutdown()
+
+
+def _raylet_silent(address: str) -> ClusterLostError:
+    return ClusterLostError(
+        f"the raylet that this machine runs for the Ray cluster at {address} has not answered for {LEAVE_SECONDS:.0f}"
+        " s; what was committed stays. Run the same command again once it answers"
+    )
 
 
 def _check_address(address: str) -> None:

@@ -51,8 +51,7 @@ class GcsWatchdog:
             if self._knock():
                 self._answered = time.monotonic()
             if (error := self._overdue()) is not None:
-                print(f"ablate: {error}", file=sys.stderr, flush=True)  # as the command line does
-                self._leave(ClusterLostError.exit_code)
+                end_process(error, leave=self._leave)
                 return
 
     def end(self) -> None:
@@ -92,6 +91,12 @@ def own_ray_lost(reason: str) -> ClusterLostError:
     return ClusterLostError(
         f"the Ray of this study has ended ({reason}); what was committed stays. Run the same command again"
     )
+
+
+def end_process(error: ClusterLostError, *, leave: Callable[[int], object] = os._exit) -> None:
+    """Print the error as the command line does and end this process, whose main thread waits for Ray."""
+    print(f"ablate: {error}", file=sys.stderr, flush=True)
+    leave(error.exit_code)
 
 
 @contextmanager

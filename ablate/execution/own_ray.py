@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
+END_SECONDS = 20.0  # `ray.shutdown` takes 2 s, and has no limit while a raylet is frozen
 BASE_BYTES = 21  # a Unix socket's path has at most 107 bytes; Ray and the folder's name take the rest
 
 
@@ -34,6 +36,18 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def after(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` in a thread if the block takes longer than `seconds`."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -59,7 +73,8 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
             ray_private.kill()
             raise
         finally:
-            ray.shutdown()
+            with after(END_SECONDS, ray_private.kill):
+                ray.shutdown()
 
 
 def _explain_failed_start(error: Exception) -> AblateError:

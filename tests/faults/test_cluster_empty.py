@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.faults.lossless import check_whole, repeated_steps, study
-from support.faults.raylets import cluster
+from support.faults.raylets import cluster, send
 from support.faults.study_runs import StudyRun
 
 TRIALS, EPOCHS = 3, 12
@@ -45,3 +46,31 @@ def test_a_driver_without_a_node_says_so_and_completes_the_study_on_a_new_one(
     assert repeated <= 1
     measured(f"the only node with CPUs killed: {lines} line(s) while waiting, the study completes on a new node, "
              f"{repeated} step repeated")  # fmt: skip
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_a_study_that_ends_while_the_raylet_beside_its_driver_is_frozen_ends_in_one_line(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    never = {"RAY_health_check_failure_threshold": "1000000"}  # so that the cluster does not remove the node
+    with cluster(**never) as ray:
+        ray.start(head_cpus=1)
+        run = StudyRun(
+            folder=tmp_path,
+            text=study("beside", trials=1, epochs=8),
+            options=("--address", ray.address, "--gpus", "0", "--device", "cpu", "--tracker", "none"),
+            pace=1.0,
+        )
+        command = run.search(fresh=True)
+        command.until(lambda: len(run.steps()) >= 3)
+        assert ray.head is not None
+        raylets = [process.pid for process in ray.head.family() if "/raylet/raylet " in process.title]
+        send(raylets, signal.SIGSTOP)
+        assert command.wait(200) == 75, command.output
+        (line,) = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
+        assert line.startswith("ablate: the raylet that this machine runs for the Ray cluster at"), line
+        send(raylets, signal.SIGCONT)
+        assert "complete" in run.finish(fresh=True)
+    check_whole(run, trials=1, epochs=8, drivers=2)
+    measured("the raylet beside the driver of a joined cluster frozen before the end: exit code 75 and one line")

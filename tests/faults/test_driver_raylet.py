@@ -146,7 +146,8 @@ def test_a_driver_whose_raylet_is_frozen_exits_in_one_line_and_the_same_command_
 ) -> None:
     for name, value in ({} if long else QUICK_DETECTION).items():
         monkeypatch.setenv(name, value)
-    run = StudyRun(folder=tmp_path, text=study("frozen", trials=2, epochs=EPOCHS), options=OPTIONS, pace=1.0)
+    epochs = 300 if long else EPOCHS  # longer than Ray's own detection takes
+    run = StudyRun(folder=tmp_path, text=study("frozen", trials=2, epochs=epochs), options=OPTIONS, pace=1.0)
     command = run.search(fresh=True)
     command.until(lambda: len(run.steps()) >= 3)
     freeze_raylet(command)
@@ -157,5 +158,20 @@ def test_a_driver_whose_raylet_is_frozen_exits_in_one_line_and_the_same_command_
     check_alone(command)
     (run.data / counting.PACE).write_text("0")
     run.finish(fresh=True, seconds=300)
-    check_whole(run, trials=2, epochs=EPOCHS, drivers=2)
+    check_whole(run, trials=2, epochs=epochs, drivers=2)
     measured(f"the raylet of the driver's own Ray frozen: exit code 75 and one line after {seconds:.0f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_study_that_ends_while_its_raylet_is_frozen_is_complete_and_its_driver_exits(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    run = StudyRun(folder=tmp_path, text=study("thawless", trials=1, epochs=8), options=OPTIONS, pace=1.0)
+    command = run.search(fresh=True)
+    command.until(lambda: len(run.steps()) >= 3)
+    freeze_raylet(command)
+    assert command.wait() == 0, command.output
+    check_alone(command)
+    check_whole(run, trials=1, epochs=8)
+    measured("the raylet of the driver's own Ray frozen before the end: the study completes, exit code 0")
