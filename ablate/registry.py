@@ -1,7 +1,7 @@
 """One explicit table per kind of part, from a name or an import path to the object.
 
 The tables hold import paths as text, so looking up a name imports nothing, and this module depends on no higher
-package.
+package. `lazy_names` does the same for the names of a package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
-from ablate.config import TaskConfig
+from ablate.config import TaskConfig, TrainableSettings
 from ablate.errors import RegistryError, did_you_mean
 from ablate.redaction import error_text
 
@@ -84,6 +84,20 @@ def _import_own(module_name: str) -> ModuleType:
         raise
 
 
+def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return a package's `__getattr__`: it imports the module of `modules` that defines the name asked for."""
+
+    def find(name: str) -> Any:
+        for module, names in modules.items():
+            if name in names:
+                value = getattr(importlib.import_module(module), name)
+                setattr(sys.modules[package], name, value)
+                return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
+
+
 MODELS = Registry("model builder", {"transformer": "ablate.models.transformer:build"})
 TASKS = Registry(
     "task",
@@ -108,6 +122,9 @@ TASKS = Registry(
         "multi30k_en_de": "ablate.tasks.text.translation:build_en_de",
     },
 )
+FAMILY = "transformer"
+_TRAINABLE_SETTINGS = Registry("settings of trainable", {FAMILY: "ablate.training.family:FamilySettings"})
+TRAINABLES = Registry("trainable", {FAMILY: "ablate.training.transformer:Transformer"})
 OWN_TASK = "a task of your own"
 _SETTINGS = Registry(
     "settings of task",
@@ -137,6 +154,12 @@ SCHEDULERS = Registry(
     "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}
 )
 TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"})
+
+
+def trainable_settings(trainable: str) -> type[TrainableSettings]:
+    """Return the model of the settings that `trainable` has; this imports neither torch nor a user's code."""
+    found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(trainable)  # type: ignore[assignment]
+    return found
 
 
 def task_settings(task: object) -> type[TaskConfig]:

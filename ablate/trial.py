@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from ablate.config import ModelConfig, Protocol, TaskConfig, TrainConfig
+from ablate.config import Protocol, TaskConfig, TrainableSettings
 from ablate.files import Place, below
 from ablate.objectives import mean
-from ablate.registry import read_task, task_settings
+from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
 
 Stage = Literal["search", "confirm"]
+STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
 
 
@@ -54,18 +55,18 @@ class TrialKey:
 class TrialConfig:
     """Everything that training needs; picklable, JSON-able, and free of torch and ray.
 
-    `parameters` are the values the sampler chose, by dotted name (`model.width`); the three configs are
-    complete. `seeds` holds one seed per replicate. `study_seed` keys every stream together with them.
+    `parameters` are the values the sampler chose, by dotted name (`model.width`); `settings` are complete.
+    `seeds` holds one seed per replicate. `study_seed` keys every stream together with them.
     """
 
     key: TrialKey
     stage: Stage
-    model: ModelConfig
+    settings: TrainableSettings
     task: TaskConfig
-    train: TrainConfig
     seeds: tuple[int, ...]
     study_seed: int
     protocol: Protocol = "held_out"
+    trainable: str = FAMILY
     parameters: Mapping[str, Any] = field(default_factory=dict)
     variant: str | None = None
     source: int | None = None  # the search trial that it confirms, or to which it gives further seeds
@@ -80,14 +81,21 @@ class TrialConfig:
         key = replace(self.key, number=self.evaluates)
         return replace(self, key=key, stage="search", source=source, evaluates=None)
 
+    @property
+    def epochs(self) -> int:
+        """Length of the trial if nothing stops it."""
+        return self.settings.epochs
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""
+        given = self.settings.model_dump(mode="json")
+        sections = {STORED_SECTIONS.get(name, name): value for name, value in given.items()}
         return {
             "key": {"study": self.key.study, "dataset": self.key.dataset, "number": self.key.number},
             "stage": self.stage,
-            "model": self.model.model_dump(mode="json"),
+            **sections,
             "task": self.task.model_dump(mode="json"),
-            "train": self.train.model_dump(mode="json"),
+            **({} if self.trainable == FAMILY else {"trainable": self.trainable}),
             "seeds": list(self.seeds),
             "study_seed": self.study_seed,
             "protocol": self.protocol,
@@ -100,12 +108,15 @@ class TrialConfig:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TrialConfig:
         """Rebuild a TrialConfig from `to_json`; raise pydantic's ValidationError on a damaged one."""
+        trainable = data.get("trainable", FAMILY)
+        kind = trainable_settings(trainable)
+        sections = {name: data[STORED_SECTIONS.get(name, name)] for name in kind.model_fields}
         rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source")}
         return TrialConfig(
             key=TrialKey(**data["key"]),
-            model=ModelConfig.model_validate(data["model"]),
+            settings=kind.model_validate(sections),
             task=read_stored_task(data["task"]),
-            train=TrainConfig.model_validate(data["train"]),
+            trainable=trainable,
             seeds=tuple(data["seeds"]),
             evaluates=data.get("evaluates"),  # older ledgers have none
             **rest,

@@ -28,15 +28,17 @@ from typing import Any
 import ray
 from ray import tune
 
-from ablate.config import InputShape
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from ablate.models import measure
+from ablate.models.settings import InputShape
 from ablate.search import Search
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
 from ablate.tracking import sync_periodically
+from ablate.training.family import family
 from ablate.trial import Report, TrialConfig
+from support.trials import measure_by
 
 STUDY = """\
 study: overhead
@@ -61,7 +63,7 @@ class Timing:
 
 def noop(config: TrialConfig, **_: object) -> Iterator[Report]:
     """Report a loss and train nothing."""
-    loss = abs(config.train.learning_rate - 1e-2)
+    loss = abs(family(config).training.learning_rate - 1e-2)
     metrics = {"train_loss": loss, "val_loss": loss, "val_accuracy": 1 - loss}
     yield Report(epoch=1, metrics=(metrics,), wall_seconds=0.0, diverged=(False,), final=True)
 
@@ -80,7 +82,7 @@ def ours(trials: int, *, executor: str, tracker: str) -> Timing:
         with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger, ledger.hold(study.name, **claim) as hold:
             started = time.perf_counter()
             shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, hold=hold, home=home)
-            search = Search(study, hold, ledger, measure=measure, shape_of=lambda dataset: SHAPE)
+            search = Search(study, hold, ledger, measure=measure_by(measure), facts_of=lambda dataset: SHAPE)
             with sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
             shown.close()

@@ -26,13 +26,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, Schedule, TrainConfig
 from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 from ablate.training import train
-from ablate.trial import TrialConfig, TrialKey
+from ablate.training.settings import Schedule, TrainConfig
+from ablate.trial import TrialKey
+from support.trials import family_trial
 
 BATCH, RATE, DECAY, DEPTH, WIDTH = 64, 1e-3, 0.01, 6, 60
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
@@ -125,7 +127,7 @@ def our_epochs(config: ModelConfig, data: Data, *, epochs: int, limit: int | Non
         "schedule": Schedule(name="constant"),
         "precision": precision,
     }
-    trial = TrialConfig(
+    trial = family_trial(
         key=TrialKey(study="benchmark", dataset="mnist", number=0),
         stage="search",
         model=config,

@@ -62,7 +62,7 @@ class World:
         config = self.search.next_trial()
         assert config is not None
         first = tuple({"val_accuracy": 0.1, "val_loss": 3.0} for _ in replicates)
-        last = config.train.epochs
+        last = config.epochs
         self.search.report(config.key, Report(epoch=1, metrics=first, wall_seconds=1.0))
         self.search.report(config.key, Report(epoch=last, metrics=replicates, wall_seconds=2.0, final=True))
         return config

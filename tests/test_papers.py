@@ -11,19 +11,20 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from ablate.config import InputShape
 from ablate.driver.options import RunOptions
 from ablate.driver.plan import make_plan
 from ablate.driver.run import search
-from ablate.driver.timing import made_up_scores
 from ablate.inspection.status import status_of
 from ablate.inspection.studies import read_study
 from ablate.models import measure
+from ablate.models.settings import InputShape
 from ablate.registry import TASKS
 from ablate.study import Study, load_study
 from ablate.tasks import load_task
+from ablate.training.made_up import made_up_scores
 from support.paths import REPOSITORY
 from support.planted_tasks import REAL
+from support.trials import configs
 
 PAPERS = sorted((REPOSITORY / "search_spaces" / "papers").glob("*.yaml"))
 SLOW = {"kv_attention_table2", "kv_attention_translation"}
@@ -110,7 +111,8 @@ def test_paper_as_first_table_is_as_published_and_its_q_follows_from_our_sizes()
         assert shown["val_accuracy"].value == pytest.approx(float(row["val_acc_pct"]) / 100)
         assert shown["train_loss"].value == float(row["train_loss"])
         (ours,) = (p for p in plan.rows if (p.variant, p.dataset) == (name, row["dataset"]))
-        q = round(ours.size.overdetermination(ours.shape, ours.samples), 2)
+        assert ours.q is not None
+        q = round(ours.q, 2)
         assert (q == shown["q"].value) != bool(shown["q"].note), (name, row["dataset"], q)
 
 
@@ -120,7 +122,7 @@ def test_tiny_imagenets_network_has_the_size_of_a_vit_base() -> None:
     Fixed positions leave out 197 * 768, and a norm behind the last block of 2 * 768 is not in this family.
     """
     study = paper("kv_attention_table3")
-    model, task, _ = study.configs("tiny_imagenet", {"variant": "QKV"})
+    model, task, _ = configs(study, "tiny_imagenet", {"variant": "QKV"})
     shape = load_task(task).shape(None)
     assert (shape.tokens, shape.features, shape.outputs) == (196, 768, 200)
     assert measure(model, shape).params == 85_798_656 - 197 * 768 - 2 * 768 + 768 * 200 + 200

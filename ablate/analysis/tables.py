@@ -154,7 +154,7 @@ def _trial_row(trial: TrialRecord) -> dict[str, Any]:
         "state": str(trial.state),
         "replicates": len(config.seeds),
         "epochs": trial.epochs_done,
-        "max_epochs": config.train.epochs,
+        "max_epochs": config.epochs,
         "q": trial.q,
         **{name: getattr(trial, name) for name in own + times},
     }

@@ -60,7 +60,7 @@ def _count(count: int, what: str) -> str:
 
 
 def _epochs(plan: Plan, dataset: str) -> int:
-    return max(row.train.epochs for row in plan.rows if row.dataset == dataset)
+    return max(row.settings.epochs for row in plan.rows if row.dataset == dataset)
 
 
 def _time(seconds: float) -> str:

@@ -8,33 +8,31 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ablate.config import InputShape
+from ablate.config import DatasetFacts, TrainableSettings
 from ablate.randomness import stream
+from ablate.registry import trainable_settings
 from ablate.study import Study
-from ablate.study.effect import RULES, idle
 from ablate.study.space import FloatRange, Range, Space
-from ablate.tasks import load_task
-from ablate.tasks.base import Remarked
+from ablate.trainable import load_trainable
 
 DRAWN = 400  # configurations drawn from a space
 
 
-def cautions(study: Study, shapes: Mapping[str, InputShape]) -> tuple[str, ...]:
-    """Return one line per warning, by data set of `shapes`."""
-    return tuple(line for label, shape in shapes.items() for line in _of_dataset(study, label, shape))
+def cautions(study: Study, facts: Mapping[str, DatasetFacts]) -> tuple[str, ...]:
+    """Return one line per warning, by data set of `facts`."""
+    return tuple(line for label in facts for line in _of_dataset(study, label, facts[label]))
 
 
-def _of_dataset(study: Study, label: str, shape: InputShape) -> Iterator[str]:
-    task = load_task(study.task(label))
-    if isinstance(task, Remarked):
-        yield from (f"{label}: {remark}" for remark in task.remarks())
+def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:
+    for remark in load_trainable(study.trainable).remarks(study.task(label)):
+        yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
-    rules = [rule for rule in RULES if rule.setting in searched]
+    rules = [rule for rule in trainable_settings(study.trainable).idle_rules if rule.setting in searched]
     if not rules:
         return
-    drawn = list(_configurations(study, label))
+    drawn = [settings.idle(facts) for settings in _configurations(study, label)]
     for rule in rules:
-        held = sum(rule in idle(model, training, shape.output) for model, training in drawn)
+        held = sum(rule in idle for idle in drawn)
         if held:
             how = "in every" if held == len(drawn) else f"in about {max(held / len(drawn), 0.01):.0%} of the"
             what = "configuration" if held == len(drawn) else "configurations"
@@ -44,16 +42,15 @@ def _of_dataset(study: Study, label: str, shape: InputShape) -> Iterator[str]:
             )
 
 
-def _configurations(study: Study, label: str) -> Iterator[tuple[Any, Any]]:
-    """Yield architecture and training of random configurations; invalid ones are skipped."""
+def _configurations(study: Study, label: str) -> Iterator[TrainableSettings]:
+    """Yield the settings of random configurations; invalid ones are skipped."""
     space = study.space_for(label)
     draws = stream(0, label, 0, "sampler", "cautions")
     for _ in range(DRAWN):
         try:
-            model, _, training = study.configs(label, _draw(space, draws))
+            yield study.settings_of(label, _draw(space, draws))
         except ValidationError:
             continue
-        yield model, training
 
 
 def _draw(space: Space, draws: np.random.Generator) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class RunOptions(Locations):
     address: str | None = None
     autoscale: int | None = None
     device: str = "auto"
-    trainer: str = "train"
+    trainer: str | None = None
     grace_seconds: float = 25.0
     metrics_port: int | None = None
     metrics_host: str = METRICS_HOST

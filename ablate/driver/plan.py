@@ -4,51 +4,43 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
-from ablate.driver.timing import Paced, seconds_per_trial
-from ablate.models import measure
 from ablate.search.planned import ENUMERATED, planned_trials
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
-from ablate.tasks import load_task
+from ablate.trainable import PlannedTrials, load_trainable
 
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """One architecture on one data set, sized on the built module; `samples` is the number of training samples."""
+    """One architecture on one data set, sized on the built module; `q` is K*M/P (paper A, Eq. 12), or None."""
 
     variant: str
     dataset: str
-    model: ModelConfig
-    train: TrainConfig
-    shape: InputShape
+    settings: TrainableSettings
     size: Size
-    samples: int
+    q: float | None
 
     def columns(self) -> dict[str, Any]:
-        """Return the row as `ablate plan` prints it; `q` is K*M/P (paper A, Eq. 12).
-
-        Depth and heads are given for the transformer family only: other builders have none.
-        """
-        family = {"depth": self.model.depth, "heads": self.model.heads}
+        """Return the row as `ablate plan` prints it."""
         return {
             "variant": self.variant,
             "dataset": self.dataset,
-            **(family if self.model.builder == "transformer" else {}),
+            **self.settings.summary(),
             "params": self.size.params,
             "flops": self.size.flops,
-            "q": round(self.size.overdetermination(self.shape, self.samples), 2),
+            **({} if self.q is None else {"q": round(self.q, 2)}),
         }
 
 
@@ -97,47 +89,49 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
     Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
     """
     rows: list[PlannedRow] = []
-    shapes = {label: load_task(study.datasets[label]).shape(data_dir) for label in study.labels}
-    for dataset, shape in shapes.items():
-        rows.extend(_rows(study, dataset, shape))
+    trainable = load_trainable(study.trainable)
+    facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
+    for dataset in study.labels:
+        rows.extend(_rows(study, dataset, facts[dataset]))
     by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
-    seconds = {name: _seconds(study, name, of, data_dir) for name, of in by_dataset.items()} if measure_time else None
+    seconds = _seconds(study, by_dataset, facts, data_dir) if measure_time else None
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={d: architectures(study.space_for(d)).cardinality() for d in study.labels},
+        architectures={d: architectures(study, study.space_for(d)).cardinality() for d in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         seconds_per_trial=seconds,
-        cautions=cautions(study, shapes),
+        cautions=cautions(study, facts),
     )
 
 
-def _rows(study: Study, dataset: str, shape: InputShape) -> Iterator[PlannedRow]:
+def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRow]:
     listed = _plan_design(study, dataset) if study.compare is not None else _plan_search(study, dataset)
+    task, trainable = study.task(dataset), load_trainable(study.trainable)
     for values in listed[:: -(-len(listed) // LISTED)]:
-        model, task, training = study.configs(dataset, values)
+        settings = study.settings_of(dataset, values)
+        size = trainable.measure(settings, facts)
         yield PlannedRow(
             variant=_row_name(values),
             dataset=dataset,
-            model=model,
-            train=training,
-            shape=shape,
-            size=measure(model, shape),
-            samples=shape.trained_samples(task, study.protocol),
+            settings=settings,
+            size=size,
+            q=facts.overdetermination(size, task, study.protocol),
         )
 
 
 def _plan_search(study: Study, dataset: str) -> list[dict[str, Any]]:
     """Return the architectures of a search, or a part of them if the space is large."""
-    return list(itertools.islice(_thin(architectures(study.space_for(dataset))).grid(), ENUMERATED))
+    return list(itertools.islice(_thin(architectures(study, study.space_for(dataset))).grid(), ENUMERATED))
 
 
 def _plan_design(study: Study, dataset: str) -> list[dict[str, Any]]:
     """Return each architecture of a comparison once, with all variants of one configuration together."""
     found = {}
+    axes = architectures(study, study.space_for(dataset)).names()
     for parameters in study.design(dataset):
-        values = {name: value for name, value in parameters.items() if name.startswith(("model.", VARIANT))}
+        values = {name: value for name, value in parameters.items() if name in axes}
         found[json.dumps(values)] = values
     return list(found.values())
 
@@ -158,20 +152,30 @@ def _thinned_range(spec: Range) -> Range:
 
 
 def _row_name(values: dict[str, Any]) -> str:
-    axes = [f"{name.removeprefix('model.')}={value}" for name, value in values.items() if name != VARIANT]
+    axes = [f"{name.partition('.')[2]}={value}" for name, value in values.items() if name != VARIANT]
     row = [str(values[VARIANT])] if VARIANT in values else []
     return " ".join(row + axes) or "default"
 
 
-def _seconds(study: Study, dataset: str, rows: Sequence[PlannedRow], data_dir: Path | None) -> float:
-    return seconds_per_trial(
-        [Paced(model=row.model, train=row.train, size=row.size) for row in rows],
-        task=study.task(dataset),
-        shape=rows[0].shape,
-        data_dir=data_dir,
-        replicates=study.replicates,
-        protocol=study.protocol,
-    )
+def _seconds(
+    study: Study, rows: Mapping[str, Sequence[PlannedRow]], facts: Mapping[str, DatasetFacts], data_dir: Path | None
+) -> dict[str, float] | None:
+    """Return the mean time of a full-length trial by data set, or None if the trainable cannot tell."""
+    found: dict[str, float] = {}
+    for label, listed in rows.items():
+        planned = PlannedTrials(
+            task=study.task(label),
+            facts=facts[label],
+            data_dir=data_dir,
+            replicates=study.replicates,
+            protocol=study.protocol,
+        )
+        sized = [(row.settings, row.size) for row in listed]
+        seconds = load_trainable(study.trainable).estimate_seconds(sized, planned)
+        if seconds is None:
+            return None
+        found[label] = seconds
+    return found
 
 
 def limit_rows(plan: Plan, rows: int) -> Plan:

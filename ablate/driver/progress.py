@@ -101,7 +101,7 @@ class ProgressDisplay:
         running = [trial for standing in found for stage in standing.stages for trial in stage.running]
         for trial in running[:RUNNING_ROWS]:
             trains = trial.config.evaluates is None
-            epochs = f"{trial.epoch} of {trial.config.train.epochs}" if trains else ""
+            epochs = f"{trial.epoch} of {trial.config.epochs}" if trains else ""
             value = _number(trial.metric(first)) if trial.epoch else ""
             stage, spent = self._stages[trial.config.stage], _duration(trial.wall_seconds)
             table.add_row(trial.key.dataset, str(trial.number), stage, epochs, value, spent)

@@ -16,13 +16,12 @@ import torch
 from rich.console import Console
 
 from ablate.analysis.tables import write_study_file
-from ablate.config import InputShape
+from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
-from ablate.driver.timing import made_up_scores
 from ablate.errors import (
     CheckpointDownError,
     DataError,
@@ -36,16 +35,14 @@ from ablate.files import Place, copy_into, require_writable
 from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Ledger, StudyWriter
 from ablate.locations import homes as places
-from ablate.models import measure
 from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.search import Search, require_searchable
 from ablate.search.planned import planned_trials
 from ablate.study import Study, parse_study, read_study
-from ablate.tasks import Task, load_task
-from ablate.tasks.base import Classification, Decoded
 from ablate.tracking import TRACKERS, Tracker, sync_periodically
 from ablate.tracking import build as build_tracker
+from ablate.trainable import load_trainable
 from ablate.trial import TrialState
 
 logger = logging.getLogger("ablate")
@@ -82,8 +79,8 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    shapes = check_data(study, options.data_dir)
-    require_searchable(study, measure=measure, shape_of=shapes.__getitem__)
+    facts, measure = check_data(study, options.data_dir), load_trainable(study.trainable).measure
+    require_searchable(study, measure=measure, facts_of=facts.__getitem__)
     TRACKERS.load(options.tracker)
     require_free(options.metrics_port, host=options.metrics_host)
     check_resources(options)
@@ -101,9 +98,9 @@ def search(
             found = resumption.find(ledger, study)
             if found is not None:
                 _say(console, resumption.start_text(found, now=time.time()))
-            for line in cautions(study, shapes):
+            for line in cautions(study, facts):
                 _say(console, f"Note: {line}")
-            engine = Search(study, writer, ledger, measure=measure, shape_of=shapes.__getitem__)
+            engine = Search(study, writer, ledger, measure=measure, facts_of=facts.__getitem__)
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
@@ -155,32 +152,31 @@ def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
     return options
 
 
-def check_data(study: Study, data_dir: Path | None) -> dict[str, InputShape]:
-    """Return the shape of every data set; raise DataError or RequestError if one is missing or does not fit."""
-    shapes: dict[str, InputShape] = {}
+def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
+    """Return the facts of every data set; raise DataError or RequestError if one is missing or does not fit."""
+    facts: dict[str, DatasetFacts] = {}
     missing: dict[str, str] = {}
+    trainable = load_trainable(study.trainable)
     for label in study.labels:
-        task = load_task(study.datasets[label])
+        task = study.datasets[label]
         try:
-            task.check(data_dir)
+            trainable.check_data(task, data_dir)
         except DataError as error:
             missing[label] = str(error)
             continue
-        shapes[label] = task.shape(data_dir)
-        if isinstance(task, Classification | Decoded):
-            _refuse_unknown_metrics(study, label, task, shapes[label])
+        facts[label] = trainable.find_facts(task, data_dir)
+        if (metrics := trainable.metrics(task, facts[label])) is not None:
+            _refuse_unknown_metrics(study, label, metrics)
     if missing:
-        here = " ".join(f"--dataset {label}" for label in shapes) if study.compare is not None else ""
+        here = " ".join(f"--dataset {label}" for label in facts) if study.compare is not None else ""
         hint = [f"To compare on those that are here: {here}"] if here else []
         raise DataError("\n".join([*dict.fromkeys(missing.values()), *hint]))
-    return shapes
+    return facts
 
 
-def _refuse_unknown_metrics(study: Study, label: str, task: Task, shape: InputShape) -> None:
+def _refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str]) -> None:
     """Raise RequestError for an objective or constraint that no trial will report."""
-    own = tuple(task.metrics(*made_up_scores(shape)))
-    known = [*COST_METRICS, *(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own))]
-    known += [f"val_{name}" for name in (task.corpus_names if isinstance(task, Decoded) else ())]
+    known = [*COST_METRICS, *metrics]
     compared = study.compare.metrics if study.compare is not None else ()
     tested = [on_test(name) for name in known]
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:

@@ -17,13 +17,13 @@ from ablate.files import Place
 from ablate.plain_text import storable
 from ablate.redaction import error_text
 from ablate.registry import Registry
+from ablate.trainable import load_trainable
 from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 
 if TYPE_CHECKING:
     from ablate.search import Search
 
-TRAINERS = Registry("trainer", {"train": "ablate.execution.cached_trainer:train"})
-
+TRAINERS = Registry("trainer", {})
 logger = logging.getLogger("ablate.execution")
 
 
@@ -49,7 +49,8 @@ class Assignment:
 
     `attempt` counts how often the trial was handed out, over all drivers. Checkpoint names contain it, so that a
     process that was given up and returns overwrites nothing. Checkpoints lie below `store`. `device` is a torch device,
-    never `auto`. Parts given by import path are also searched for on `search_path`.
+    never `auto`. `trainer`, an import path, takes the place of the
+    trainable's `train`. Parts given by import path are also searched for on `search_path`.
     """
 
     config: TrialConfig
@@ -57,7 +58,7 @@ class Assignment:
     store: Place
     data_dir: Path | None
     device: str
-    trainer: str
+    trainer: str | None
     threads: int
     search_path: tuple[str, ...] = ()
 
@@ -65,14 +66,14 @@ class Assignment:
         return str(self.config.key)
 
     def reports(self, pause: Callable[[], bool]) -> Generator[Report]:
-        """Yield the trainer's reports with torch limited to `threads` threads; raise RegistryError.
+        """Yield the trainable's reports with torch limited to `threads` threads; raise RegistryError.
 
-        Once `pause()` is true, the trainer writes a checkpoint as soon as it can and raises PausedError.
+        Once `pause()` is true, it writes a checkpoint as soon as it can and raises PausedError.
         """
         keep_freed_memory()
         os.environ["OMP_NUM_THREADS"] = str(self.threads)  # read when torch is imported, which may be later
         sys.path.extend(place for place in self.search_path if place not in sys.path)
-        train = TRAINERS.load(self.trainer)
+        train = load_trainable(self.config.trainable).train if self.trainer is None else TRAINERS.load(self.trainer)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(self.threads)
         yield from train(

@@ -26,7 +26,7 @@ class LocalExecutor:
     store: Place | None = None
     data_dir: Path | None = None
     device: str = "auto"
-    trainer: str = "train"
+    trainer: str | None = None
     threads: int = 1
     grace_seconds: float = 25.0
 

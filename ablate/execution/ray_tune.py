@@ -66,7 +66,7 @@ class RayExecutor:
     cpus_per_trial: float | None = None
     address: str | None = None
     autoscale: int | None = None
-    trainer: str = "train"
+    trainer: str | None = None
     grace_seconds: float = 25.0
 
     def check(self) -> None:

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import AblateError, RequestError
 from ablate.files import DiskFolder, refuse_links
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
+from ablate.models.settings import InputShape
 from ablate.randomness import stream
 from ablate.redaction import error_text
 from ablate.tasks import Data, Task, load_task
@@ -25,6 +25,7 @@ from ablate.tasks.base import Written
 from ablate.tasks.text.bleu import bleu
 from ablate.tasks.text.translation import Translation
 from ablate.training import predictor
+from ablate.training.family import family
 from ablate.trial import TrialConfig, checkpoint_folder
 
 BATCH = 128  # texts that are decoded at once
@@ -160,7 +161,7 @@ def write_translations(asked: Trained, part: Literal["validation", "test"], fold
 def _greedy(asked: Trained, data: Data, source: Tensor) -> Tensor:
     module = asked.module
     if not hasattr(module, "greedy"):
-        raise RequestError(f"model builder {asked.config.model.builder!r} makes a module without `greedy`")
+        raise RequestError(f"model builder {family(asked.config).model.builder!r} makes a module without `greedy`")
     ids: Tensor = module.greedy(source, start=data.start, end=data.end, steps=asked.shape.tokens)
     return ids
 
@@ -175,7 +176,8 @@ def attention_maps(asked: Trained, sample: int) -> list[BlockMaps]:
     if not 0 <= sample < len(data.train_targets):
         raise RequestError(f"there is no training sample {sample}, only 0 to {len(data.train_targets) - 1:,}")
     if not hasattr(asked.module, "similarities"):
-        raise RequestError(f"model builder {asked.config.model.builder!r} makes a module without `similarities`")
+        builder = family(asked.config).model.builder
+        raise RequestError(f"model builder {builder!r} makes a module without `similarities`")
     x = _input(data, sample)
     with torch.no_grad():
         similarities = asked.module.similarities(x)

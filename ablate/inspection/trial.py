@@ -42,7 +42,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "error": trial.error,
         "attempts": trial.attempt,
         "epochs": trial.epochs_done,
-        "max_epochs": trial.config.train.epochs,
+        "max_epochs": trial.config.epochs,
         "wall_seconds": trial.wall_seconds,
         "params": trial.params,
         "flops": trial.flops,

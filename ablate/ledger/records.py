@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import RowMapping
 
-from ablate.config import InputShape, Size
+from ablate.config import DatasetFacts, Size
 from ablate.errors import LedgerError
 from ablate.ledger.lease import is_dead
 from ablate.redaction import error_text
@@ -27,7 +27,7 @@ class NewTrial:
 
     config: TrialConfig
     size: Size | None = None
-    shape: InputShape | None = None
+    facts: DatasetFacts | None = None
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ class TrialRecord:
     params: int | None
     params_body: int | None
     flops: int | None
-    shape: InputShape | None
+    facts: DatasetFacts | None
     sampler_state: dict[str, Any]
     error: str | None
     checkpoint: str | None
@@ -99,11 +99,9 @@ class TrialRecord:
     @property
     def q(self) -> float | None:
         """Q = K M / P (paper A, Eq. 12), or None if the trial was not measured."""
-        if self.size is None or self.shape is None:
+        if self.size is None or self.facts is None:
             return None
-        return self.size.overdetermination(
-            self.shape, self.shape.trained_samples(self.config.task, self.config.protocol)
-        )
+        return self.facts.overdetermination(self.size, self.config.task, self.config.protocol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,10 +185,11 @@ def trial_from_row(row: RowMapping) -> TrialRecord:
         "mlflow_run_id", "driver_epoch", "revision", "created_at", "started_at", "finished_at",
     )  # fmt: skip
     try:
+        config = TrialConfig.from_json(json.loads(row["config"]))
         return TrialRecord(
-            config=TrialConfig.from_json(json.loads(row["config"])),
+            config=config,
             state=TrialState(row["state"]),
-            shape=InputShape.model_validate_json(row["shape"]) if row["shape"] else None,
+            facts=config.settings.facts_type.model_validate_json(row["shape"]) if row["shape"] else None,
             sampler_state=json.loads(row["sampler_state"]),
             **{name: row[name] for name in same},
         )

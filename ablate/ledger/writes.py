@@ -210,7 +210,7 @@ def _trial_row(scope: Scope, record: NewTrial) -> dict[str, Any]:
         "params": size.params if size else None,
         "params_body": size.params_body if size else None,
         "flops": size.flops if size else None,
-        "shape": record.shape.model_dump_json() if record.shape else None,
+        "shape": record.facts.model_dump_json() if record.facts else None,
         "sampler_state": to_text(dict(record.sampler_state), f"sampler state of trial {config.key}"),
         "driver_epoch": scope.epoch,
         "revision": scope.revision,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.config import ModelConfig
 from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, under, unit_gain
 from ablate.models.positions import first_pairs
+from ablate.models.settings import ModelConfig
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
 

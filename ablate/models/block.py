@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config import ModelConfig
 from ablate.models.attention import Attention
 from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
+from ablate.models.settings import ModelConfig
 
 
 class MLP(nn.Module):

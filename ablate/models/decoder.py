@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.config import ModelConfig
 from ablate.models.attention import Past, apply_mask, by_head, join_heads
 from ablate.models.block import Sublayers
 from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
+from ablate.models.settings import ModelConfig
 from ablate.models.stack import Stack, Tokens
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig
 from ablate.models.attention import Past
 from ablate.models.decoder import Decoder
 from ablate.models.layers import TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.models.stack import Encoder, Tokens
 
 

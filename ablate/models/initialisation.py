@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig
-from ablate.models.family import build
+from ablate.models.builder import build
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.randomness import stream
 
 

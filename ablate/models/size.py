@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate.config import InputShape, ModelConfig, Size
-from ablate.models.family import build
+from ablate.config import Size
+from ablate.models.builder import build
+from ablate.models.settings import InputShape, ModelConfig
 
 OUTSIDE_BODY = (
     "embedding.",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.config import ModelConfig
 from ablate.models.block import Block, Sublayers
 from ablate.models.embedding import Lookup
 from ablate.models.layers import Draw, Dropout, Projection, add_prefix, under
 from ablate.models.positions import first_places, pair_sinusoidal, sinusoidal
+from ablate.models.settings import ModelConfig
 
 EMBEDDING_GAIN = 0.4  # near the root mean square of the centred positions: content and position have equal weight
 

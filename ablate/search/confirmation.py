@@ -16,7 +16,7 @@ from ablate.search.trial_progress import TrialProgress, loss_matrix
 from ablate.trial import TrialConfig, TrialState
 
 if TYPE_CHECKING:
-    from ablate.config import InputShape
+    from ablate.config import DatasetFacts
     from ablate.study import Study
 
 
@@ -60,7 +60,7 @@ def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tup
 
 
 def confirmation_trials(
-    trials: Sequence[TrialProgress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], shape: InputShape
+    trials: Sequence[TrialProgress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], facts: DatasetFacts
 ) -> list[NewTrial]:
     """Return one full-length trial per (search trial, seeds) pair in `wanted`; numbers continue from the last trial."""
     sizes = {trial.number: trial.size for trial in trials}
@@ -70,7 +70,7 @@ def confirmation_trials(
         config = replace(
             source, key=replace(source.key, number=number), stage="confirm", seeds=seeds, source=source.key.number
         )
-        records.append(NewTrial(config=config, size=sizes[source.key.number], shape=shape))
+        records.append(NewTrial(config=config, size=sizes[source.key.number], facts=facts))
     return records
 
 
@@ -81,13 +81,13 @@ def find_untested(trials: Sequence[TrialProgress]) -> list[TrialProgress]:
     return [trial for trial in complete if trial.number not in had]
 
 
-def evaluations(trials: Sequence[TrialProgress], shape: InputShape) -> list[NewTrial]:
+def evaluations(trials: Sequence[TrialProgress], facts: DatasetFacts) -> list[NewTrial]:
     """Return one trial per untested trial; it evaluates that trial's networks on the test split."""
     first, records = max((trial.number for trial in trials), default=-1) + 1, []
     for number, trial in enumerate(find_untested(trials), start=first):
         key = replace(trial.key, number=number)
         config = replace(trial.config, key=key, stage="confirm", source=_first(trial), evaluates=trial.number)
-        records.append(NewTrial(config=config, size=trial.size, shape=shape))
+        records.append(NewTrial(config=config, size=trial.size, facts=facts))
     return records
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ablate.config import InputShape
+from ablate.config import DatasetFacts
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.objectives import losses
 from ablate.search.confirmation import confirmation_trials, evaluations, find_untested, shuffle
@@ -34,9 +34,9 @@ class DatasetSearch(RecordedSearch):
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
-    def of(study: Study, dataset: str, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> DatasetSearch:
+    def of(study: Study, dataset: str, *, measure: Measure, facts_of: Callable[[str], DatasetFacts]) -> DatasetSearch:
         """Return an empty search; raise RequestError if the sampler or scheduler does not suit the study."""
-        suggester = Suggester(study=study, dataset=dataset, measure=measure, shape=lambda: shape_of(dataset))
+        suggester = Suggester(study=study, dataset=dataset, measure=measure, facts=lambda: facts_of(dataset))
         suggester.check()
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
 
@@ -107,16 +107,16 @@ class DatasetSearch(RecordedSearch):
         config = TrialConfig(
             key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
             stage="search",
-            model=found.model,
+            settings=found.settings,
             task=found.task,
-            train=found.train,
+            trainable=self.study.trainable,
             seeds=tuple(range(self.study.replicates)),
             study_seed=self.study.seed,
             protocol=self.study.protocol,
             parameters=found.parameters,
             variant=None if variant is None else str(variant),
         )
-        return NewTrial(config=config, size=found.size, shape=self.suggester.shape(), sampler_state=found.sampler_state)
+        return NewTrial(config=config, size=found.size, facts=self.suggester.facts(), sampler_state=found.sampler_state)
 
     def add(self, new: NewTrial) -> TrialProgress:
         """Add a trial that was just committed and return its progress."""
@@ -156,9 +156,9 @@ class DatasetSearch(RecordedSearch):
         Confirmations are in the order of `shuffle`, evaluations of a comparison in the order of its trials.
         """
         if self.study.compare is not None:
-            return evaluations(list(self.trials.values()), self.suggester.shape())
+            return evaluations(list(self.trials.values()), self.suggester.facts())
         wanted = shuffle(self.study, self.dataset, self.unconfirmed())
-        return confirmation_trials(list(self.trials.values()), wanted, self.suggester.shape()) if wanted else []
+        return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
 
     def standing(self, to_start: int, time_left: float | None) -> Standing:
         """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
@@ -185,7 +185,7 @@ class DatasetSearch(RecordedSearch):
     def _further(self, first: TrialProgress, seeds: tuple[int, ...]) -> NewTrial:
         key = replace(first.key, number=self.next_number)
         config = replace(first.config, key=key, seeds=seeds, source=first.number)
-        return NewTrial(config=config, size=first.size, shape=self.suggester.shape())
+        return NewTrial(config=config, size=first.size, facts=self.suggester.facts())
 
     def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
         values = [self._value(o.metric, trial, step) for o in self.study.objectives]
@@ -193,14 +193,14 @@ class DatasetSearch(RecordedSearch):
             "number": trial.number,
             "epoch": step.epoch,
             "losses": losses(self.study.objectives, values),
-            "epochs": trial.config.train.epochs,
+            "epochs": trial.config.epochs,
         }
 
     def _value(self, metric: str, trial: TrialProgress, step: ReportSummary) -> float:
         return metric_of(metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)
 
 
-def require_searchable(study: Study, *, measure: Measure, shape_of: Callable[[str], InputShape]) -> None:
+def require_searchable(study: Study, *, measure: Measure, facts_of: Callable[[str], DatasetFacts]) -> None:
     """Raise RequestError if a sampler or scheduler does not suit the study; record nothing."""
     for name in study.labels:
-        DatasetSearch.of(study, name, measure=measure, shape_of=shape_of)
+        DatasetSearch.of(study, name, measure=measure, facts_of=facts_of)

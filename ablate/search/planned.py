@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from ablate.registry import trainable_settings
 from ablate.study import VARIANT
-from ablate.study.effect import RULES, effective
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -38,17 +38,17 @@ def distinct(study: Study, dataset: str, *, most: int) -> int | None:
     """Return how many configurations train differently, at most `most`; None if there are infinitely many."""
     space = study.space_for(dataset)
     count = space.cardinality()
-    if count is None or not {rule.setting for rule in RULES} & set(space.names()):
+    rules = trainable_settings(study.trainable).idle_rules
+    if count is None or not {rule.setting for rule in rules} & set(space.names()):
         return count
     found: set[str] = set()
     for values in itertools.islice(space.grid(), ENUMERATED):
         try:
-            model, _, training = study.configs(dataset, values)
+            settings = study.settings_of(dataset, values)
         except ValidationError:
             found.add(json.dumps(values))  # the search finds out only by trying it
         else:
-            form = effective(model, training, "sample")
-            found.add(f"{values.get(VARIANT)}\n{form[0].model_dump_json()}\n{form[1].model_dump_json()}")
+            found.add(f"{values.get(VARIANT)}\n{settings.effective(None).model_dump_json()}")
         if len(found) >= most:
             return min(most, count)
     return len(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ablate.config import InputShape
+from ablate.config import DatasetFacts
 from ablate.ledger import Ledger, StudyWriter
 from ablate.objectives import count_states
 from ablate.search.confirmation import FrontMember
@@ -40,7 +40,7 @@ class Search:
     """Hands out trials and takes their reports; thread-safe.
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
-    exactly where another stopped. `measure` counts a model's size, `shape_of` returns a data set's shape by its label.
+    exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -52,7 +52,7 @@ class Search:
         ledger: Ledger,
         *,
         measure: Measure,
-        shape_of: Callable[[str], InputShape],
+        facts_of: Callable[[str], DatasetFacts],
         patience: Patience = PATIENCE,
     ) -> None:
         self.study = study
@@ -60,7 +60,7 @@ class Search:
         self._writer = writer
         self._ledger = ledger
         self._measure = measure
-        self._shape_of = shape_of
+        self._facts_of = facts_of
         self._lock = threading.RLock()
         self._out: set[TrialKey] = set()
         self._stopped = False
@@ -320,7 +320,7 @@ class Search:
     def _empty_subsearches(self) -> dict[str, DatasetSearch]:
         datasets = self.study.labels
         return {
-            name: DatasetSearch.of(self.study, name, measure=self._measure, shape_of=self._shape_of)
+            name: DatasetSearch.of(self.study, name, measure=self._measure, facts_of=self._facts_of)
             for name in datasets
         }
 

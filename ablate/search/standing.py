@@ -95,4 +95,4 @@ def stage_standing(
 
 def full_seconds(trial: TrialProgress) -> float | None:
     """Return the estimated seconds of a trial's full length, or None before its first report."""
-    return trial.wall_seconds / trial.epoch * trial.config.train.epochs if trial.epoch else None
+    return trial.wall_seconds / trial.epoch * trial.config.epochs if trial.epoch else None

@@ -12,7 +12,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
-from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
+from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.errors import RequestError
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
@@ -24,7 +24,6 @@ from ablate.search.sequences import SequenceEndedError, SequenceSampler
 from ablate.search.trial_converter import TrialConverter
 from ablate.search.trial_progress import TrialProgress, metric_of
 from ablate.study import VARIANT
-from ablate.study.effect import effective
 from ablate.trial import TrialState
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 SAMPLER_ATTEMPTS = 20
 RANDOM_ATTEMPTS = 1000
 
-Measure = Callable[[ModelConfig, InputShape], Size]
+Measure = Callable[[TrainableSettings, DatasetFacts], Size]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +40,10 @@ class Suggestion:
     """A configuration that can be trained, with the sampler state that is stored for a restart."""
 
     parameters: Mapping[str, Any]
-    model: ModelConfig
+    settings: TrainableSettings
     task: TaskConfig
-    train: TrainConfig
     size: Size
-    sampler_state: Mapping[str, Any]
+    sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class Suggester:
     study: Study
     dataset: str
     measure: Measure
-    shape: Callable[[], InputShape]
+    facts: Callable[[], DatasetFacts]
     _seen: set[str] = field(default_factory=set)
     _refused: dict[str, _Refusal] = field(default_factory=dict)
     _designed: Sequence[Mapping[str, Any]] | None = None
@@ -95,7 +93,7 @@ class Suggester:
         told = self.converter.to_frozen_trial(replace(trial, state=TrialState.RUNNING) if as_running else trial)
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
-            self._seen.add(self._configuration(trial.config.variant, trial.config.model, trial.config.train))
+            self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler or its options cannot work on this space."""
@@ -114,11 +112,7 @@ class Suggester:
             tried += 1
             verdict = self._judge(inner)
             if not isinstance(verdict, _Refusal):
-                parameters, model, task, train, size = verdict
-                state = {**state, "attempts": tried}
-                return Suggestion(
-                    parameters=parameters, model=model, task=task, train=train, size=size, sampler_state=state
-                )
+                return replace(verdict, sampler_state={**state, "attempts": tried})
             if verdict.reason is not None:
                 reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
         if not self._seen:
@@ -191,32 +185,30 @@ class Suggester:
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
-    def _judge(
-        self, inner: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], ModelConfig, TaskConfig, TrainConfig, Size] | _Refusal:
+    def _judge(self, inner: Mapping[str, Any]) -> Suggestion | _Refusal:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
         parameters = self.dimensions.decode(inner)
         try:
-            model, task, train = self.study.configs(self.dataset, parameters)
+            settings = self.study.settings_of(self.dataset, parameters)
         except ValidationError as error:
             return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
-        if self._configuration(parameters.get(VARIANT), model, train) in self._seen:
+        if self._configuration(parameters.get(VARIANT), settings) in self._seen:
             return _Refusal(reason=None)
-        size = self.measure(model, self.shape())
+        size = self.measure(settings, self.facts())
         for constraint in self.study.constraints:
             if constraint.metric in SIZE_METRICS:
                 value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
                 if violation(constraint, value) > 0:
                     return self._refuse(text, f"of the constraint {constraint_text(constraint)}")
-        return parameters, model, task, train, size
+        return Suggestion(parameters=parameters, settings=settings, task=self.study.task(self.dataset), size=size)
 
-    def _configuration(self, variant: Any, model: ModelConfig, train: TrainConfig) -> str:
+    def _configuration(self, variant: Any, settings: TrainableSettings) -> str:
         """Return a key that is equal for equal training; a comparison distinguishes every row of its design."""
         if self.study.compare is None:
-            model, train = effective(model, train, self.shape().output)
-        return f"{variant}\n{model.model_dump_json()}\n{train.model_dump_json()}"
+            settings = settings.effective(self.facts())
+        return f"{variant}\n{settings.model_dump_json()}"
 
     def _refuse(self, text: str, reason: str) -> _Refusal:
         self._refused[text] = _Refusal(reason=reason)

@@ -87,5 +87,5 @@ class TrialConverter:
             found[UNSEEN] = 1.0
         elif self.by_constraint:
             complete = trial.state is TrialState.COMPLETE
-            found[UNSEEN] = SEEN if complete else max(1.0 - trial.epoch / trial.config.train.epochs, 1e-6)
+            found[UNSEEN] = SEEN if complete else max(1.0 - trial.epoch / trial.config.epochs, 1e-6)
         return found

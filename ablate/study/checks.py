@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ablate import registry
 from ablate.errors import Fault, RegistryError, did_you_mean
 from ablate.study.comparison_checks import comparison_faults
-from ablate.study.ranges import is_range, settings
+from ablate.study.ranges import is_range
 from ablate.study.space import Space
 from ablate.study.study import VARIANT, Study
 
@@ -35,13 +35,13 @@ def _name_faults(study: Study) -> Iterator[Fault]:
     named = [("sampler.name", study.sampler.name, registry.SAMPLERS)]
     named += [("scheduler.name", study.scheduler.name, registry.SCHEDULERS)]
     named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
-    builders = {study.fixed(label).get("model.builder", "transformer") for label in study.datasets}
-    named += [("model.builder", builder, registry.MODELS) for builder in sorted(builders)]
     for path, name, table in named:
         try:
             table.check(name)
         except RegistryError as error:
             yield Fault(path=path, value=name, rule=str(error))
+    for label in study.datasets:
+        yield from registry.trainable_settings(study.trainable).faults(study.fixed(label))
 
 
 def _objective_faults(study: Study) -> Iterator[Fault]:
@@ -100,7 +100,7 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
             if label not in study.datasets:
                 rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"
                 yield Fault(path=f"{path}.datasets", value=label, rule=rule)
-        for name, value in itertools.chain(settings(row.model, "model"), settings(row.training, "training")):
+        for name, value in row.given().items():
             if is_range(value):
                 yield Fault(path=f"{path}.{name}", value=None, rule="a row fixes values, it has no ranges")
             elif name in searched:
@@ -112,11 +112,11 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     """Try every combination of a data set's finite architecture axes; report one combination per reason."""
-    axes = architectures(study.space_for(dataset))
+    axes = architectures(study, study.space_for(dataset))
     seen: set[str] = set()
     for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
         try:
-            study.configs(dataset, values)
+            study.settings_of(dataset, values)
         except ValidationError as error:
             for reason in _reasons(error):
                 if reason not in seen:
@@ -126,16 +126,18 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
                     )
 
 
-def architectures(space: Space) -> Space:
-    """Return the finite axes of `space` that change the network: variants and everything under `model.`."""
-    finite = {n: r for n, r in space.ranges.items() if r.grid() is not None and n.startswith(("model.", VARIANT))}
+def architectures(study: Study, space: Space) -> Space:
+    """Return the finite axes of `space` that change the network, and the variants."""
+    kind = registry.trainable_settings(study.trainable)
+    changing = {name: spec for name, spec in space.ranges.items() if name == VARIANT or kind.is_architecture(name)}
+    finite = {name: spec for name, spec in changing.items() if spec.grid() is not None}
     return Space(ranges={name: spec for name, spec in finite.items() if spec.when.keys() <= finite.keys()})
 
 
 def _reasons(error: ValidationError) -> list[str]:
     found = []
     for item in error.errors():
-        place = ".".join(map(str, item["loc"]))
+        place = ".".join(map(str, item["loc"][1:]))  # without the section
         text = str(item["msg"]).removeprefix("Value error, ")
         found.extend(text.split("; ") if not place else [f"{place}: {text}"])
     return found

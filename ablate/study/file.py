@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
-from ablate.registry import OWN_TASK, task_settings
+from ablate.registry import FAMILY, OWN_TASK, task_settings
 from ablate.study.checks import faults_of
-from ablate.study.ranges import RANGE_KEYS, ModelSpace, TrainSpace
+from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
     Budget,
     Compare,
@@ -29,7 +29,7 @@ from ablate.study.sections import (
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
-from ablate.study.study import Study
+from ablate.study.study import Study, study_type
 from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
@@ -125,7 +125,7 @@ def difference(old: str, new: str) -> list[str]:
 
 def json_schema() -> str:
     """Return the JSON Schema of study files, for completion and checks in editors."""
-    schema = Study.model_json_schema()
+    schema = study_type(FAMILY).model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "ablate study file"
     return json.dumps(schema, indent=1) + "\n"
@@ -177,7 +177,7 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
 
 def _range_above(loc: YamlPath) -> YamlPath | None:
     """Return the place of the range that contains `loc`, or None."""
-    sections = [index for index, part in enumerate(loc) if part in ("model", "training")]
+    sections = [index for index, part in enumerate(loc) if part in study_type(FAMILY).section_names]
     inside = [index for index, part in enumerate(loc) if part in RANGE_KEYS and sections and index > sections[0]]
     return loc[: inside[0]] if inside else None
 
@@ -192,12 +192,11 @@ def _task_of(label: object, data: Any) -> Any:
 def _known_keys(path: YamlPath, data: Any) -> list[str]:
     if path[:1] == ("datasets",) and len(path) > 1:
         return _fields_at(task_settings(_task_of(path[1], data)), path[2:])
-    section: type[BaseModel] = Study
+    kind = study_type(FAMILY)
+    section: type[BaseModel] = kind
     inside = [part for part in path if isinstance(part, str)]
     sections: dict[str, type[BaseModel]] = {
-        "model": ModelSpace,
-        "training": TrainSpace,
-        "schedule": type(TrainSpace.model_fields["schedule"].default),
+        **_nested_models(kind, kind.section_names),
         "objectives": Objective,
         "sampler": SamplerConfig,
         "scheduler": SchedulerConfig,
@@ -213,9 +212,19 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
     for part in inside:
         section = sections.get(part, section)
     ranges = {"choices": Choices, "float": FloatRange, "int": IntRange}
-    if inside and inside[-1] not in sections and inside[0] in ("model", "training"):
+    if inside and inside[-1] not in sections and inside[0] in kind.section_names:
         return sorted({*ranges, "log", "step", "when"})
     return list(section.model_fields)
+
+
+def _nested_models(model: type[BaseModel], names: Iterable[str]) -> dict[str, type[BaseModel]]:
+    """Return the models of the fields `names` that are models, and those inside them, by name."""
+    found: dict[str, type[BaseModel]] = {}
+    for name in names:
+        default = model.model_fields[name].default
+        if isinstance(default, BaseModel):
+            found |= {name: type(default), **_nested_models(type(default), type(default).model_fields)}
+    return found
 
 
 def _fields_at(model: Any, path: YamlPath) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import cache
+from typing import Annotated, Any, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +19,6 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
 
 RANGE_KEYS = ("float", "int", "choices")
@@ -79,39 +79,44 @@ def _plain(info: FieldInfo) -> Any:
     return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
 
 
-def _space_of(config: type[BaseModel], name: str, **special: Any) -> type[BaseModel]:
-    fields: dict[str, Any] = {}
-    for key, info in config.model_fields.items():
-        kind, default = special.get(key) or (searchable(_plain(info)), info.get_default(call_default_factory=True))
-        fields[key] = (kind, Field(default=default, description=info.description))
+def section_fields(settings: type[BaseModel], text: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return type and default of each section that `settings` gives a study file, as for pydantic's `create_model`.
+
+    Every setting of a section takes its value or a range. `text` replaces the sections' descriptions.
+    """
+    return {name: _searched_field(info, text) for name, info in settings.model_fields.items()}
+
+
+def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
+    kind, default = info.annotation, info.get_default(call_default_factory=True)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        space = space_of(kind)
+        return space, Field(default=space(), description=text or info.description)
+    annotation = searchable(_plain(info))
+    if get_origin(kind) is dict:  # names of its own, each of which may be a range
+        annotation = dict[str, searchable(Any)]  # type: ignore[misc]
+    return annotation, Field(default=default, description=text or info.description)
+
+
+@cache
+def space_of(config: type[BaseModel]) -> type[BaseModel]:
+    """Return the model of a section of a study file in which every field of `config` may be a range."""
+    fields: dict[str, Any] = {name: _searched_field(info) for name, info in config.model_fields.items()}
     settings = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    name = config.__name__.removesuffix("Config") + "Space"
     return create_model(name, __config__=settings, __doc__=f"{config.__doc__} Each may be a range.", **fields)
 
 
-if TYPE_CHECKING:
-
-    class ModelSpace(BaseModel):
-        """ModelConfig with every field a value or a range."""
-
-    class TrainSpace(BaseModel):
-        """TrainConfig with every field a value or a range."""
-
-else:
-    ScheduleSpace = _space_of(Schedule, "ScheduleSpace")
-    ModelSpace = _space_of(ModelConfig, "ModelSpace", options=(dict[str, searchable(Any)], {}))
-    TrainSpace = _space_of(TrainConfig, "TrainSpace", schedule=(ScheduleSpace, ScheduleSpace()))
-
-
-def settings(section: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value or range) for every setting of the file in `section`."""
-    for key in sorted(section.model_fields_set, key=list(type(section).model_fields).index):
-        value = getattr(section, key)
-        if isinstance(value, BaseModel) and not isinstance(value, Range):
-            yield from settings(value, f"{prefix}.{key}")
-        elif key == "options":
-            yield from ((f"{prefix}.options.{name}", item) for name, item in value.items())
-        else:
-            yield f"{prefix}.{key}", value
+def settings(section: object, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value or range) for every setting that the file gives in a section, or for a bare value."""
+    if isinstance(section, Mapping):
+        for name, item in section.items():
+            yield from settings(item, f"{prefix}.{name}")
+    elif isinstance(section, BaseModel) and not isinstance(section, Range):
+        for key in sorted(section.model_fields_set, key=list(type(section).model_fields).index):
+            yield from settings(getattr(section, key), f"{prefix}.{key}")
+    else:
+        yield prefix, section
 
 
 def is_range(value: Any) -> bool:
@@ -119,15 +124,13 @@ def is_range(value: Any) -> bool:
     return isinstance(value, Range)
 
 
-def nested(flat: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """Return the settings of `section` (`model`, `training`) from dotted names, as nested dictionaries."""
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings from dotted names as nested dictionaries."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
-        head, *path = name.split(".")
-        if head != section:
-            continue
+        *path, last = name.split(".")
         branch = tree
-        for step in path[:-1]:
+        for step in path:
             branch = branch.setdefault(step, {})
-        branch[path[-1]] = value
+        branch[last] = value
     return tree

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from ablate.config import TrainableSettings
 from ablate.objectives import COST_METRICS, on_validation
-from ablate.study.ranges import ModelSpace, TrainSpace
+from ablate.study.ranges import section_fields, settings
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _METRIC = re.compile(rf"{'|'.join(COST_METRICS)}|(?:val|train)_[a-z0-9_]+")
@@ -70,6 +71,34 @@ Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=flo
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Sectioned(Section):
+    """A part of the study file that holds sections of the trainable's settings (`with_sections` adds them)."""
+
+    section_names: ClassVar[tuple[str, ...]] = ()
+    section_text: ClassVar[str] = ""  # describes a section here; by default as the trainable does
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that the file gives here, values and ranges, by dotted name."""
+        return {
+            name: value
+            for section in self.section_names
+            if section in self.model_fields_set
+            for name, value in settings(getattr(self, section), section)
+        }
+
+
+S = TypeVar("S", bound=Sectioned)
+
+
+def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) -> type[S]:
+    """Return `base` with the sections of `kind` as fields; `changed` replaces the types of other fields."""
+    fields = section_fields(kind, base.section_text)
+    replaced = {name: (annotation, base.model_fields[name]) for name, annotation in changed.items()}
+    made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields, **replaced)  # type: ignore[call-overload]
+    made.section_names = tuple(fields)
+    return cast("type[S]", made)
 
 
 class Objective(Section):
@@ -137,37 +166,28 @@ class Constraint(Section):
     bound: float
 
 
-class Variant(Section):
+class Variant(Sectioned):
     """One named row of a table of architectures."""
+
+    section_text = "Settings that this row fixes."
 
     name: str
     """Name of the row."""
-    model: ModelSpace = ModelSpace()
-    """Axes that this row fixes."""
-    training: TrainSpace = TrainSpace()
-    """Training settings that this row fixes."""
     datasets: tuple[str, ...] | None = None
     """Data sets on which the row runs. Default: all."""
 
 
-class DatasetSettings(Section):
+class DatasetSettings(Sectioned):
     """Settings of some data sets. They override `model` and `training`; those of a variant override them."""
 
     datasets: tuple[str, ...]
     """The data sets that these settings apply to."""
-    model: ModelSpace = ModelSpace()
-    """Axes of the architecture: a value fixes one, a range searches it."""
-    training: TrainSpace = TrainSpace()
-    """Training settings: a value fixes one, a range searches it."""
 
 
-class Part(Section):
+class Part(Sectioned):
     """A part of the network that can be removed: the settings that remove it."""
 
-    model: ModelSpace = ModelSpace()
-    """Axes of the architecture without the part."""
-    training: TrainSpace = TrainSpace()
-    """Training settings without the part."""
+    section_text = "Settings without the part."
 
 
 class PublishedFigure(Section):

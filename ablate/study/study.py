@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
-from ablate.config import ModelConfig, TaskConfig, TrainConfig
-from ablate.registry import read_task
-from ablate.study.ranges import ModelSpace, TrainSpace, is_range, nested, settings
+from ablate.config import TaskConfig, TrainableSettings
+from ablate.registry import FAMILY, read_task, trainable_settings
+from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
     Budget,
     Compare,
@@ -24,10 +24,11 @@ from ablate.study.sections import (
     Part,
     SamplerConfig,
     SchedulerConfig,
-    Section,
+    Sectioned,
     Variant,
     constraint,
     labelled,
+    with_sections,
 )
 from ablate.study.space import Choices, Range, Space, order_by_condition
 
@@ -45,8 +46,11 @@ def _entry(value: Any) -> Any:
     return read_task(value) if isinstance(value, dict) else value
 
 
-class Study(Section):
+class Study(Sectioned):
     """A study file, validated and frozen. `ablate.study.checks.faults_of` finds the faults that types cannot."""
+
+    trainable: ClassVar[str] = FAMILY
+    row_type: ClassVar[type[Variant]] = Variant
 
     study: Name
     """Name of the study; its home is `runs/NAME`."""
@@ -60,10 +64,6 @@ class Study(Section):
         Field(min_length=1),
     ]
     """Data sets by label, each with its own sampler history, rungs and front. The label is the default task."""
-    model: ModelSpace = ModelSpace()
-    """Axes of the architecture: a value fixes one, a range searches it."""
-    training: TrainSpace = TrainSpace()
-    """Training settings: a value fixes one, a range searches it."""
     settings: tuple[DatasetSettings, ...] = ()
     """Settings of some data sets, which override `model` and `training`."""
     variants: tuple[Variant, ...] = ()
@@ -93,6 +93,12 @@ class Study(Section):
     """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
     only: tuple[str, ...] | None = None
     """Run these data sets only."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_trainable(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Study:
+        """Validate with the sections of the trainable."""
+        return handler(data) if cls is not Study else study_type(FAMILY).model_validate(data)
 
     @model_validator(mode="before")
     @classmethod
@@ -127,9 +133,11 @@ class Study(Section):
         """Return the table of variants, as written or derived from `parts`."""
         if not self.parts:
             return self.variants
-        named = ((f"without-{name}", part) for name, part in self.parts.items())
-        without = (Variant(name=name, model=part.model, training=part.training) for name, part in named)
-        return (Variant(name=COMPLETE), *without)
+        return (self.row_type(name=COMPLETE), *(self._without(name, part) for name, part in self.parts.items()))
+
+    def _without(self, name: str, part: Part) -> Variant:
+        sections = {section: getattr(part, section) for section in part.section_names}
+        return self.row_type(name=f"without-{name}", **sections)
 
     @cached_property
     def space(self) -> Space:
@@ -151,20 +159,18 @@ class Study(Section):
         rows = [row for row in self.rows if row.datasets is None or dataset in row.datasets]
         return Space(ranges=order_by_condition(({VARIANT: _table(rows)} if rows else {}) | found))
 
-    def configs(self, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
-        """Return the three complete configurations of one trial.
+    def settings_of(self, dataset: str, parameters: Mapping[str, Any]) -> TrainableSettings:
+        """Return the complete settings of one trial, with the study's scale applied.
 
         Raises pydantic's ValidationError if the combination is impossible.
         """
         chosen = self.fixed(dataset)
         for row in self.rows:
             if row.name == parameters.get(VARIANT):
-                chosen.update(settings(row.model, "model"))
-                chosen.update(settings(row.training, "training"))
+                chosen.update(row.given())
         chosen.update({name: value for name, value in parameters.items() if name != VARIANT})
-        model = ModelConfig.model_validate(nested(chosen, "model"))
-        training = TrainConfig.model_validate(nested(chosen, "training"))
-        return model, self.task(dataset), _scaled_training(training, self.scale)
+        found = trainable_settings(self.trainable).model_validate(nested(chosen))
+        return found if self.scale == 1 else found.scaled(self.scale)
 
     def task(self, dataset: str) -> TaskConfig:
         """Return a data set as its trials see it, with the study's scale applied."""
@@ -202,12 +208,10 @@ class Study(Section):
 
     def _settings(self, dataset: str) -> dict[str, Any]:
         """Return every setting of a data set, values and ranges; specific settings override general ones."""
-        own = [row for row in self.settings if dataset in row.datasets]
-        sources: list[Study | DatasetSettings] = [self, *own]
-        found: dict[str, Any] = {}
-        for source in sources:
-            found.update(settings(source.model, "model"))
-            found.update(settings(source.training, "training"))
+        found = self.given()
+        for row in self.settings:
+            if dataset in row.datasets:
+                found.update(row.given())
         return found
 
 
@@ -216,20 +220,14 @@ def _table(rows: Iterable[Variant]) -> Choices:
     return Choices(choices=tuple(dict.fromkeys(row.name for row in rows)))
 
 
-def _scaled_training(training: TrainConfig, scale: float) -> TrainConfig:
-    """Return `training` with its epochs and its warm-up scaled down; at least one epoch remains."""
-    if scale == 1:
-        return training
-    epochs = max(round(scale * training.epochs), 1)
-    schedule = training.schedule
-    shrunk = {"warmup_epochs": schedule.warmup_epochs * epochs / training.epochs}
-    shrunk["warmup_steps"] = round(schedule.warmup_steps * scale * epochs / training.epochs)
-    steps = training.steps_per_epoch
-    return training.model_copy(
-        update={
-            "epochs": epochs,
-            "schedule": schedule.model_copy(update=shrunk),
-            "steps_per_epoch": None if steps is None else max(round(scale * steps), 1),
-            "report_every": min(training.report_every, epochs),
-        }
-    )
+@cache
+def study_type(trainable: str) -> type[Study]:
+    """Return the type of the study files of a trainable: a Study with the sections of its settings.
+
+    `Study.model_validate` returns an instance of it.
+    """
+    kind = trainable_settings(trainable)
+    row, own, part = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Part, kind)
+    made = with_sections(Study, kind, settings=tuple[own, ...], variants=tuple[row, ...], parts=dict[Name, part])  # type: ignore[valid-type]
+    made.trainable, made.row_type = trainable, row
+    return made

@@ -5,10 +5,12 @@ The names here are imported on first use, so that `ablate.tasks.settings` can be
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ablate.registry import lazy_names
 
 if TYPE_CHECKING:
+    from ablate.models.settings import InputShape
     from ablate.registry import TASKS
     from ablate.tasks.base import Classification, Data, Fetchable, Task
     from ablate.tasks.catalog import DataSet, available, fetch, load_task
@@ -21,6 +23,7 @@ __all__ = [
     "Data",
     "DataSet",
     "Fetchable",
+    "InputShape",
     "OwnTaskConfig",
     "Task",
     "available",
@@ -28,18 +31,14 @@ __all__ = [
     "fetch",
     "load_task",
 ]
-_MODULES = {
-    "ablate.registry": ("TASKS",),
-    "ablate.tasks.base": ("Classification", "Data", "Fetchable", "Task"),
-    "ablate.tasks.catalog": ("DataSet", "available", "fetch", "load_task"),
-    "ablate.tasks.folders": ("data_folder",),
-    "ablate.tasks.settings": ("OwnTaskConfig",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            globals()[name] = getattr(import_module(module), name)
-            return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ablate.models.settings": ("InputShape",),
+        "ablate.registry": ("TASKS",),
+        "ablate.tasks.base": ("Classification", "Data", "Fetchable", "Task"),
+        "ablate.tasks.catalog": ("DataSet", "available", "fetch", "load_task"),
+        "ablate.tasks.folders": ("data_folder",),
+        "ablate.tasks.settings": ("OwnTaskConfig",),
+    },
+)

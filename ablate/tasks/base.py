@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.models.settings import InputShape
 from ablate.randomness import stream
 
 TEST_SHARE = 0.2  # of a data set that ships without a test split

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ablate.config import ModelConfig
+from ablate.config import leaves
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.objectives import SIZE_COLUMNS, means
 from ablate.study import Study
@@ -27,10 +27,6 @@ STATUS = {
     TrialState.PRUNED: "KILLED",
     TrialState.FAIL: "FAILED",
 }
-BUILT_IN = "transformer"
-ADAM = ("beta1", "beta2", "epsilon")
-SGD = ("momentum",)
-SCHEDULES = {"multistep": ("milestones", "gamma"), "cosine": ("floor",)}  # settings of a single schedule
 _FORBIDDEN = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
@@ -72,7 +68,7 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
         left_out.add("replicates")  # a comparison may have more later
     said = study.model_dump(mode="json", exclude=left_out)
     task = study.datasets[dataset].model_dump(mode="json")
-    named = {"study": study.name, "dataset": dataset, **_flat({"task": task, **said})}
+    named = {"study": study.name, "dataset": dataset, **leaves({"task": task, **said})}
     return {_key(name): _text(value) for name, value in named.items()}
 
 
@@ -121,43 +117,19 @@ def run_name(config: TrialConfig) -> str:
 
 def trial_parameters(config: TrialConfig) -> dict[str, str]:
     """Return the settings that a trial's training reads, by dotted name (`model.width`); values are text or JSON."""
-    flat = _flat(
-        {
-            "dataset": config.key.dataset,
-            "stage": config.stage,
-            "protocol": config.protocol,
-            "study_seed": config.study_seed,
-            "seeds": list(config.seeds),
-            "model": config.model.model_dump(mode="json"),
-            "task": config.task.model_dump(mode="json"),
-            "training": config.train.model_dump(mode="json"),
-        }
-    )
-    chosen = {name: value for name, value in config.parameters.items() if name not in flat}
-    unread = _unread(config)
-    applying = {name: value for name, value in flat.items() if name not in unread and value not in (None, {})}
-    if config.model.builder == BUILT_IN and config.model.mlp == 0:
-        applying["model.mlp"] = "none"
+    trial = {
+        "dataset": config.key.dataset,
+        "stage": config.stage,
+        "protocol": config.protocol,
+        "study_seed": config.study_seed,
+        "seeds": list(config.seeds),
+    }
+    task = leaves({"task": config.task.model_dump(mode="json")})
+    read = config.settings.described(config.parameters.keys())
+    applying = {name: value for name, value in {**trial, **read, **task}.items() if value not in (None, {})}
+    every = {**trial, **leaves(config.settings.model_dump(mode="json")), **task}
+    chosen = {name: value for name, value in config.parameters.items() if name not in every}
     return {_key(name): _text(value) for name, value in {**applying, **chosen}.items()}
-
-
-def _unread(config: TrialConfig) -> set[str]:
-    """Return the settings that have no effect beside the others, by dotted name.
-
-    A user's builder may read any setting of a model: those that differ from the default count as read.
-    """
-    model, train, defaults = config.model, config.train, ModelConfig()
-    unread = {f"training.{name}" for name in (ADAM if train.optimizer == "sgd" else SGD)}
-    shapes = {name for kind, names in SCHEDULES.items() if kind != train.schedule.name for name in names}
-    unread |= {f"training.schedule.{name}" for name in shapes}
-    if model.builder != BUILT_IN:
-        same = {name for name in ModelConfig.model_fields if getattr(model, name) == getattr(defaults, name)}
-        return unread | {f"model.{name}" for name in same} - config.parameters.keys()
-    if model.mlp == 0:
-        unread.add("model.mlp_ratio")
-    elif model.mlp_ratio is not None:
-        unread.add("model.mlp")
-    return unread
 
 
 def size_points(record: TrialRecord) -> list[Point]:
@@ -210,18 +182,6 @@ def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
         if len(rows) > 1:
             values |= {f"{name}/replicate_{row.replicate}": row.metrics[name] for row in rows if name in row.metrics}
     return values
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return dict(_leaves(tree, prefix))
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _key(name: str) -> str:

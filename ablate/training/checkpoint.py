@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import CheckpointDownError, CheckpointError
 from ablate.files import Folder, Place, open_folder
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text, redact_url
 from ablate.trial import Report, TrialConfig
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import RequestError, TrialError
+from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task
 from ablate.tasks.base import Decoded
 from ablate.training.evaluate import WHOLE
+from ablate.training.family import family
 from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples, lengths
 from ablate.trial import TrialConfig
@@ -32,8 +33,8 @@ def check_decoding(task: Task, data: Data, group: ReplicaGroup, config: TrialCon
         )
     if not (group.row_native and callable(getattr(group.module, "greedy", None))):
         raise RequestError(
-            f"model.builder={config.model.builder!r} made {type(group.module).__name__}, which cannot write: task"
-            f" {config.task.task!r} needs a module with row_native = True and greedy(source, start=, end=, steps=)"
+            f"model.builder={family(config).model.builder!r} made {type(group.module).__name__}, which cannot write:"
+            f" task {config.task.task!r} needs a module with row_native = True and greedy(source, start=, end=, steps=)"
         )
 
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import CheckpointError, PausedError
 from ablate.files import Place
+from ablate.models.settings import InputShape
 from ablate.redaction import redact_url
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
 from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
 from ablate.training.evaluate import BATCH, Means, evaluate
+from ablate.training.family import family
 from ablate.training.modules import initial_weights, plain_module
 from ablate.training.order import epoch_index, keys, steps_per_epoch
 from ablate.training.progress import CADENCE, Cadence, TrainingProgress, never
@@ -81,7 +82,7 @@ def train(
     progress.go_on()
     if progress.report is not None:
         yield progress.report
-    while progress.epoch < config.train.epochs:
+    while progress.epoch < config.epochs:
         progress.clock.start()
         try:
             metrics = _epoch(trial, progress)
@@ -92,7 +93,7 @@ def train(
         progress.end_epoch()
         if metrics is not None:
             diverged = tuple(not alive for alive in trial.group.alive.tolist())
-            final = progress.epoch == config.train.epochs
+            final = progress.epoch == config.epochs
             yield progress.keep(
                 Report(epoch=progress.epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
             )
@@ -102,14 +103,15 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     task = load_task(config.task)
     shape = task.shape(data_dir)
     data = task.load(data_dir) if data is None else data
-    parts = split(data, config, device=torch.device(device), dtype=DTYPES[config.train.precision])
-    steps = steps_per_epoch(parts.train.index.shape[1], config.train)
-    schedule = multipliers(config.train.schedule, epochs=config.train.epochs, steps_per_epoch=steps)
+    training = family(config).training
+    parts = split(data, config, device=torch.device(device), dtype=DTYPES[training.precision])
+    steps = steps_per_epoch(parts.train.index.shape[1], training)
+    schedule = multipliers(training.schedule, epochs=config.epochs, steps_per_epoch=steps)
     rows = len(config.seeds)
     group = ReplicaGroup(
         plain_module(config, shape),
         [initial_weights(config, shape, replicate=replicate) for replicate in range(rows)],
-        [config.train] * rows,
+        [training] * rows,
         [schedule] * rows,
         loss=task.loss,
         pad=data.pad,
@@ -122,7 +124,7 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
 def _epoch(trial: _Trial, progress: TrainingProgress) -> tuple[dict[str, float], ...] | None:
     """Train the next epoch, or the rest of it; return each replicate's metrics if a report is due."""
     means = _train_epoch(trial, progress)
-    epoch, settings = progress.epoch + 1, trial.config.train
+    epoch, settings = progress.epoch + 1, family(trial.config).training
     final = epoch == settings.epochs
     if not final and epoch % settings.report_every:
         return None
@@ -137,8 +139,9 @@ def _train_epoch(trial: _Trial, progress: TrainingProgress) -> Means:
     means = Means(group.pad)
     group.module.train()
     group.key_dropout(keys(config, "dropout", epoch))
-    left = index[:, progress.step * config.train.batch_size :]  # slices the index: seen samples are not read again
-    batches = trial.parts.train.batches(left, config.train.batch_size, keys=augmentation)
+    batch = family(config).training.batch_size
+    left = index[:, progress.step * batch :]  # slices the index: seen samples are not read again
+    batches = trial.parts.train.batches(left, batch, keys=augmentation)
     with _keyed_global_generator(config, epoch, group.device), closing(batches):
         progress.take_up(means)
         progress.ask(means)
@@ -221,7 +224,7 @@ def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor
 def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> dict[str, Tensor]:
     """Return loss and metrics of `samples`; scores per token and images from disk use the batch size of training."""
     large = trial.shape.output == "token" or not isinstance(samples.inputs, Tensor)
-    batch = min(BATCH, trial.config.train.batch_size) if large else BATCH
+    batch = min(BATCH, family(trial.config).training.batch_size) if large else BATCH
     return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
 
 

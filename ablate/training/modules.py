@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ablate.config import InputShape
 from ablate.errors import CheckpointError, RequestError
 from ablate.files import Place
 from ablate.models import build, initial_parameters
+from ablate.models.settings import InputShape
 from ablate.randomness import stream
 from ablate.redaction import redact_url
 from ablate.training import checkpoint
+from ablate.training.family import family
 from ablate.trial import TrialConfig
 
 
@@ -20,13 +21,13 @@ def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
     first = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "initialisation").integers(2**63))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(first)
-        return build(config.model, shape)
+        return build(family(config).model, shape)
 
 
 def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
     """Return the initial parameters of one replicate by path, float32."""
     seed, dataset = config.seeds[replicate], config.key.dataset
-    return initial_parameters(config.model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
+    return initial_parameters(family(config).model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
 
 
 def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:
@@ -49,7 +50,7 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
         if name.startswith("weights.")
     }
     module = plain_module(config, found.shape)
-    if config.train.precision == "float64":
+    if family(config).training.precision == "float64":
         module = module.double()
     module.load_state_dict({**initial_weights(config, found.shape, replicate=replicate), **weights}, strict=False)
     return module.eval()

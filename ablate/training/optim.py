@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from ablate.config import TrainConfig
+from ablate.training.settings import TrainConfig
 
 CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 

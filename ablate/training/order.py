@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import TrainConfig
 from ablate.randomness import stream
+from ablate.training.family import family
 from ablate.training.samples import Samples
+from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
 
 
@@ -28,7 +29,8 @@ def epoch_index(config: TrialConfig, samples: Samples, *, epoch: int) -> Tensor:
     """Return the samples of `epoch` in training order, int64 [R, steps * batch], on the CPU."""
     chosen = samples.index.shape[1]
     order = samples.index.gather(1, epoch_order(config, samples=chosen, epoch=epoch))
-    steps, batch = steps_per_epoch(chosen, config.train), min(config.train.batch_size, chosen)
+    training = family(config).training
+    steps, batch = steps_per_epoch(chosen, training), min(training.batch_size, chosen)
     if samples.pairs is not None:
         order = _by_length(config, order, samples.pairs.ranks(), epoch=epoch, batch=batch)
     return order[:, : steps * batch]

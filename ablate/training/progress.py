@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ablate.config import InputShape
 from ablate.errors import CheckpointError, PausedError
 from ablate.files import Place
+from ablate.models.settings import InputShape
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.evaluate import Means

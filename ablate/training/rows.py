@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.config import TrainConfig
 from ablate.errors import CheckpointError
 from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
 from ablate.training.samples import ModelInput
+from ablate.training.settings import TrainConfig
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
 ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike

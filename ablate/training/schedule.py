@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ablate.config import Schedule
+from ablate.training.settings import Schedule
 
 
 def multipliers(schedule: Schedule, *, epochs: int, steps_per_epoch: int) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import InputShape
+from ablate.models.settings import InputShape
 from ablate.tasks import Classification, Data, OwnTaskConfig
 
 TOKENS, FEATURES = 8, 4  # a wave has 32 samples, cut into 8 tokens

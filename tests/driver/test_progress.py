@@ -48,8 +48,8 @@ class Simulated:
     def run(self) -> None:
         while (config := self.search.next_trial()) is not None:
             pace = SECONDS * (REPLICATES if config.stage == "confirm" else 1)
-            first = config.train.epochs if config.evaluates is not None else 1
-            for epoch in range(first, config.train.epochs + 1):
+            first = config.epochs if config.evaluates is not None else 1
+            for epoch in range(first, config.epochs + 1):
                 self.seen.append((self.now, self.display.line()))
                 self.now += pace
                 self.search.report(config.key, report(config, epoch, 0.0 if first > 1 else epoch * pace))
@@ -62,7 +62,7 @@ def report(config: TrialConfig, epoch: int, spent: float) -> Report:
     count = len(config.seeds)
     return Report(
         epoch=epoch,
-        final=epoch == config.train.epochs,
+        final=epoch == config.epochs,
         metrics=tuple({"val_accuracy": value} for _ in range(count)),
         diverged=(False,) * count,
         wall_seconds=spent,

@@ -48,7 +48,7 @@ def go_on(study: Study, folder: Path, first: Callable[[TrialConfig], list[Report
             for report in first(config):
                 search.report(config.key, report)
                 done = report.epoch
-            for epoch in range(done + 1, config.train.epochs + 1):
+            for epoch in range(done + 1, config.epochs + 1):
                 if search.report(config.key, timed(config, epoch, 100.0 + epoch)) is Decision.STOP:
                     break
         return start, resumption.end_text(found, ledger, search.returns())

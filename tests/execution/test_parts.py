@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import ClusterLostError, ResourceError
 from ablate.execution import cluster, gcs_watchdog
 from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
@@ -21,10 +20,13 @@ from ablate.execution.executor import Assignment
 from ablate.execution.own_ray import environment
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_adapter import StopTune, TuneSession
+from ablate.models.settings import ModelConfig
 from ablate.training import train
-from ablate.trial import TrialConfig, TrialKey, checkpoint_folder
+from ablate.training.settings import TrainConfig
+from ablate.trial import TrialKey, checkpoint_folder
 from support import counted
 from support.entries import entry
+from support.trials import family_trial
 
 LAPTOP = [{"CPU": 2.0}]
 ONE_BOX = [{"CPU": 64.0, "GPU": 8.0}]
@@ -289,7 +291,7 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
 def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:
     task = entry(task="support.counted:build", patch=(4, 4), train_limit=64)
     model, schedule = ModelConfig(width=8, depth=1, mlp=0), TrainConfig(epochs=1, batch_size=32)
-    config = TrialConfig(
+    config = family_trial(
         key=TrialKey(study="s", dataset="digits", number=0),
         stage="search",
         model=model,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ablate.training.family import family
 from support.faults import killing
 from support.faults.study_runs import StudyRun
 from support.page_reader import Reader
@@ -92,7 +93,7 @@ def test_what_failed_in_confirmation_is_named(run: StudyRun) -> None:
     complete = [t for t in run.trials() if t.config.stage == "confirm" and str(t.state) == "COMPLETE"]
     assert len(failed) == 1
     assert complete
-    number, width = failed[0].key.number, failed[0].config.model.width
+    number, width = failed[0].key.number, family(failed[0].config).model.width
     named = rf"1 failed in confirmation: trial {number} \(width {width}\): .*no luck with {width}"
     for said in seen(run):
         words = " ".join(said.split())

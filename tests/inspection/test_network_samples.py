@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablate.config import InputShape, Protocol
+from ablate.config import Protocol
+from ablate.models.settings import InputShape
 from ablate.tasks import Data, load_task
 from ablate.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.tasks.text.tokens import sliding_windows

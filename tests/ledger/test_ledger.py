@@ -42,7 +42,7 @@ def test_a_trial_is_read_back_as_it_was_written(ledger: Ledger, writer: StudyWri
     writer.add_trials([wanted])
     (found,) = ledger.trials(STUDY)
     assert found.config == wanted.config
-    assert (found.size, found.shape, found.sampler_state) == (SIZE, SHAPE, wanted.sampler_state)
+    assert (found.size, found.facts, found.sampler_state) == (SIZE, SHAPE, wanted.sampler_state)
     assert (found.state, found.attempt, found.epochs_done, found.wall_seconds) == (WAITING, 0, 0, 0.0)
     assert (found.created_at, found.started_at, found.finished_at) == (clock.now, None, None)
     assert (found.error, found.checkpoint, found.mlflow_run_id, found.driver_epoch) == (None, None, None, 1)

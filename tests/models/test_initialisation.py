@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig
 from ablate.models import build, initial_parameters
+from ablate.models.settings import InputShape, ModelConfig
 from support.model_cases import SHAPE, config, normal
 
 

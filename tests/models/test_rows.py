@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
 
-from ablate.config import InputShape
 from ablate.models.layers import norm_at_once, norm_by_replicate
+from ablate.models.settings import InputShape
 from support.model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
 
 REPLICAS, BATCH = 3, 4

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate.config import InputShape, ModelConfig
+from ablate.config import TaskConfig
 from ablate.errors import RegistryError
 from ablate.models import build, measure
+from ablate.models.settings import InputShape, ModelConfig
 
 MNIST = InputShape(tokens=16, features=49, outputs=10, train_samples=60_000)
 CIFAR = InputShape(tokens=16, features=192, outputs=10, train_samples=50_000)
@@ -71,8 +72,9 @@ def test_measure_agrees_with_the_real_module() -> None:
 def test_overdetermination_of_table_2() -> None:
     """Eq. 12: Q = K M / P, 2.15 for the unchanged network and 22.51 for the minimum."""
     unchanged, minimum = ModelConfig(), ModelConfig(mlp=0, **MINIMUM)
-    assert measure(unchanged, MNIST).overdetermination(MNIST, MNIST.train_samples) == pytest.approx(2.15, abs=0.005)
-    assert measure(minimum, MNIST).overdetermination(MNIST, MNIST.train_samples) == pytest.approx(22.51, abs=0.005)
+    task = TaskConfig(task="mnist")
+    for config, q in ((unchanged, 2.15), (minimum, 22.51)):
+        assert MNIST.overdetermination(measure(config, MNIST), task, "paper") == pytest.approx(q, abs=0.005)
 
 
 N2, TRIANGLE = WIDTH**2, WIDTH * (WIDTH + 1) // 2

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.config import ModelConfig
 from ablate.errors import RequestError
 from ablate.models import build, initial_parameters
 from ablate.models.attention import Attention
+from ablate.models.settings import ModelConfig
 from support.model_cases import SET, SHAPE, TEXT, attention_forms, config, filled, ids, model, normal, text_shape
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}

@@ -58,7 +58,7 @@ def test_the_confirmed_front_is_that_of_the_finished_trials(tmp_path: Path) -> N
         source = trials[trial.config.source or 0].config
         assert trial.config.seeds == tuple(CONFIRM_SEED_BASE + i for i in range(3))
         assert not set(trial.config.seeds) & set(source.seeds)
-        assert (trial.config.model, trial.config.train) == (source.model, source.train)
+        assert trial.config.settings == source.settings
         assert (trial.state, trial.epochs_done) == (TrialState.COMPLETE, 9)
     assert [p["trial"] for _, p in notes(tmp_path, "test_opened")] == [25]
     assert [p for _, p in notes(tmp_path, "frozen")] == [

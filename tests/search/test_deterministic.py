@@ -17,10 +17,12 @@ from ablate.search.dataset_search import DatasetSearch
 from ablate.search.suggester import Suggester
 from ablate.search.trial_progress import TrialProgress, steps
 from ablate.study import Study
+from ablate.training.family import family
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 from support.ledgers import SHAPE, Clock
 from support.literal_asha import literal_asha
 from support.searches import ENDLESS, ONE, TWO, accuracy, hold_of, report_at, search_of, size_of, study_of, url_in
+from support.trials import measure_by
 
 FAST = ["tpe", "nsga2", "qmc", "random", "grid"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
@@ -49,7 +51,7 @@ def study_for(name: str, **changes: Any) -> Study:
 
 def value(config: TrialConfig, epoch: int) -> float:
     """Return `accuracy`, but NaN for the highest learning rates after a while."""
-    return math.nan if config.train.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
+    return math.nan if family(config).training.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
 
 
 class Fleet:
@@ -115,7 +117,7 @@ class Fleet:
         config = self.flying[key]
         epoch = self.epochs[key] = self.epochs[key] + 1
         decision = self.search.report(key, report_at(config, epoch, value))
-        if decision is Decision.STOP or epoch == config.train.epochs:
+        if decision is Decision.STOP or epoch == config.epochs:
             del self.flying[key]
 
 
@@ -257,7 +259,7 @@ def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
     for step in steps(reports):
         standings[step.key.number].take(step)
     for number, trial in enumerate(trials):
-        suggester = Suggester(study=study, dataset="digits", measure=size_of, shape=lambda: SHAPE)
+        suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), shape=lambda: SHAPE)
         for standing in standings[:number]:
             blind = standing.number > number - 4
             suggester.put(replace(standing, state=TrialState.RUNNING) if blind else standing)
@@ -289,7 +291,7 @@ def test_a_suggestion_waits_for_the_trial_a_window_before(tmp_path: Path) -> Non
 
 def test_a_lane_tells_its_sampler_of_a_trial_once_it_may_be_heard(tmp_path: Path) -> None:
     subsearch = DatasetSearch.of(
-        study_for("tpe", deterministic=3), "digits", measure=size_of, shape_of=lambda dataset: SHAPE
+        study_for("tpe", deterministic=3), "digits", measure=measure_by(size_of), facts_of=lambda dataset: SHAPE
     )
     for _ in range(5):
         new = subsearch.suggest()

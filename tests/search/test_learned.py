@@ -14,6 +14,7 @@ from ablate.search.search_space import SearchSpace
 from ablate.search.suggester import Suggester
 from ablate.search.trial_converter import UNSEEN, TrialConverter
 from ablate.search.trial_progress import TrialProgress
+from ablate.training.family import family
 from ablate.trial import TrialConfig, TrialKey, TrialState
 from support.ledgers import SHAPE
 from support.searches import (
@@ -25,6 +26,7 @@ from support.searches import (
     study_of,
     url_in,
 )
+from support.trials import configs, family_trial, measure_by
 
 
 def best(name: str, seed: int, trials: int, folder: Path, **fields: Any) -> float:
@@ -39,8 +41,8 @@ def best(name: str, seed: int, trials: int, folder: Path, **fields: Any) -> floa
 
 def peak(config: TrialConfig, epoch: int) -> float:
     """Return a planted optimum: 1 at a learning rate of 1e-2 and a weight decay of 0.03, falling off around it."""
-    a = (math.log10(config.train.learning_rate) + 2) / 3
-    b = (config.train.weight_decay - 0.03) / 0.1
+    a = (math.log10(family(config).training.learning_rate) + 2) / 3
+    b = (family(config).training.weight_decay - 0.03) / 0.1
     return math.exp(-8 * (a * a + b * b))
 
 
@@ -80,16 +82,16 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
         sampler={"name": name, "startup_trials": 10},
         scheduler={"name": "asha"},
     )
-    suggester = Suggester(study=study, dataset="digits", measure=size_of, shape=lambda: SHAPE)
+    suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), shape=lambda: SHAPE)
     rng = np.random.default_rng(0)
     for number in range(24):
         low = number % 2 == 0
         x = float(rng.uniform(0.0, 0.05) if low else rng.uniform(0.05, 0.1))
         parameters = {"training.weight_decay": x} | {f"training.{d}": float(rng.uniform(0, 0.9)) for d in decoys}
-        model, task, train = study.configs("digits", parameters)
+        model, task, train = configs(study, "digits", parameters)
         early = stopped and low
         trial = TrialProgress(
-            config=TrialConfig(
+            config=family_trial(
                 key=TrialKey(study="s", dataset="digits", number=number),
                 stage="search",
                 model=model,
@@ -129,8 +131,8 @@ def ended(state: TrialState, *, value: float = 0.5, epoch: int = 3, diverged: bo
     """Return a trial of 9 epochs that ended so."""
     parameters = {"training.learning_rate": 1e-3}
     study = study_of()
-    model, task, train = study.configs("digits", {"model.width": 8, **parameters})
-    config = TrialConfig(
+    model, task, train = configs(study, "digits", {"model.width": 8, **parameters})
+    config = family_trial(
         key=TrialKey(study="s", dataset="digits", number=0), stage="search", model=model, task=task, train=train,
         seeds=(0,), study_seed=3, parameters=parameters,
     )  # fmt: skip

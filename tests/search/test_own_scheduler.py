@@ -40,12 +40,12 @@ def test_after_a_restart_observe_alone_is_called_in_the_order_of_commit(tmp_path
         for config, epoch in [(second, 1), (first, 1), (first, 2), (second, 2), (second, 3)]:
             search.report(config.key, report_at(config, epoch))
         search.report(first.key, report_at(first, 2))  # again: the stored decision
-        for epoch in range(3, first.train.epochs + 1):
+        for epoch in range(3, first.epochs + 1):
             search.report(first.key, report_at(first, epoch))
     live = list(CALLS)
     assert {call[0] for call in live} == {"decide"}
     assert [call[1:3] for call in live[:5]] == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3)]
-    assert (0, first.train.epochs) not in [call[1:3] for call in live]  # the last report ends its trial unasked
+    assert (0, first.epochs) not in [call[1:3] for call in live]  # the last report ends its trial unasked
     CALLS.clear()
     with driving(study, url):
         assert [("observe", *call[1:]) for call in live] == CALLS

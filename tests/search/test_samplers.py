@@ -28,6 +28,7 @@ from ablate.search.search_space import (
 )
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
+from ablate.training.family import family
 from ablate.trial import Decision, TrialConfig, TrialKey
 from support.ledgers import SHAPE, Clock
 from support.searches import (
@@ -74,8 +75,7 @@ def test_suggestions_lie_in_the_space_and_never_repeat(tmp_path: Path, name: str
     assert [c.key.number for c in configs] == list(range(30))
     for config in configs:
         assert study.space.contains(config.parameters), config.parameters
-        model, _, train = study.configs("digits", config.parameters)
-        assert (config.model, config.train) == (model, train)
+        assert config.settings == study.settings_of("digits", config.parameters)
         if "training.label_smoothing" in config.parameters:
             assert config.parameters["training.label_smoothing"] in [0.0, 0.1, 0.2, 0.1 * 3]
     assert len({json.dumps(dict(c.parameters), sort_keys=True) for c in configs}) == 30
@@ -132,13 +132,13 @@ class Fleet:
             config = rng.choice(self.flying)
             epoch = self.epochs[config.key] = self.epochs.get(config.key, 0) + 1
             decision = self.search.report(config.key, report_at(config, epoch, diverging))
-            if decision is Decision.STOP or epoch == config.train.epochs:
+            if decision is Decision.STOP or epoch == config.epochs:
                 self.flying.remove(config)
 
 
 def diverging(config: TrialConfig, epoch: int) -> float:
     """Return `accuracy`, but NaN for the highest learning rates."""
-    return math.nan if config.train.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
+    return math.nan if family(config).training.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
 
 
 @pytest.mark.services
@@ -201,7 +201,7 @@ def test_a_small_space_is_used_up_by_every_sampler(tmp_path: Path, name: str) ->
     with driving(study, url_in(tmp_path)) as search:
         configs = run_all(search)
         assert search.finished
-    assert len(configs) == 8 == len({(c.model.width, c.model.mlp) for c in configs})
+    assert len(configs) == 8 == len({(family(c).model.width, family(c).model.mlp) for c in configs})
 
 
 def test_a_space_of_one_configuration_is_trained_once(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_rows_that_become_the_same_configuration_are_trained_once(tmp_path: Path
     model = {"width": 8, "mlp": {"choices": ["none", 0, 64]}}
     study = study_of(model=model, training={"epochs": 2}, budget={"trials": 9}, sampler={"name": "grid"})
     with driving(study, url_in(tmp_path)) as search:
-        assert sorted(c.model.mlp for c in run_all(search)) == [0, 64]
+        assert sorted(family(c).model.mlp for c in run_all(search)) == [0, 64]
 
 
 @pytest.mark.services
@@ -224,7 +224,7 @@ def test_static_constraints_hold_before_anything_is_trained(tmp_path: Path, name
     with driving(study, url_in(tmp_path)) as search:
         configs = run_all(search)
     assert len(configs) == 12
-    assert max(size_of(c.model, SHAPE).params for c in configs) <= bound
+    assert max(size_of(family(c).model, SHAPE).params for c in configs) <= bound
 
 
 @pytest.mark.services
@@ -241,7 +241,7 @@ def test_impossible_combinations_are_passed_over(tmp_path: Path) -> None:
     model = {"width": 60, "heads": {"choices": [1, 4]}, "similarity": {"choices": ["separate", "mirrored"]}}
     study = study_of(model=model, training={"epochs": 2}, budget={"trials": 9}, sampler={"name": "grid"})
     with driving(study, url_in(tmp_path)) as search:
-        found = {(c.model.heads, c.model.similarity) for c in run_all(search)}
+        found = {(family(c).model.heads, family(c).model.similarity) for c in run_all(search)}
     assert found == {(1, "separate"), (4, "separate"), (1, "mirrored")}
 
 

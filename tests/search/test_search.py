@@ -14,6 +14,7 @@ import pytest
 from ablate.errors import LedgerError
 from ablate.ledger import Ledger
 from ablate.search import Search
+from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig, TrialState
 from support.ledgers import SHAPE, Clock
 from support.searches import (
@@ -39,7 +40,7 @@ def test_a_trial_is_committed_as_running_before_it_is_handed_out(tmp_path: Path)
         config = search.next_trial()
         record = ledger.trials("s")[0]
     assert (record.config, record.state, record.attempt) == (config, TrialState.RUNNING, 1)
-    assert record.size == size_of(config.model, SHAPE)
+    assert record.size == size_of(family(config).model, SHAPE)
     assert (config.seeds, config.stage, config.study_seed, config.protocol) == ((0, 1), "search", 3, "held_out")
 
 

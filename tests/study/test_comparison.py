@@ -11,6 +11,7 @@ import pytest
 from ablate.errors import StudyFileError
 from ablate.study import parse_study
 from support.searches import driving, run_all, run_trial, url_in
+from support.trials import configs
 
 FILE = """\
 study: table
@@ -57,12 +58,12 @@ def test_a_design_is_every_variant_of_every_configuration_together() -> None:
 
 def test_settings_of_a_data_set_stand_between_the_general_ones_and_a_row() -> None:
     study = parse_study(FILE)
-    model, _, train = study.configs("mnist", {"variant": "kv", "model.heads": 2, "training.learning_rate": 1e-4})
+    model, _, train = configs(study, "mnist", {"variant": "kv", "model.heads": 2, "training.learning_rate": 1e-4})
     assert (model.depth, model.similarity, train.epochs, train.learning_rate) == (3, "shared", 40, 1e-4)
-    model, _, train = study.configs("short", {"variant": "kv", "model.heads": 2, "model.depth": 4})
+    model, _, train = configs(study, "short", {"variant": "kv", "model.heads": 2, "model.depth": 4})
     assert (model.depth, train.epochs) == (4, 20)
     over = FILE.replace("kv, model: {similarity: shared}", "kv, model: {similarity: shared}, training: {epochs: 7}")
-    assert parse_study(over).configs("mnist", {"variant": "kv", "model.heads": 2})[2].epochs == 7
+    assert configs(parse_study(over), "mnist", {"variant": "kv", "model.heads": 2})[2].epochs == 7
 
 
 def test_parts_become_the_rows_of_leave_one_out() -> None:
@@ -76,7 +77,7 @@ compare: {baseline: complete}
 """
     study = parse_study(text)
     assert [row["variant"] for row in study.design("digits")] == ["complete", "without-mlp", "without-positions"]
-    models = [study.configs("digits", row)[0] for row in study.design("digits")]
+    models = [configs(study, "digits", row)[0] for row in study.design("digits")]
     assert [(m.mlp, m.position) for m in models] == [(256, "sinusoidal"), (0, "sinusoidal"), (256, "none")]
     assert "parts.mlp" in faults(text.replace("mlp: {model: {mlp: none}}", "mlp: {model: {width: 59}}"))[0]
     assert "not both" in faults(text + "variants: [{name: a}]\n")[0]
@@ -86,7 +87,7 @@ compare: {baseline: complete}
 def test_scale_shrinks_epochs_data_and_grid_and_gives_the_study_another_name(scale: float, configurations: int) -> None:
     study = parse_study(f"{FILE}scale: {scale}\n")
     assert len(study.design("short")) == 3 * configurations
-    _, task, train = study.configs("short", study.design("short")[0])
+    _, task, train = configs(study, "short", study.design("short")[0])
     assert task.share == scale
     limited = parse_study(FILE.replace("length: 16}", "length: 16, train_limit: 900}") + f"scale: {scale}\n")
     assert limited.task("short").train_limit == round(900 * scale)
@@ -101,12 +102,12 @@ def test_scale_keeps_warm_up_and_reports_within_the_shrunk_trial_and_multiplies_
     own = "epochs: 20, steps_per_epoch: 40, report_every: 6, schedule: {name: cosine, warmup_epochs: 4}"
     text = FILE.replace("epochs: 20, schedule: {name: cosine, warmup_steps: 100}", own)
     study = parse_study(text.replace("length: 64}", "length: 64, share: 0.5}") + "scale: 0.25\n")
-    _, task, train = study.configs("long", study.design("long")[0])
+    _, task, train = configs(study, "long", study.design("long")[0])
     assert (task.share, study.task("short").share) == (0.125, 0.25)
     assert (train.epochs, train.schedule.warmup_epochs) == (5, 1.0)
     assert (train.steps_per_epoch, train.report_every) == (10, 5)
     least = parse_study(text + "scale: 0.001\n")
-    train = least.configs("short", least.design("short")[0])[2]
+    train = configs(least, "short", least.design("short")[0])[2]
     assert (train.epochs, train.steps_per_epoch, train.report_every) == (1, 1, 1)
     assert train.schedule.warmup_epochs == pytest.approx(4 / 20)
 

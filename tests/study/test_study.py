@@ -8,11 +8,12 @@ import jsonschema
 import pytest
 import yaml
 
-from ablate.config import ModelConfig
 from ablate.errors import StudyFileError
+from ablate.models.settings import ModelConfig
 from ablate.objectives import violation
 from ablate.study import Study, difference, json_schema, load_study, parse_study, read_study
 from support.paths import REPOSITORY
+from support.trials import configs
 
 SHIPPED = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
 
@@ -48,7 +49,7 @@ def test_a_good_file_becomes_complete_configurations() -> None:
         "training.schedule.warmup_epochs",
     )
     values = {"model.similarity": "collapsed", "model.mlp": "none", "training.learning_rate": 1e-3}
-    model, task, train = study.configs("digits", values)
+    model, task, train = configs(study, "digits", values)
     assert model == ModelConfig(similarity="collapsed", width=16, mlp=0, heads=1)
     assert (task.task, task.patch) == ("digits", (4, 4))
     assert (train.learning_rate, train.schedule.name) == (1e-3, "cosine")
@@ -160,7 +161,7 @@ sampler: {name: grid}
     study = parse_study(text)
     assert study.space_for("mnist").cardinality() == 1
     assert list(study.space_for("cifar10").grid()) == [{"variant": "a"}, {"variant": "b"}]
-    model, _, train = study.configs("cifar10", {"variant": "b"})
+    model, _, train = configs(study, "cifar10", {"variant": "b"})
     assert (model.depth, train.epochs) == (12, 3)
     assert "a row fixes values" in faults(text.replace("depth: 12", "depth: {int: [1, 2]}"))[0]
     assert "not a data set of this study" in faults(text.replace("[cifar10]", "[cifar]"))[0]

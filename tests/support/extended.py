@@ -13,6 +13,7 @@ from ablate.driver import resume as resumption
 from ablate.ledger import Ledger, TrialRecord
 from ablate.search import Search
 from ablate.study import parse_study
+from ablate.training.family import family
 from ablate.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig
 from support.ledgers import Clock
 from support.searches import hold_of, search_of, url_in
@@ -44,17 +45,17 @@ DIVERGED, BROKEN = "diverged", "broken"
 
 def value(config: TrialConfig, seed: int) -> float:
     """Return a closed-form accuracy that depends on network, rate and seed."""
-    off = (math.log10(config.train.learning_rate) + 2) ** 2
-    capacity = config.model.width / (config.model.width + 20 + config.model.depth)
-    return 0.9 * capacity * math.exp(-0.1 * off) + 0.01 * math.sin(7.0 * (seed % 97) + config.model.width)
+    off = (math.log10(family(config).training.learning_rate) + 2) ** 2
+    capacity = family(config).model.width / (family(config).model.width + 20 + family(config).model.depth)
+    return 0.9 * capacity * math.exp(-0.1 * off) + 0.01 * math.sin(7.0 * (seed % 97) + family(config).model.width)
 
 
 def report(config: TrialConfig, epoch: int, gone: Iterable[int] = ()) -> Report:
     """Return the report of a trial after an epoch, each seed with its own value; the seeds in `gone` diverged."""
-    final = epoch == config.train.epochs
+    final = epoch == config.epochs
     rows = []
     for seed in config.seeds:
-        accuracy = math.nan if seed in gone else value(config, seed) * epoch / config.train.epochs
+        accuracy = math.nan if seed in gone else value(config, seed) * epoch / config.epochs
         row = {"train_loss": 1.0, "val_loss": 1 - accuracy, "val_accuracy": accuracy}
         rows.append(
             row
@@ -83,8 +84,8 @@ def finish(search: Search, config: TrialConfig, end: str) -> None:
     if end == BROKEN:
         search.fail(config.key, "out of memory")
         return
-    for epoch in range(1, config.train.epochs + 1):
-        last = epoch == config.train.epochs
+    for epoch in range(1, config.epochs + 1):
+        last = epoch == config.epochs
         gone = config.seeds[-1:] if end == DIVERGED and last else ()
         if search.report(config.key, report(config, epoch, gone)) is Decision.STOP:
             return

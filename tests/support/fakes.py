@@ -33,7 +33,7 @@ def train(
     done = _continued(checkpoints)
     if done:
         yield report(config, done)
-    for epoch in range(done + 1, config.train.epochs + 1):
+    for epoch in range(done + 1, config.epochs + 1):
         if pause():
             raise PausedError(f"paused before epoch {epoch}")
         facts = {"pid": os.getpid(), "device": device, "threads": os.environ.get("OMP_NUM_THREADS")}
@@ -49,7 +49,7 @@ def noop(
     pause: Callable[[], bool],
 ) -> Iterator[Report]:  # fmt: skip
     """Yield the reports and do nothing else."""
-    for epoch in range(1, config.train.epochs + 1):
+    for epoch in range(1, config.epochs + 1):
         yield report(config, epoch)
 
 
@@ -105,14 +105,14 @@ def _meet(home: Path, others: int, seconds: float = 120.0) -> None:
 def report(config: TrialConfig, epoch: int) -> Report:
     value = loss(config.key.number, epoch)
     metrics = {"train_loss": value, "val_loss": value, "val_accuracy": 1 / (1 + value), "train_accuracy": 0.5}
-    if config.stage == "confirm" and epoch == config.train.epochs:
+    if config.stage == "confirm" and epoch == config.epochs:
         metrics |= {"test_loss": value, "test_accuracy": 1 / (1 + value)}
     return Report(
         epoch=epoch,
         metrics=tuple(metrics for _ in config.seeds),
         wall_seconds=0.001 * epoch,
         diverged=tuple(False for _ in config.seeds),
-        final=epoch == config.train.epochs,
+        final=epoch == config.epochs,
     )
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 
-from ablate.config import InputShape, ModelConfig, Size, TrainConfig
+from ablate.config import Size
 from ablate.ledger import Ledger, NewTrial, StudyWriter
-from ablate.trial import Report, TrialConfig, TrialKey
+from ablate.models.settings import InputShape, ModelConfig
+from ablate.training.settings import TrainConfig
+from ablate.trial import Report, TrialKey
 from support.entries import entry
+from support.trials import family_trial
 
 STUDY = "s"
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1437)
@@ -56,8 +59,8 @@ def new_trial(number: int, dataset: str = "digits", *, replicates: int = 2, **ch
         "study_seed": 7,
         "parameters": {"model.width": 60, "model.mlp": "none", "train.learning_rate": 1e-3},
     }
-    config = TrialConfig(**(values | changes))
-    return NewTrial(config=config, size=SIZE, shape=SHAPE, sampler_state={"attempt": 1, "values": [0.5, None]})
+    config = family_trial(**(values | changes))
+    return NewTrial(config=config, size=SIZE, facts=SHAPE, sampler_state={"attempt": 1, "values": [0.5, None]})
 
 
 def report_of(epoch: int, *losses: float, final: bool = False, **changes: Any) -> Report:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from ablate import training
-from ablate.config import ModelConfig, TrainConfig
 from ablate.errors import PausedError
 from ablate.files import Place
+from ablate.models.settings import ModelConfig
 from ablate.tasks import Data
 from ablate.training import checkpoint
 from ablate.training.progress import Cadence
+from ablate.training.settings import TrainConfig
 from ablate.trial import Report, TrialConfig
 from support.small_training import trial
+from support.trials import with_training
 
 DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 SHORT = TrainConfig(epochs=2, batch_size=32, learning_rate=1e-2, clip_norm=1.0)
@@ -74,4 +76,4 @@ def weights(place: Place, config: TrialConfig) -> dict[str, bytes]:
 
 
 def load_network(config: TrialConfig, **changes: object) -> TrialConfig:
-    return replace(config, train=config.train.model_copy(update=changes))
+    return with_training(config, **changes)

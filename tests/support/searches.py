@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.config import InputShape, ModelConfig, Size
+from ablate.config import Size
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.search import Search
 from ablate.search.resumption_log import PATIENCE, Patience
 from ablate.study import Study
+from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig
 from support.ledgers import SHAPE, Clock
+from support.trials import measure_by
 
 Value = Callable[[TrialConfig, int], float]
 
@@ -59,15 +62,15 @@ TWO = [*ONE, {"metric": "params", "direction": "minimize", "log": True}]
 
 def accuracy(config: TrialConfig, epoch: int) -> float:
     """Return a closed-form accuracy in (0, 1): best at a learning rate of 1e-2, wide and deep, rising with epochs."""
-    off = (math.log10(config.train.learning_rate) + 2) ** 2
-    capacity = config.model.width * math.sqrt(config.model.depth)
+    off = (math.log10(family(config).training.learning_rate) + 2) ** 2
+    capacity = family(config).model.width * math.sqrt(family(config).model.depth)
     return (1 - math.exp(-epoch / 3)) * math.exp(-0.3 * off) * capacity / (capacity + 40)
 
 
 def report_at(config: TrialConfig, epoch: int, value: Value = accuracy, **extra: float) -> Report:
     """Return the report of a trial after an epoch, one metric mapping per seed, the last one final."""
     metrics = {"train_loss": 1.0, "val_loss": 1 - value(config, epoch), "val_accuracy": value(config, epoch), **extra}
-    final = epoch == config.train.epochs
+    final = epoch == config.epochs
     if final and config.stage == "confirm":
         metrics |= {"test_loss": 0.5, "test_accuracy": value(config, epoch)}
     gone = tuple(math.isnan(metrics["val_accuracy"]) for _ in config.seeds)
@@ -91,7 +94,7 @@ def hold_of(study: Study, ledger: Ledger, **changes: Any) -> StudyWriter:
 
 def search_of(study: Study, writer: StudyWriter, ledger: Ledger, patience: Patience = PATIENCE) -> Search:
     """Return a Search with the fake size."""
-    return Search(study, writer, ledger, measure=size_of, shape_of=lambda dataset: SHAPE, patience=patience)
+    return Search(study, writer, ledger, measure=measure_by(size_of), facts_of=lambda dataset: SHAPE, patience=patience)
 
 
 ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal
@@ -99,7 +102,7 @@ ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died 
 
 def run_trial(search: Search, config: TrialConfig, value: Value = accuracy) -> Decision:
     """Report a trial's epochs until it ends or is stopped; return the last decision."""
-    for epoch in range(1, config.train.epochs + 1):
+    for epoch in range(1, config.epochs + 1):
         decision = search.report(config.key, report_at(config, epoch, value))
         if decision is Decision.STOP:
             return decision

@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import TaskConfig
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Classification, Data
+from ablate.training.settings import TrainConfig
 from ablate.trial import Report, TrialConfig, TrialKey
 from support.entries import entry
+from support.trials import family_trial
 
 SAMPLES, TEST_SAMPLES = 150, 40
 SHAPE = InputShape(tokens=4, features=3, outputs=3, train_samples=SAMPLES)
@@ -61,7 +64,7 @@ def trial(**changes: Any) -> TrialConfig:
         "seeds": (3, 4),
         "study_seed": 7,
     }
-    return TrialConfig(**fields | changes)
+    return family_trial(**fields | changes)
 
 
 USER_MODEL = ModelConfig(builder=f"{__name__}:DropoutNet", width=8)

@@ -10,6 +10,7 @@ from ablate.search import Search
 from ablate.study import parse_study
 from support.ledgers import SHAPE, Clock
 from support.searches import run_trial, size_of
+from support.trials import measure_by
 
 STUDY = """\
 study: looked
@@ -37,7 +38,9 @@ class Driver:
         self.writer = self.ledger.acquire(
             self.study.name, file_text=text, fingerprint=self.study.fingerprint(), seed=0, holder="ada (process 12)"
         )
-        self.search = Search(self.study, self.writer, self.ledger, measure=size_of, shape_of=lambda dataset: SHAPE)
+        self.search = Search(
+            self.study, self.writer, self.ledger, measure=measure_by(size_of), facts_of=lambda dataset: SHAPE
+        )
 
     def run(self, trials: int) -> None:
         """Run a number of trials to their ends."""

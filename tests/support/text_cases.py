@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import TaskConfig
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data
+from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig, TrialKey
 from support.entries import entry
+from support.trials import family_trial
 
 PAD, START, END, FIRST, VOCABULARY = 0, 1, 2, 3, 9
 LONGEST = 7  # ids of a text, its end included
@@ -146,7 +149,7 @@ def trial(build: str, /, **changes: Any) -> TrialConfig:
         "seeds": (3, 4),
         "study_seed": 7,
     }
-    return TrialConfig(**fields | changes)
+    return family_trial(**fields | changes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,16 @@ from uuid import uuid4
 
 import pytest
 
-from ablate.config import ModelConfig, TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
+from ablate.models.settings import ModelConfig
 from ablate.study import Study
 from ablate.tracking.address import default_uri
 from ablate.tracking.mlflow_tracker import MlflowTracker
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from ablate.training.settings import TrainConfig
+from ablate.trial import Decision, Report, TrialKey, TrialState
 from support.entries import entry
 from support.ledgers import SHAPE, SIZE, Clock
+from support.trials import family_trial
 
 mlflow = pytest.importorskip("mlflow")
 NAN = math.nan
@@ -89,7 +91,7 @@ class World:
             "study_seed": 3,
             "parameters": {"model.width": 60 + 2 * number, "taste": "sour"},
         }
-        self.writer.add_trials([NewTrial(config=TrialConfig(**(values | changes)), size=SIZE, shape=SHAPE)])
+        self.writer.add_trials([NewTrial(config=family_trial(**(values | changes)), size=SIZE, facts=SHAPE)])
         self.writer.start(self.key(number, dataset))
         return self.key(number, dataset)
 

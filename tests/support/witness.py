@@ -70,7 +70,7 @@ def searching(
             study.name, file_text=text, fingerprint=study.fingerprint(), seed=study.seed, holder="test"
         ) as writer,
     ):
-        search = WatchedSearch(study, writer, ledger, measure=lambda model, shape: SIZE, shape_of=lambda dataset: SHAPE)
+        search = WatchedSearch(study, writer, ledger, measure=lambda model, shape: SIZE, facts_of=lambda dataset: SHAPE)
         search.home = home
         yield search
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks import Fetchable, Task, fetch, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.text import characters

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
+from ablate.models.settings import InputShape
 from ablate.registry import read_task
 from ablate.tasks import load_task
 from ablate.tasks.images.image_folder import ImageFolder

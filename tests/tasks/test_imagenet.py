@@ -19,8 +19,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RequestError, TrialError
+from ablate.models.settings import InputShape
 from ablate.registry import read_task
 from ablate.tasks import Data, archives, fetch, load_task
 from ablate.tasks.base import Stream

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablate.config import InputShape
 from ablate.errors import RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks import Task, load_task
 from ablate.tasks.text.lists import draw
 from ablate.tasks.text.tokens import TokenPrediction

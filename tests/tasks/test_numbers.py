@@ -6,8 +6,8 @@ import pytest
 import torch
 from num2words import num2words
 
-from ablate.config import InputShape
 from ablate.errors import RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.text.numbers import VOCABULARY, texts, words

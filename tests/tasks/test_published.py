@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RegistryError, RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks import available, fetch, load_task
 from ablate.tasks.images import mnist
 from ablate.tasks.images.patches import join

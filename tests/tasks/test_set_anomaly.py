@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ablate.config import InputShape, ModelConfig
 from ablate.errors import AblateError, DataError
 from ablate.models import build
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.registry import read_task
 from ablate.tasks import Data, fetch, load_task
 from ablate.tasks.base import Stream

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RegistryError, RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks import TASKS, Classification, Data, Task, data_folder, load_task
 from ablate.tasks.base import stratified_split
 from ablate.tasks.images.patches import cut, join

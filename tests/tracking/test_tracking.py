@@ -16,10 +16,12 @@ from uuid import uuid4
 
 import pytest
 
-from ablate.config import ModelConfig, Schedule, TrainConfig
 from ablate.errors import RegistryError, RequestError
 from ablate.ledger import Ledger, NewTrial
+from ablate.models.settings import ModelConfig
 from ablate.tracking import build
+from ablate.training.family import family
+from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import Report, TrialConfig, TrialState
 from support.ledgers import Clock
 from support.tracked import NAN, WRITES, World, mlflow, runs, world
@@ -50,8 +52,8 @@ def test_runs_equal_the_ledger(world: World) -> None:
         assert run.info.start_time == int(trial.started_at * 1000)  # type: ignore[operator]
         assert run.info.end_time == (None if trial.finished_at is None else int(trial.finished_at * 1000))
         model = {k.removeprefix("model."): json_or_text(v) for k, v in params.items() if k.startswith("model.")}
-        assert ModelConfig.model_validate(model) == trial.config.model
-        assert float(params["training.learning_rate"]) == trial.config.train.learning_rate
+        assert ModelConfig.model_validate(model) == family(trial.config).model
+        assert float(params["training.learning_rate"]) == family(trial.config).training.learning_rate
         assert (params["taste"], json.loads(params["seeds"])) == ("sour", list(trial.config.seeds))
         sizes = {"params": 12345.0, "params_body": 9876.0, "flops": 2.0**40, "q": (1437 - 144) * 10 / 12345}
         expected = {(name, 0): (value, int(trial.created_at * 1000)) for name, value in sizes.items()}

@@ -15,14 +15,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from ablate.config import ModelConfig
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.files import DiskFolder
+from ablate.models.settings import ModelConfig
 from ablate.training import checkpoint, predictor, train
 from ablate.training.checkpoint import CheckpointId
 from ablate.trial import TrialConfig
 from support.damage import truncate
 from support.small_training import numbers, one_thread, trial
+from support.trials import with_training
 
 __all__ = ["one_thread"]
 
@@ -166,7 +167,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     [
         (trial(model=ModelConfig(width=12, depth=1, mlp=8)), "model"),
         (trial(seeds=(3, 5)), "seeds"),
-        (trial(train=trial().train.model_copy(update={"weight_decay": 0.5})), "train"),
+        (with_training(trial(), weight_decay=0.5), "train"),
         (trial(stage="confirm"), "stage"),
         (trial(study_seed=8), "study_seed"),
         (trial(protocol="paper"), "protocol"),

@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, TrainConfig
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data
 from ablate.training import loop, predictor, train
+from ablate.training.family import family
 from ablate.training.order import epoch_order
+from ablate.training.settings import TrainConfig
 from ablate.training.splits import split
 from ablate.trial import TrialConfig
 from support.entries import entry
@@ -28,15 +30,16 @@ from support.small_training import (
     stripes,
     trial,
 )
+from support.trials import with_training
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("model", [trial().model, USER_MODEL], ids=["transformer", "user module with dropout"])
+@pytest.mark.parametrize("model", [family(trial()).model, USER_MODEL], ids=["transformer", "user module with dropout"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_trial_stopped_after_any_epoch_goes_on_bit_for_bit(
     tmp_path: Path, model: ModelConfig, precision: str
 ) -> None:
-    config = trial(model=model, train=trial().train.model_copy(update={"precision": precision}))
+    config = with_training(trial(model=model), precision=precision)
     whole = list(train(config, checkpoints=tmp_path / "whole"))
     assert [r.epoch for r in whole] == [1, 2, 3, 4]
     for done in (1, 2, 3, 4):
@@ -53,7 +56,7 @@ def test_a_trial_stopped_after_any_epoch_goes_on_bit_for_bit(
         assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
 
 
-@pytest.mark.parametrize("model", [trial().model, ModelConfig(width=8, depth=1, mlp=0, similarity="shared")])
+@pytest.mark.parametrize("model", [family(trial()).model, ModelConfig(width=8, depth=1, mlp=0, similarity="shared")])
 def test_a_replicate_alone_is_the_replicate_in_company(model: ModelConfig) -> None:
     together = list(train(trial(model=model, seeds=(3, 4, 5, 6))))
     for r, seed in ((0, 3), (2, 5)):
@@ -107,7 +110,7 @@ def accuracy(config: TrialConfig, folder: Path, replicate: int) -> tuple[float, 
     return loss.item(), (scores.argmax(-1) == data.test_targets).double().mean().item()
 
 
-@pytest.mark.parametrize("model", [trial().model, USER_MODEL], ids=["transformer", "user module"])
+@pytest.mark.parametrize("model", [family(trial()).model, USER_MODEL], ids=["transformer", "user module"])
 def test_the_last_report_of_a_confirmation_is_what_the_saved_module_scores(tmp_path: Path, model: ModelConfig) -> None:
     config = trial(stage="confirm", model=model)
     reports = list(train(config, checkpoints=tmp_path))
@@ -188,7 +191,7 @@ def test_a_trial_that_diverges_altogether_says_when(optimizer: str) -> None:
 
 def test_bfloat16_stays_near_float32_and_keeps_wide_weights(tmp_path: Path) -> None:
     wide = list(train(trial()))[-1]
-    narrow = list(train(trial(train=trial().train.model_copy(update={"precision": "bfloat16"})), checkpoints=tmp_path))
+    narrow = list(train(with_training(trial(), precision="bfloat16"), checkpoints=tmp_path))
     assert narrow[-1].mean("val_loss") == pytest.approx(wide.mean("val_loss"), rel=0.05)
     assert narrow[-1].mean("val_loss") != wide.mean("val_loss")
     tensors = load_file(tmp_path / "epoch-000004-attempt-001.safetensors")

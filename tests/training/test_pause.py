@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ablate.config import InputShape, TaskConfig
+from ablate.config import TaskConfig
 from ablate.errors import CheckpointError, PausedError
 from ablate.files import Place, open_folder
+from ablate.models.settings import InputShape
 from ablate.tasks import Data
 from ablate.tasks.images.image_stream import Files, ImageStream
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
@@ -125,7 +126,7 @@ def test_a_trial_paused_at_any_step_ends_as_if_it_had_not_been(case: str, tmp_pa
     asked = Asked()
     whole = list(train(config, checkpoints=tmp_path / "whole", pause=asked, data=data() if data else None))
     assert whole[-1].final
-    assert asked.times > config.train.epochs
+    assert asked.times > config.epochs
     for at in range(asked.times):
         paused = paused_at(config, tmp_path / str(at), [at], data)
         assert [said(report) for report in paused] == [said(report) for report in whole]

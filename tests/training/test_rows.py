@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, Schedule, TrainConfig
 from ablate.models import build, initial_parameters
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Classification
 from ablate.training import ReplicaGroup, multipliers
+from ablate.training.settings import Schedule, TrainConfig
 
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 STEPS, BATCH = 30, 16

@@ -10,21 +10,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.config import TrainConfig
 from ablate.errors import DataError
 from ablate.tasks import Data
 from ablate.tasks.images.digits import read_digits
 from ablate.tasks.images.patches import patch_data
 from ablate.tasks.sets.anomaly_sets import AnomalySets, members
 from ablate.training import train
+from ablate.training.family import family
 from ablate.training.order import epoch_index, keys
 from ablate.training.samples import Samples
+from ablate.training.settings import TrainConfig
 from ablate.training.splits import test_part as opened
 from ablate.trial import TrialConfig
 from support.sample_parts import CPU, parts, with_task
 from support.small_training import stripes
 from support.small_training import trial as image_trial
 from support.text_cases import END, PAD, START, Recorded, pairs, translation, trial, windows
+from support.trials import with_model, with_training
 
 
 def of(data: Data, index: Tensor, device: torch.device = CPU) -> Samples:
@@ -217,11 +219,11 @@ def test_every_epoch_leaves_out_other_pairs_and_takes_its_batches_in_another_ord
 def test_steps_per_epoch_takes_the_first_batches_of_the_keyed_order() -> None:
     for task, data in (("build_pairs", translation()), ("build_texts", windows(200, 8))):
         config = trial(task)
-        few = replace(config, train=config.train.model_copy(update={"steps_per_epoch": 3}))
+        few = with_training(config, steps_per_epoch=3)
         samples = parts(data, config).train
         whole, first = (epoch_index(one, samples, epoch=1) for one in (config, few))
         assert torch.equal(first, whole[:, :48])
-        many = replace(config, train=config.train.model_copy(update={"steps_per_epoch": 1000}))
+        many = with_training(config, steps_per_epoch=1000)
         assert torch.equal(epoch_index(many, samples, epoch=1), whole)
 
 
@@ -250,11 +252,10 @@ def drawn(config: TrialConfig) -> dict[str, list[object]]:
 @pytest.mark.parametrize("config", [image_trial(seeds=(3, 4)), trial("build_texts")], ids=["images", "texts"])
 def test_trials_of_the_same_seeds_draw_the_same_whatever_else_differs(config: TrialConfig) -> None:
     """Else a comparison's differences, paired by seed, would hold the noise of the draws."""
+    narrow = with_model(config, family(config).model.model_copy(update={"width": 4}))
     other = replace(
-        config,
+        with_training(narrow, learning_rate=0.5),
         key=replace(config.key, number=9),
-        model=config.model.model_copy(update={"width": 4}),
-        train=config.train.model_copy(update={"learning_rate": 0.5}),
         variant="other",
     )
     assert drawn(other) == drawn(config)

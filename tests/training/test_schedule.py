@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from ablate.config import Schedule
 from ablate.training import multipliers
+from ablate.training.settings import Schedule
 
 EPOCHS, STEPS = 5, 8
 TOTAL = EPOCHS * STEPS

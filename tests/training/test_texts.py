@@ -13,11 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.config import InputShape, ModelConfig, TaskConfig, TrainConfig
+from ablate.config import TaskConfig
 from ablate.errors import RequestError, TrialError
 from ablate.models import build, initial_parameters
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data
 from ablate.training import ReplicaGroup, loop, multipliers, predictor, train
+from ablate.training.family import family
+from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
 from support import text_cases
 from support.entries import entry
@@ -35,6 +38,7 @@ from support.text_cases import (
     translation,
     trial,
 )
+from support.trials import with_model
 
 DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 
@@ -121,7 +125,7 @@ def test_reported_means_are_over_all_targets_of_the_epoch_or_part(
             assert found == pytest.approx((loss, accuracy), abs=1e-6)
 
 
-@pytest.mark.parametrize("model", [trial("build_texts").model, DROPPED], ids=["plain", "dropout"])
+@pytest.mark.parametrize("model", [family(trial("build_texts")).model, DROPPED], ids=["plain", "dropout"])
 @pytest.mark.parametrize("task", ["build_texts", "build_pairs"])
 def test_a_replicate_is_bitwise_the_same_in_any_company(task: str, model: ModelConfig) -> None:
     four = list(train(trial(task, model=model, seeds=(3, 4, 5, 6))))
@@ -141,7 +145,7 @@ def test_a_trial_with_dropout_goes_on_bit_for_bit(task: str, tmp_path: Path) -> 
         torch.randn(done)  # the global generator is elsewhere in another process
         resumed = list(train(config, checkpoints=tmp_path / str(done)))
         assert [r.metrics for r in resumed] == [r.metrics for r in whole[done - 1 :]]
-    plain = list(train(replace(config, model=trial(task).model)))
+    plain = list(train(with_model(config, family(trial(task)).model)))
     assert plain[0].metrics[0]["train_loss"] != whole[0].metrics[0]["train_loss"]
 
 

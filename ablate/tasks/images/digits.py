@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data

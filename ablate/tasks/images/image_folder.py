@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import data_folder

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import RequestError
+from ablate.models.settings import InputShape
 from ablate.tasks.base import Data
 
 Split = tuple[Tensor, Tensor]  # images uint8 [n, H, W, C], targets int64 [n]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder, fetch_command, unusable

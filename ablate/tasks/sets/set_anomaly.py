@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import DataError
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split

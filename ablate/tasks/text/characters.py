@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.config import InputShape
 from ablate.errors import DataError, RequestError
 from ablate.files import DiskFolder
+from ablate.models.settings import InputShape
 from ablate.redaction import error_text
 from ablate.tasks.base import Data
 from ablate.tasks.folders import data_folder, fetch_command, unusable

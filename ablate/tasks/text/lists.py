@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import RequestError
+from ablate.models.settings import InputShape
 from ablate.randomness import stream
 from ablate.tasks.base import Data
 from ablate.tasks.settings import SequenceConfig

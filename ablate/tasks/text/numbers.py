@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.config import InputShape
 from ablate.errors import RequestError, did_you_mean
+from ablate.models.settings import InputShape
 from ablate.tasks.base import Data
 from ablate.tasks.settings import SequenceConfig
 from ablate.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data

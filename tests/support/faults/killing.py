@@ -57,19 +57,20 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
 
 def failing(stage: str, message: str) -> None:
     """Let the first trial of a stage fail; `{width}` in the message is its network's."""
-    from ablate.execution import cached_trainer
+    from ablate.training import loop
+    from ablate.training.family import family
 
-    real, calls = cached_trainer.train_trial, 0  # type: ignore[attr-defined]
+    real, calls = loop.train, 0
 
     def train(config: Any, **options: Any) -> Any:
         nonlocal calls
         if config.stage == stage:
             calls += 1
             if calls == 1:
-                raise RuntimeError(message.format(width=config.model.width))
+                raise RuntimeError(message.format(width=family(config).model.width))
         return real(config, **options)
 
-    cached_trainer.train_trial = train  # type: ignore[attr-defined]
+    loop.train = train
 
 
 def set_environment(variables: Mapping[str, str]) -> None:

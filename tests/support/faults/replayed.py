@@ -13,6 +13,7 @@ from ablate.search.trial_progress import steps
 from ablate.study import parse_study
 from ablate.trial import Decision, TrialState
 from support.faults.study_runs import StudyRun
+from support.trials import measure_by
 
 
 def asha_decisions(reports: list[ReportRecord], *, reduction: int, min_epochs: int, epochs: int) -> list[Decision]:
@@ -41,7 +42,7 @@ def check_decisions(run: StudyRun) -> int:
     with run.ledger() as ledger:
         searched = {t.key: t for t in ledger.trials(run.name) if t.config.stage == "search"}
         reports = [r for r in ledger.reports_since(run.name, 0) if r.key in searched]
-    epochs = next(iter(searched.values())).config.train.epochs
+    epochs = next(iter(searched.values())).config.epochs
     scheduler = study.scheduler
     said = asha_decisions(reports, reduction=scheduler.reduction, min_epochs=scheduler.min_epochs, epochs=epochs)
     assert [report.decision for report in reports] == said
@@ -62,7 +63,7 @@ def check_suggestions(run: StudyRun, dataset: str = "digits") -> int:
         known = [standing(t, trial.created_at) for t in trials[:number]]
         keys = {t.key for t in known}
         before = [r for r in reports if r.created_at < trial.created_at and r.key in keys]
-        lane = DatasetSearch.of(study, dataset, measure=measure, shape_of=shapes.__getitem__)
+        lane = DatasetSearch.of(study, dataset, measure=measure_by(measure), facts_of=shapes.__getitem__)
         lane.restore(known, steps(before), [])
         again = lane.suggest()
         assert again is not None

@@ -1,4 +1,4 @@
-"""Settings of a configuration without effect, given its others; and the common form of equal configurations."""
+"""Settings of the family without effect, given the others; and the common form of equal configurations."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.config import ModelConfig, Schedule, TrainConfig
+from ablate.config import Idle
+from ablate.models.settings import ModelConfig
+from ablate.training.settings import Schedule, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle:
-    """A setting and the condition under which it has no effect; `holds(model, training, output)` is then true."""
+class FamilyIdle(Idle):
+    """A rule of the family; `holds(model, training, output)` is true where the setting has no effect."""
 
-    setting: str
-    where: str
     holds: Callable[[ModelConfig, TrainConfig, str], bool]
 
 
-def _of_model(setting: str, where: str, holds: Callable[[ModelConfig, str], bool]) -> Idle:
-    """Return a rule of the transformer family; how a user's builder uses a setting is unknown."""
-    return Idle(
+def _of_model(setting: str, where: str, holds: Callable[[ModelConfig, str], bool]) -> FamilyIdle:
+    """Return a rule of the built-in builder; how a user's builder uses a setting is unknown."""
+    return FamilyIdle(
         setting=f"model.{setting}",
         where=where,
         holds=lambda model, _, output: model.builder == "transformer" and holds(model, output),
     )
 
 
-def _of_training(setting: str, where: str, holds: Callable[[TrainConfig], bool]) -> Idle:
-    return Idle(setting=f"training.{setting}", where=where, holds=lambda _, training, __: holds(training))
+def _of_training(setting: str, where: str, holds: Callable[[TrainConfig], bool]) -> FamilyIdle:
+    return FamilyIdle(setting=f"training.{setting}", where=where, holds=lambda _, training, __: holds(training))
 
 
 RULES = (
@@ -51,7 +51,7 @@ RULES = (
 )
 
 
-def idle(model: ModelConfig, training: TrainConfig, output: str) -> tuple[Idle, ...]:
+def idle(model: ModelConfig, training: TrainConfig, output: str) -> tuple[FamilyIdle, ...]:
     """Return the rules of the settings that have no effect in this configuration; `output` is the InputShape's."""
     return tuple(rule for rule in RULES if rule.holds(model, training, output))
 

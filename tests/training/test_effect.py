@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ablate.config import ModelConfig, TrainConfig
 from ablate.ledger import Ledger
+from ablate.models.settings import ModelConfig
 from ablate.study import load_study
-from ablate.study.effect import RULES, effective, idle
 from ablate.tasks import load_task
 from ablate.training import train
-from ablate.trial import TrialConfig, TrialKey
+from ablate.training.effect import RULES, effective, idle
+from ablate.training.family import family
+from ablate.training.settings import TrainConfig
+from ablate.trial import TrialKey
 from support.commands import TINY, run
 from support.entries import entry
 from support.paths import REPOSITORY
+from support.trials import configs, family_trial
 
 TASK = entry(task="digits", patch=4, train_limit=64)
 # One other value of each setting that only some configurations use, and of some that all use.
@@ -65,7 +68,7 @@ def configuration(context: Any, **changes: Any) -> tuple[ModelConfig, TrainConfi
 def losses(model: ModelConfig, training: TrainConfig, folder: Path) -> list[Any]:
     """Return all metrics of a short training, bit for bit."""
     key = TrialKey(study="s", dataset="d", number=0)
-    config = TrialConfig(
+    config = family_trial(
         key=key, stage="search", model=model, task=TASK, train=training, seeds=(0,), study_seed=0, protocol="held_out",
         parameters={}, variant=None,
     )  # fmt: skip
@@ -152,7 +155,7 @@ def test_a_search_never_trains_the_same_network_twice_and_the_plan_says_why(
     assert "Note: digits: training.momentum is searched and has no effect" in out
     with Ledger.open(f"sqlite:///{tmp_path / 'runs' / 'tiny' / 'ledger.sqlite'}") as ledger:
         trials = [t.config for t in ledger.trials("tiny") if t.config.stage == "search"]
-    assert sorted(t.model.hidden for t in trials) == [0, 8, 16]
+    assert sorted(family(t).model.hidden for t in trials) == [0, 8, 16]
 
 
 def test_shipped_studies_count_the_same_configurations_as_before() -> None:
@@ -166,7 +169,7 @@ def test_shipped_studies_count_the_same_configurations_as_before() -> None:
             forms = set()
             for values in space.grid():
                 try:
-                    model, _, training = study.configs(label, values)
+                    model, _, training = configs(study, label, values)
                 except ValidationError:
                     continue
                 forms.add((str(values.get("variant")), *map(repr, effective(model, training, "sample"))))

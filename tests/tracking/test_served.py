@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.config import InputShape, ModelConfig, TrainConfig
 from ablate.errors import RequestError
 from ablate.files import DiskFolder
 from ablate.models import build
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import load_task
 from ablate.tasks.images.patches import cut, join
 from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
-from ablate.tracking.publish import builder_code, save
-from ablate.tracking.served_model import Description, ServedModel
+from ablate.tracking.publish import save
 from ablate.training import predictor, train
+from ablate.training.served_model import Description, ServedModel
+from ablate.training.serving import builder_code, describe
+from ablate.training.settings import TrainConfig
 from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
 from support.entries import entry
 from support.tracked import World, mlflow, runs, world
@@ -59,7 +61,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def test_a_loaded_model_predicts_as_the_module_it_was_made_from(tmp_path: Path, dtype: Any) -> None:
     model = served((0.5, 0.25, 2.0), (-1.0, 0.0, 1.0))
     inputs = np.random.default_rng(0).integers(0, 9, (7, 4, 3)).astype(dtype)
-    save(tmp_path / "m", model.module, model.description, example=inputs[:2])
+    save(tmp_path / "m", describe(model.module, model.description, inputs[:2]))
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
     tokens = torch.from_numpy(inputs.astype(np.float32) * [0.5, 0.25, 2.0] + [-1.0, 0.0, 1.0]).float()
     scores = model.module(tokens).detach().numpy()
@@ -114,7 +116,7 @@ def of_ids(output: str, source: int = 0) -> ServedModel:
 def test_a_loaded_model_of_ids_takes_shorter_texts(tmp_path: Path, output: str, expected: tuple[int, ...]) -> None:
     model = of_ids(output)
     ids = np.random.default_rng(0).integers(0, 7, (3, 4))
-    save(tmp_path / "m", model.module, model.description, example=ids[:2])
+    save(tmp_path / "m", describe(model.module, model.description, ids[:2]))
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
     scores = model.module(torch.from_numpy(ids)).detach().numpy()
     assert scores.shape == expected
@@ -125,12 +127,12 @@ def test_a_loaded_model_of_ids_takes_shorter_texts(tmp_path: Path, output: str, 
 def test_a_loaded_model_of_text_to_text_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = of_ids("token", source=8)
     ids = np.random.default_rng(0).integers(1, 7, (5, 8))
-    save(tmp_path / "m", model.module, model.description, example=ids[:2])
+    save(tmp_path / "m", describe(model.module, model.description, ids[:2]))
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "m"))
     assert Description.model_validate_json(model.description.model_dump_json()) == model.description
     written = model.module.greedy(torch.from_numpy(ids), start=1, end=2, steps=6).numpy()  # type: ignore[operator]
     np.testing.assert_array_equal(loaded.predict(ids), written)
-    monkeypatch.setattr("ablate.tracking.served_model.BATCH", 2)
+    monkeypatch.setattr("ablate.training.served_model.BATCH", 2)
     np.testing.assert_array_equal(model.predict(ids), written)
     assert model.predict(ids[:0]).shape == (0, 0)
 
@@ -151,7 +153,7 @@ def test_ids_that_do_not_fit_are_refused(inputs: np.ndarray, message: str) -> No
 
 def test_a_saved_model_holds_its_code_and_no_pickle(tmp_path: Path) -> None:
     model = served((1.0,), (0.0,))
-    save(tmp_path / "m", model.module, model.description, example=np.zeros((1, 4, 3), np.uint8))
+    save(tmp_path / "m", describe(model.module, model.description, np.zeros((1, 4, 3), np.uint8)))
     places = [path for path in (tmp_path / "m").rglob("*") if path.is_file()]
     (tmp_path / "plain").write_text("")
     assert {path.stat().st_mode for path in places} == {(tmp_path / "plain").stat().st_mode}, "teams share them"
@@ -191,7 +193,7 @@ def test_more_samples_than_a_batch_are_predicted_in_parts(monkeypatch: pytest.Mo
     model = served((1.0,), (0.0,))
     inputs = np.random.default_rng(0).integers(0, 9, (11, 4, 3)).astype(np.uint8)
     whole = model.predict(inputs)
-    monkeypatch.setattr("ablate.tracking.served_model.BATCH", 4)
+    monkeypatch.setattr("ablate.training.served_model.BATCH", 4)
     np.testing.assert_allclose(model.predict(inputs), whole, rtol=1e-5)
 
 

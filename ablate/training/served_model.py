@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from ablate.config import InputShape, ModelConfig
 from ablate.errors import RequestError
+from ablate.models.settings import InputShape, ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

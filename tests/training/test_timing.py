@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from ablate.config import InputShape, ModelConfig, Size, TaskConfig, TrainConfig
-from ablate.driver import timing as pace
+from ablate.config import Size, TaskConfig
 from ablate.driver.plan import make_plan
-from ablate.driver.timing import Paced, seconds_per_trial
 from ablate.models import measure
+from ablate.models.settings import InputShape, ModelConfig
 from ablate.study import parse_study
 from ablate.tasks import load_task
+from ablate.training import timing as pace
+from ablate.training.family import FamilySettings
+from ablate.training.settings import TrainConfig
+from ablate.training.timing import Paced, seconds_per_trial
 from support.entries import entry
 
 SMALL = ModelConfig(width=4, depth=1, mlp=0)
 SHAPE = InputShape(tokens=4, features=3, outputs=2, train_samples=1000)
+
+
+def paced(model: ModelConfig, training: TrainConfig, size: Size) -> Paced:
+    return FamilySettings(model=model, training=training), size
 
 
 def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **changes: Any) -> float:
@@ -31,7 +38,7 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
     task = entry(task=name)
     shape = load_task(task).shape(tmp_path)
-    row = Paced(model=SMALL, train=TrainConfig(batch_size=2), size=measure(SMALL, shape))
+    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape))
     assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
 
 
@@ -61,12 +68,12 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
     task: dict[str, Any], training: dict[str, Any], protocol: str, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a second per million operations and ten for the rest, by linear rise from the small to the middle row."""
-    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row.size.flops / 1e6)
+    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1].flops / 1e6)
     rows = [
-        Paced(
-            model=SMALL,
-            train=TrainConfig(epochs=epochs, **training),
-            size=Size(params=1, params_body=1, flops=round(1e6 * millions)),
+        paced(
+            SMALL,
+            TrainConfig(epochs=epochs, **training),
+            Size(params=1, params_body=1, flops=round(1e6 * millions)),
         )
         for epochs, millions in ((3, 5), (1, 1), (2, 2))
     ]
@@ -78,7 +85,7 @@ def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pyt
     timed: list[int] = []
     monkeypatch.setattr(pace, "_known", {})
     monkeypatch.setattr(pace, "_measure", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
-    row = pace.Paced(model=ModelConfig(), train=TrainConfig(), size=Size(params=1, params_body=1, flops=1))
+    row = paced(ModelConfig(), TrainConfig(), Size(params=1, params_body=1, flops=1))
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
         task = entry(task=name, length=length)
         shape = load_task(task).shape(None)

@@ -1,0 +1,110 @@
+"""The interface of what a study tunes: whatever measures, trains and serves a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate import config
+from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.files import Place
+from ablate.registry import TRAINABLES
+from ablate.trial import Report, TrialConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """Type (a NumPy name) and shape of what a served network takes or returns; -1 is any length."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedNetwork:
+    """A trained network that `mlflow.pyfunc` can load: how its files are written, and what it takes and returns.
+
+    `write` fills an empty folder, and `_load_pyfunc` of the module `loader` reads it. `example` is an input, an array.
+    `options` are options of `predict` with their defaults, `code` the user's modules that the network needs.
+    """
+
+    loader: str
+    write: Callable[[Path], object]
+    example: Any
+    inputs: Tensor
+    outputs: Tensor
+    options: Mapping[str, str] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    code: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrials:
+    """What the trials of one data set have in common, before any of them runs."""
+
+    task: TaskConfig
+    facts: DatasetFacts
+    data_dir: Path | None
+    replicates: int
+    protocol: config.Protocol
+
+
+class Trainable(Protocol):
+    """Measures, trains and serves configurations; its settings are `registry.trainable_settings`.
+
+    It has no state, so that any process can build it from its name.
+    """
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Raise DataError if a data set is missing."""
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
+        """Return the facts of a data set, which need not be here; raise RequestError if its settings do not fit."""
+
+    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
+        """Return what a user should know of a data set before it is trained on, a sentence each."""
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
+        """Return the names of the metrics that a trial reports, or None if only training tells."""
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
+        """Return the size of a configuration, counted without training it."""
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
+        """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
+
+        A few steps are measured on made-up data.
+        """
+
+    def train(
+        self,
+        config: TrialConfig,
+        *,
+        data_dir: Path | None,
+        checkpoints: Place,
+        device: str,
+        attempt: int,
+        pause: Callable[[], bool],
+    ) -> Iterator[Report]:
+        """Train one trial and yield its reports; each report's checkpoint is durable before it is yielded.
+
+        A trial that finds a checkpoint in its folder `checkpoints` first yields its last report again and then
+        continues. `attempt` counts how often the trial was handed out. Once `pause()` is true, it writes a checkpoint
+        and raises PausedError. A trial that evaluates another one yields one report.
+        """
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
+        """Return replicate 0 of a trained trial for prediction.
+
+        Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
+        """
+
+
+@cache
+def load_trainable(name: str) -> Trainable:
+    """Return the trainable called `name`; raise RegistryError if there is none."""
+    trainable: Trainable = TRAINABLES.load(name)()
+    return trainable

@@ -1,0 +1,109 @@
+"""Describes a trained trial of the family for prediction: its network, data units, inputs and outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sysconfig
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import ablate
+from ablate.errors import RequestError
+from ablate.files import Place
+from ablate.tasks import Data, data_folder, load_task
+from ablate.tasks.base import Classification, Stream
+from ablate.tasks.images.patches import join
+from ablate.tasks.text.tokens import TokenPrediction
+from ablate.trainable import ServedNetwork, Tensor
+from ablate.training import served_model
+from ablate.training.family import family
+from ablate.training.modules import predictor
+from ablate.training.served_model import Description
+from ablate.trial import TrialConfig
+
+EXAMPLES = 2
+
+
+def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
+    """Return replicate 0 of a trained trial for prediction; `checkpoints` is the trial's own folder.
+
+    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
+    RequestError if the network maps text to text and has no `greedy`.
+    """
+    task = load_task(config.task)
+    folder = data_folder(data_dir)
+    data = task.load(folder)
+    module = predictor(config, checkpoints, 0)
+    shape = task.shape(folder)
+    if shape.source_tokens and not callable(getattr(module, "greedy", None)):
+        raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
+    patch = getattr(config.task, "patch", None) if data.image else None  # only tasks of images have one
+    description = Description(
+        model=family(config).model,
+        shape=shape,
+        scale=_factors(data.scale),
+        shift=_factors(data.shift),
+        class_names=data.class_names,
+        start=data.start,
+        end=data.end,
+        image=data.image,
+        patch=patch,
+        classes=isinstance(task, Classification | TokenPrediction) or bool(data.class_names),
+    )
+    return describe(module, description, _example(data, patch))
+
+
+def describe(module: nn.Module, description: Description, example: Any) -> ServedNetwork:
+    """Return a network with its inputs and outputs.
+
+    `example` is an array of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or of ids [n, T].
+    """
+    shape = description.shape
+    text = Tensor(dtype="int64", shape=(-1,))
+    tokens = -1 if shape.inputs == "ids" else shape.tokens
+    sample = (-1,) if shape.inputs == "ids" else tuple(example.shape[1:])
+    scores = Tensor(dtype="float32", shape=served_model.output_shape(shape, tokens))
+    return ServedNetwork(
+        loader=served_model.__name__,
+        write=partial(served_model.write, module=module, description=description),
+        example=example,
+        inputs=text if description.writes else Tensor(dtype=example.dtype.name, shape=sample),
+        outputs=text if description.writes else scores,
+        options={} if description.writes else {"output": description.outputs[0]},
+        class_names=description.class_names,
+        code=tuple(builder_code(description.model.builder)),
+    )
+
+
+def builder_code(builder: str) -> list[Path]:
+    """Return the user's package or file that holds a model's builder; empty for a built-in or an installed one."""
+    top = builder.partition(":")[0].partition(".")[0] if ":" in builder else ""
+    spec = importlib.util.find_spec(top) if top and top != ablate.__name__ else None
+    if spec is None or spec.origin is None:
+        return []
+    place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+    return [] if place.is_relative_to(sysconfig.get_path("purelib")) else [place]  # installed: a requirement
+
+
+def _example(data: Data, patch: Any) -> Any:
+    """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
+
+    Images are [n, H, W, C], grey ones [n, H, W].
+    """
+    if isinstance(data.test_inputs, Stream):
+        first = data.test_inputs.batches(torch.arange(min(EXAMPLES, len(data.test_inputs)))[None], EXAMPLES, None)
+        examples = next(iter(first))[0].cpu()
+    else:
+        examples = data.test_inputs[:EXAMPLES].cpu()
+    if data.image is None:
+        return (examples.long() if data.ids else examples).numpy()
+    images = join(examples, patch, data.image[:2])
+    return (images.squeeze(-1) if data.image[2] == 1 else images).numpy()
+
+
+def _factors(value: float | torch.Tensor) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(float(number) for number in value.flatten())

@@ -1,0 +1,107 @@
+"""Estimates the duration of a trial from a few steps of a small and a middle network, on made-up data."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ablate.config import Protocol, Size, TaskConfig
+from ablate.models.settings import InputShape
+from ablate.training.family import FamilySettings
+from ablate.training.loop import train
+from ablate.training.made_up import made_up_data
+from ablate.training.settings import TrainConfig
+from ablate.trial import TrialConfig, TrialKey
+
+STEPS, BATCH, EPOCHS = 3, 64, 4
+FLOPS_PER_EPOCH = 2e10  # forward operations that one measured epoch may cost: about a second of one core
+
+
+Paced = tuple[FamilySettings, Size]  # one architecture whose training time is to be estimated
+
+
+def seconds_per_trial(
+    rows: Sequence[Paced],
+    *,
+    task: TaskConfig,
+    shape: InputShape,
+    data_dir: Path | None,
+    replicates: int,
+    protocol: Protocol,
+) -> float:
+    """Return the mean time of a full-length trial over `rows`, all replicates together, on one thread or one GPU.
+
+    `shape` is the task's in `data_dir`. Time per sample is assumed to be linear in a row's FLOPs. Validation and
+    reading images from disk are not included.
+    """
+    ordered = sorted(rows, key=lambda row: row[1].flops)
+    small, middle = ordered[0], ordered[len(ordered) // 2]
+    base = _seconds_per_sample(small, task, shape, data_dir, replicates)
+    at_middle = base if middle is small else _seconds_per_sample(middle, task, shape, data_dir, replicates)
+    rise = max(0.0, at_middle - base) / max(1, middle[1].flops - small[1].flops)
+    total = 0.0
+    for settings, size in rows:
+        per_epoch = _samples_per_epoch(settings.training, task, shape, protocol)
+        total += (base + rise * (size.flops - small[1].flops)) * settings.epochs * per_epoch
+    return total / len(rows)
+
+
+def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShape, protocol: Protocol) -> int:
+    samples = shape.trained_samples(task, protocol)
+    steps = training.steps_per_epoch
+    return samples if steps is None else min(samples, steps * training.batch_size)
+
+
+_known: dict[str, float] = {}  # tasks of the same shape are timed once
+
+
+def _seconds_per_sample(
+    row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
+) -> float:
+    """Return the training time of one sample, all replicates together; cached per network and shape."""
+    settings = row[0].model_dump_json(exclude={"training": {"epochs", "learning_rate"}})
+    key = f"{settings} {shape.model_dump_json()} {replicates}"
+    if key not in _known:
+        _known[key] = _measure(row, task, shape, data_dir, replicates)
+    return _known[key]
+
+
+def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
+    """Return the training time of one sample, all replicates together."""
+    settings, size = row
+    affordable = FLOPS_PER_EPOCH / (3 * max(size.flops, 1) * replicates)
+    batch = max(min(settings.training.batch_size, BATCH, int(affordable / STEPS)), 1)
+    steps = min(STEPS, max(int(affordable / batch), 1))
+    epochs = EPOCHS if steps == STEPS else 2
+    training = settings.training.model_copy(
+        update={"epochs": epochs, "report_every": 1, "batch_size": batch, "steps_per_epoch": None}
+    )
+    config = TrialConfig(
+        key=TrialKey(study="plan", dataset="made-up", number=0),
+        stage="search",
+        settings=settings.model_copy(update={"training": training}),
+        task=task.model_copy(update={"train_limit": None, "share": 1.0}),
+        seeds=tuple(range(replicates)),
+        study_seed=0,
+        protocol="paper",
+    )
+    data = made_up_data(shape, samples=batch * steps, test=1)
+    moments = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a trial's worker has
+    try:
+        # the output is not scored: a task has reference answers for its own data only
+        for _ in train(config, data_dir=data_dir, device=_device(), data=data, judged=False):
+            moments.append(time.perf_counter())
+    finally:
+        torch.set_num_threads(threads)
+    # the first epoch includes the setup of memory and kernels; the fastest is the least disturbed
+    return min(after - before for before, after in itertools.pairwise(moments)) / (batch * steps)
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,115 @@
+"""The transformer family as a trainable (papers A and B); torch is imported when it is first needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.files import Place
+from ablate.models.settings import InputShape
+from ablate.registry import read_task
+from ablate.training.family import FamilySettings
+from ablate.trial import Report, TrialConfig
+
+if TYPE_CHECKING:
+    from ablate.tasks import Data
+    from ablate.trainable import PlannedTrials, ServedNetwork
+
+DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
+
+
+class Transformer:
+    """Trains networks of the family, and of a user's own builder, on tasks."""
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Raise DataError if a task's data are missing."""
+        from ablate.tasks import load_task
+
+        load_task(task).check(data_dir)
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> InputShape:
+        """Return the shape of a task's data; raise RequestError if a patch does not fit its images."""
+        from ablate.tasks import load_task
+
+        return load_task(task).shape(data_dir)
+
+    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
+        """Return the task's own remarks."""
+        from ablate.tasks import load_task
+        from ablate.tasks.base import Remarked
+
+        found = load_task(task)
+        return tuple(found.remarks()) if isinstance(found, Remarked) else ()
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
+        """Return the task's metrics of both splits, or None for a task whose metrics only training tells."""
+        from ablate.tasks import Classification, load_task
+        from ablate.tasks.base import Decoded
+        from ablate.training.made_up import made_up_scores
+
+        found = load_task(task)
+        if not isinstance(found, Classification | Decoded):
+            return None
+        own = tuple(found.metrics(*made_up_scores(_shape(facts))))
+        known = [f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own)]
+        return (*known, *(f"val_{name}" for name in (found.corpus_names if isinstance(found, Decoded) else ())))
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
+        """Return the size of the network, counted on the built module."""
+        from ablate.models import measure
+
+        assert isinstance(settings, FamilySettings)
+        return measure(settings.model, _shape(facts))
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
+        """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
+        from ablate.training.timing import seconds_per_trial
+
+        return seconds_per_trial(
+            [(settings, size) for settings, size in rows if isinstance(settings, FamilySettings)],
+            task=planned.task,
+            shape=_shape(planned.facts),
+            data_dir=planned.data_dir,
+            replicates=planned.replicates,
+            protocol=planned.protocol,
+        )
+
+    def train(
+        self,
+        config: TrialConfig,
+        *,
+        data_dir: Path | None,
+        checkpoints: Place,
+        device: str,
+        attempt: int,
+        pause: Callable[[], bool],
+    ) -> Iterator[Report]:
+        """Return `ablate.training.train` on data that this process loads once per data set."""
+        from ablate.training.loop import train
+
+        data = _load(config.task.model_dump_json(), data_dir)
+        return train(
+            config, data_dir=data_dir, checkpoints=checkpoints, device=device, attempt=attempt, pause=pause, data=data
+        )
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
+        """Return replicate 0 of a trained trial for prediction."""
+        from ablate.training.serving import serve
+
+        return serve(config, checkpoints=checkpoints, data_dir=data_dir)
+
+
+@lru_cache(maxsize=DATA_SETS)
+def _load(task: str, data_dir: Path | None) -> Data:
+    from ablate.tasks import load_task
+
+    return load_task(read_task(json.loads(task))).load(data_dir)
+
+
+def _shape(facts: DatasetFacts) -> InputShape:
+    assert isinstance(facts, InputShape)
+    return facts

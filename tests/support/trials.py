@@ -1,0 +1,49 @@
+"""Trials of the transformer family, from their model and their training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.models.settings import InputShape, ModelConfig
+from ablate.search.suggester import Measure
+from ablate.study import Study
+from ablate.training.family import FamilySettings, family
+from ablate.training.settings import TrainConfig
+from ablate.trial import TrialConfig
+
+
+def family_trial(*, model: ModelConfig, train: TrainConfig, **fields: Any) -> TrialConfig:
+    """Return a trial of the family; `fields` are the other fields of TrialConfig."""
+    return TrialConfig(settings=FamilySettings(model=model, training=train), **fields)
+
+
+def with_model(config: TrialConfig, model: ModelConfig) -> TrialConfig:
+    """Return the same trial with another network."""
+    return replace(config, settings=family(config).model_copy(update={"model": model}))
+
+
+def with_training(config: TrialConfig, **changes: Any) -> TrialConfig:
+    """Return the same trial with changed settings of training."""
+    training = family(config).training.model_copy(update=changes)
+    return replace(config, settings=family(config).model_copy(update={"training": training}))
+
+
+def measure_by(size_of: Callable[[ModelConfig, InputShape], Size]) -> Measure:
+    """Return what a search calls to measure a configuration, from a function of network and shape."""
+
+    def measure(settings: TrainableSettings, facts: DatasetFacts) -> Size:
+        assert isinstance(settings, FamilySettings)
+        assert isinstance(facts, InputShape)
+        return size_of(settings.model, facts)
+
+    return measure
+
+
+def configs(study: Study, dataset: str, parameters: Mapping[str, Any]) -> tuple[ModelConfig, TaskConfig, TrainConfig]:
+    """Return network, data set and training of one trial of a study of the family."""
+    settings = study.settings_of(dataset, parameters)
+    assert isinstance(settings, FamilySettings)
+    return settings.model, study.task(dataset), settings.training
