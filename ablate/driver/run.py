@@ -81,9 +81,7 @@ def search(
         study = parse_study(text, str(file))
     facts, measure = check_data(study, options.data_dir), load_trainable(study.trainable).measure
     require_searchable(study, measure=measure, facts_of=facts.__getitem__)
-    TRACKERS.load(options.tracker)
-    require_free(options.metrics_port, host=options.metrics_host)
-    check_resources(options)
+    _check_options(options)
     home = options.home(study.name)
     with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
@@ -96,10 +94,9 @@ def search(
                 places.mark(place, ledger)
             write_study_file(text, home)
             found = resumption.find(ledger, study)
-            if found is not None:
-                _say(console, resumption.start_text(found, now=time.time()))
-            for line in cautions(study, facts):
-                _say(console, f"Note: {line}")
+            earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
+            for line in (*earlier, *(f"Note: {line}" for line in cautions(study, facts))):
+                _say(console, line)
             engine = Search(study, writer, ledger, measure=measure, facts_of=facts.__getitem__)
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
@@ -109,6 +106,13 @@ def search(
             _say(console, line)
         _refuse_empty(ledger, study)
     return FinishedStudy(study=study, home=home, report=report)
+
+
+def _check_options(options: RunOptions) -> None:
+    """Raise RequestError or ResourceError for options that cannot be used; nothing is started."""
+    TRACKERS.load(options.tracker)
+    require_free(options.metrics_port, host=options.metrics_host)
+    check_resources(options)
 
 
 def _run(

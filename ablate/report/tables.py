@@ -23,17 +23,17 @@ from ablate.analysis.tables import csv_text
 from ablate.files import DiskFolder
 from ablate.objectives import SIZE_COLUMNS
 from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, settings_text
-from ablate.study import Study
+from ablate.study import VARIANT, Study
 
 
 def model_settings(study: Study) -> list[str]:
     """Return the searched parameters that change the network."""
-    return [name for name in study.space.names() if name.startswith("model.")]
+    return [name for name in study.space.names() if name != VARIANT and study.is_architecture(name)]
 
 
 def other_settings(study: Study) -> list[str]:
     """Return the searched parameters that change the training."""
-    return [name for name in study.space.names() if name != "variant" and not name.startswith("model.")]
+    return [name for name in study.space.names() if not study.is_architecture(name)]
 
 
 def network(study: Study, row: dict[str, Any]) -> str:

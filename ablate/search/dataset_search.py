@@ -15,8 +15,7 @@ from ablate.search.rungs import RungReport, Rungs
 from ablate.search.standing import StageStanding, Standing, stage_standing
 from ablate.search.suggester import Measure, Suggester
 from ablate.search.trial_progress import ReportSummary, TrialProgress, metric_of
-from ablate.study import VARIANT
-from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
+from ablate.trial import Decision, TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -94,29 +93,12 @@ class DatasetSearch(RecordedSearch):
         """Return the next search trial, or None if the space is exhausted."""
         if (further := self.lacks_seeds()) is not None:
             return self._further(*further)
-        number = self.next_number
         if self.study.deterministic is not None:
             heard = self._heard_at(len(self.search_trials()))
             for trial in heard[self._told :]:
                 self.suggester.put(trial)
             self._told = len(heard)
-        found = self.suggester.suggest(number)
-        if found is None:
-            return None
-        variant = found.parameters.get(VARIANT)
-        config = TrialConfig(
-            key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
-            stage="search",
-            settings=found.settings,
-            task=found.task,
-            trainable=self.study.trainable,
-            seeds=tuple(range(self.study.replicates)),
-            study_seed=self.study.seed,
-            protocol=self.study.protocol,
-            parameters=found.parameters,
-            variant=None if variant is None else str(variant),
-        )
-        return NewTrial(config=config, size=found.size, facts=self.suggester.facts(), sampler_state=found.sampler_state)
+        return self.suggester.suggest(self.next_number)
 
     def add(self, new: NewTrial) -> TrialProgress:
         """Add a trial that was just committed and return its progress."""

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
@@ -255,10 +256,10 @@ class Search:
         """Return a new trial for the data set with the fewest search trials, the first in the file among equals."""
         self._note_time_up()
         while True:
-            open_subsearches = [subsearch for subsearch in self._subsearches.values() if self._room(subsearch)]
+            ready = [each for each in self._subsearches.values() if self._room(each)]
             if self.study.budget.scope == "per_dataset":  # a shared budget keeps the turns in order
-                open_subsearches = [subsearch for subsearch in open_subsearches if not subsearch.waits]
-            subsearch = min(open_subsearches, key=lambda candidate: len(candidate.search_trials()), default=None)
+                ready = [each for each in ready if not each.waits]
+            subsearch = min(ready, key=lambda candidate: len(candidate.search_trials()), default=None)
             if subsearch is None or subsearch.waits:
                 return None
             new = subsearch.suggest()
@@ -294,9 +295,7 @@ class Search:
 
     def _freeze(self) -> bool:
         """Freeze the fronts of the searches that have just ended; return whether there was one."""
-        ready = [
-            subsearch for subsearch in self._subsearches.values() if self._over(subsearch) and not subsearch.settled
-        ]
+        ready = [each for each in self._subsearches.values() if self._over(each) and not each.settled]
         for subsearch in ready:
             new = subsearch.to_confirm()
             self._begin()
@@ -317,13 +316,6 @@ class Search:
             self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder})
             self._begun = True
 
-    def _empty_subsearches(self) -> dict[str, DatasetSearch]:
-        datasets = self.study.labels
-        return {
-            name: DatasetSearch.of(self.study, name, measure=self._measure, facts_of=self._facts_of)
-            for name in datasets
-        }
-
     @contextmanager
     def _in_step(self) -> Iterator[None]:
         """Rebuild the search before its next use after an exception, so that memory never gets ahead of the ledger."""
@@ -338,7 +330,8 @@ class Search:
     def _restore(self) -> None:
         """Rebuild everything from the ledger, except which trials the executors hold now."""
         found = self._ledger.snapshot(self.study.name)
-        self._subsearches = self._empty_subsearches()
+        made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of)
+        self._subsearches = {name: made(name) for name in self.study.labels}
         taken = steps(found.reports)
         for name, subsearch in self._subsearches.items():
             subsearch.restore(
@@ -346,9 +339,7 @@ class Search:
                 [s for s in taken if s.key.dataset == name],
                 [n for n in found.notes if n.dataset == name],
             )
-        waiting = [
-            t for subsearch in self._subsearches.values() for t in subsearch.trials.values() if not t.state.finished
-        ]
+        waiting = [t for each in self._subsearches.values() for t in each.trials.values() if not t.state.finished]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue = deque(t for t in waiting if t.key not in self._out)

@@ -12,8 +12,9 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.errors import RequestError
+from ablate.ledger import NewTrial
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
@@ -24,7 +25,7 @@ from ablate.search.sequences import SequenceEndedError, SequenceSampler
 from ablate.search.trial_converter import TrialConverter
 from ablate.search.trial_progress import TrialProgress, metric_of
 from ablate.study import VARIANT
-from ablate.trial import TrialState
+from ablate.trial import TrialConfig, TrialKey, TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -33,17 +34,6 @@ SAMPLER_ATTEMPTS = 20
 RANDOM_ATTEMPTS = 1000
 
 Measure = Callable[[TrainableSettings, DatasetFacts], Size]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """A configuration that can be trained, with the sampler state that is stored for a restart."""
-
-    parameters: Mapping[str, Any]
-    settings: TrainableSettings
-    task: TaskConfig
-    size: Size
-    sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +89,8 @@ class Suggester:
         """Raise RequestError if the study's sampler or its options cannot work on this space."""
         self._sampler(0, 0, {})
 
-    def suggest(self, number: int) -> Suggestion | None:
-        """Return the configuration of trial `number`, or None if the space is exhausted.
+    def suggest(self, number: int) -> NewTrial | None:
+        """Return trial `number` with the sampler state that a restart needs, or None if the space is exhausted.
 
         The sampler is asked up to 20 times, each time with another seed. Then up to 1000 random points are drawn, and
         then the rest of a small finite space is enumerated. Refused points are not passed to the sampler, so that the
@@ -110,7 +100,7 @@ class Suggester:
         tried = 0
         for inner, state in self._proposals(number):
             tried += 1
-            verdict = self._judge(inner)
+            verdict = self._judge(number, inner)
             if not isinstance(verdict, _Refusal):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
             if verdict.reason is not None:
@@ -185,7 +175,7 @@ class Suggester:
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
-    def _judge(self, inner: Mapping[str, Any]) -> Suggestion | _Refusal:
+    def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | _Refusal:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
@@ -202,7 +192,22 @@ class Suggester:
                 value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
                 if violation(constraint, value) > 0:
                     return self._refuse(text, f"of the constraint {constraint_text(constraint)}")
-        return Suggestion(parameters=parameters, settings=settings, task=self.study.task(self.dataset), size=size)
+        return NewTrial(config=self._trial(number, parameters, settings), size=size, facts=self.facts())
+
+    def _trial(self, number: int, parameters: Mapping[str, Any], settings: TrainableSettings) -> TrialConfig:
+        variant = parameters.get(VARIANT)
+        return TrialConfig(
+            key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
+            stage="search",
+            settings=settings,
+            task=self.study.task(self.dataset),
+            trainable=self.study.trainable,
+            seeds=tuple(range(self.study.replicates)),
+            study_seed=self.study.seed,
+            protocol=self.study.protocol,
+            parameters=parameters,
+            variant=None if variant is None else str(variant),
+        )
 
     def _configuration(self, variant: Any, settings: TrainableSettings) -> str:
         """Return a key that is equal for equal training; a comparison distinguishes every row of its design."""

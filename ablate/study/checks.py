@@ -128,9 +128,7 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
 
 def architectures(study: Study, space: Space) -> Space:
     """Return the finite axes of `space` that change the network, and the variants."""
-    kind = registry.trainable_settings(study.trainable)
-    changing = {name: spec for name, spec in space.ranges.items() if name == VARIANT or kind.is_architecture(name)}
-    finite = {name: spec for name, spec in changing.items() if spec.grid() is not None}
+    finite = {name: r for name, r in space.ranges.items() if study.is_architecture(name) and r.grid() is not None}
     return Space(ranges={name: spec for name, spec in finite.items() if spec.when.keys() <= finite.keys()})
 
 

@@ -149,6 +149,10 @@ class Study(Sectioned):
             found[VARIANT] = _table(self.rows)
         return Space(ranges=order_by_condition(found))
 
+    def is_architecture(self, name: str) -> bool:
+        """Return whether a setting changes the network: the variant, and what the trainable says."""
+        return name == VARIANT or trainable_settings(self.trainable).is_architecture(name)
+
     def fixed(self, dataset: str) -> dict[str, Any]:
         """Return the fixed settings of a data set, by dotted name."""
         return {name: value for name, value in self._settings(dataset).items() if not is_range(value)}

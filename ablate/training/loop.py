@@ -92,11 +92,13 @@ def train(
         wall_seconds = progress.clock.stop()
         progress.end_epoch()
         if metrics is not None:
-            diverged = tuple(not alive for alive in trial.group.alive.tolist())
-            final = progress.epoch == config.epochs
-            yield progress.keep(
-                Report(epoch=progress.epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
-            )
+            yield progress.keep(_report(trial, progress.epoch, metrics, wall_seconds))
+
+
+def _report(trial: _Trial, epoch: int, metrics: tuple[dict[str, float], ...], wall_seconds: float) -> Report:
+    diverged = tuple(not alive for alive in trial.group.alive.tolist())
+    final = epoch == trial.config.epochs
+    return Report(epoch=epoch, metrics=metrics, wall_seconds=wall_seconds, diverged=diverged, final=final)
 
 
 def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: Data | None, judged: bool) -> _Trial:
