@@ -95,7 +95,7 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
     """Return the one-line error of a disk that cannot store `what`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ResultsDownError(
-        f"{what} cannot be written: {error_text(error, Path(what))}; {'free some space there' if full else 'mend that'}"
+        f"{what} cannot be written: {error_text(error, Path(what))}; {'free some space there' if full else 'fix that'}"
         " and run the same command again: the ledger has all that it would say"
     )
 

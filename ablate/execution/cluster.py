@@ -94,7 +94,7 @@ def _join(address: str) -> Iterator[None]:
 def _raylet_silent(address: str) -> ClusterLostError:
     return ClusterLostError(
         f"the raylet that this machine runs for the Ray cluster at {address} has not answered for {LEAVE_SECONDS:.0f}"
-        " s; what was committed stays. Run the same command again once it answers"
+        " s; what was committed is kept. Run the same command again once it answers"
     )
 
 

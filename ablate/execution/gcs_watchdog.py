@@ -81,7 +81,7 @@ class GcsWatchdog:
 
     def _error(self) -> ClusterLostError:
         return ClusterLostError(
-            f"the Ray cluster at {self.address} has not answered for {LOST_SECONDS:.0f} s; what was committed stands."
+            f"the Ray cluster at {self.address} has not answered for {LOST_SECONDS:.0f} s; what was committed is kept."
             " Run the same command again once there is a cluster"
         )
 
@@ -89,7 +89,7 @@ class GcsWatchdog:
 def own_ray_lost(reason: str) -> ClusterLostError:
     """Return the error for a Ray that this process started and that can no longer train."""
     return ClusterLostError(
-        f"the Ray of this study has ended ({reason}); what was committed stays. Run the same command again"
+        f"the Ray of this study has ended ({reason}); what was committed is kept. Run the same command again"
     )
 
 

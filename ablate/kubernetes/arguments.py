@@ -58,10 +58,10 @@ def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
     for word in words:
         option = word.partition("=")[0]
         if has_password(word):
-            rule = "holds a password, which would stand in the manifest for all to read. Its place is the Secret."
+            rule = "holds a password, which everybody who reads the manifest would see. Put it into the Secret."
             yield Fault(path="an option after --", value=None, rule=rule)
         elif option in TAKEN:
             yield Fault(path="an option after --", value=option, rule=f"is not for this place: {TAKEN[option]}.")
         elif not PLAIN_WORD.fullmatch(word):
-            rule = "must be letters, digits and @%+=:,./_- : two shells stand between the manifest and the command."
+            rule = "must be letters, digits and @%+=:,./_- : the command passes through two shells."
             yield Fault(path="an option after --", value=word, rule=rule)

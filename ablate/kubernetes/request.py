@@ -172,7 +172,7 @@ class ClusterRequest:
             rule = f"takes {size:,} bytes as JSON, and `kubectl apply` takes at most {APPLIED_BYTES:,} bytes of it."
             yield Fault(path="FILE", value=None, rule=rule)
         if has_password(self.study_text):
-            yield Fault(path="FILE", value=None, rule="holds a password, which would stand in a ConfigMap.")
+            yield Fault(path="FILE", value=None, rule="holds a password, which a ConfigMap shows to everybody.")
 
     def _trial_faults(self) -> Iterator[Fault]:
         """Yield why no worker can ever hold a trial; KubeRay rounds a node's CPUs up for Ray."""

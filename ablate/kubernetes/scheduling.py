@@ -63,5 +63,5 @@ def _part_faults(option: str, text: str, found: re.Match[str] | None, rule: str)
     if found is None:
         yield Fault(path=option, value=text, rule=rule)
     elif len(found["prefix"] or "") > PREFIX_LENGTH:
-        rule = f"what stands before / is a domain of at most {PREFIX_LENGTH} characters."
+        rule = f"the part before / is a domain of at most {PREFIX_LENGTH} characters."
         yield Fault(path=option, value=text, rule=rule)

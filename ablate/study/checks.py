@@ -48,7 +48,7 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
     metrics = [objective.metric for objective in study.objectives]
     for index, metric in enumerate(metrics):
         if metric in metrics[:index]:
-            yield Fault(path=f"objectives.{index}.metric", value=metric, rule="an objective stands only once")
+            yield Fault(path=f"objectives.{index}.metric", value=metric, rule="an objective occurs only once")
     for index, objective in enumerate(study.objectives):
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
@@ -95,7 +95,7 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
     for index, row in enumerate(study.rows):
         path = _place(study, index)
         if row.name in names[:index]:
-            yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name stands only once")
+            yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name occurs only once")
         for label in row.datasets or ():
             if label not in study.datasets:
                 rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"

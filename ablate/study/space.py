@@ -23,7 +23,7 @@ class Range(BaseModel):
     """The values that a setting may take, as the study file writes them and the sampler chooses among them.
 
     `when` maps the names of other settings with choices or whole numbers to the values under which this one is
-    searched; elsewhere the configuration's default stands.
+    searched; elsewhere the default applies.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)

@@ -119,7 +119,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
             lines[below] = line
             yield from _node_faults(key, below)
             if key.value in seen:
-                yield Fault(path=dotted(below), value=None, rule="this key stands twice", line=line)
+                yield Fault(path=dotted(below), value=None, rule="this key occurs twice", line=line)
             seen.add(key.value)
             yield from _walk(value, below, lines, above)
     elif isinstance(node, yaml.SequenceNode):

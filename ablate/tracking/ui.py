@@ -57,7 +57,7 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
     Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist.
     """
     if dialect(uri) not in (*DATABASES, "file"):
-        raise RequestError(f"{redact_url(uri)} is a server with pages of its own: open it in a browser")
+        raise RequestError(f"{redact_url(uri)} is a server that has its own pages: open it in a browser")
     file = sqlite_file(uri)
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")

@@ -271,4 +271,4 @@ def _remedy(error: OSError, place: Place) -> str:
         return "free some space there"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "let it be read and written"
-    return "mend that" if not isinstance(place, str) else "see that the store answers, has the bucket and lets you in"
+    return "fix that" if not isinstance(place, str) else "see that the store answers, has the bucket and lets you in"

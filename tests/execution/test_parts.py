@@ -283,7 +283,7 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
     assert left == [75]
     assert re.fullmatch(rf"ablate: the Ray cluster at {address} has not answered .* same command again .*\n",
                         capsys.readouterr().err)  # fmt: skip
-    with pytest.raises(ClusterLostError, match="what was committed stands"):
+    with pytest.raises(ClusterLostError, match="what was committed is kept"):
         line.answers()
 
 

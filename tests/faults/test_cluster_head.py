@@ -44,7 +44,7 @@ def test_gcs_raylets_workers_and_driver_killed_at_once_and_a_new_cluster_loses_a
             command.until(lambda loss=loss: len(run.steps()) >= LOSS_STEPS * loss)
             before = set(map(repr, reports(run)))
             lose(ray, command)
-        assert before <= set(map(repr, reports(run))), "what was committed stands"
+        assert before <= set(map(repr, reports(run))), "what was committed is kept"
     with cluster() as ray:
         ray.start(1, 2)
         command = run.search("--address", ray.address, fresh=True)
@@ -77,7 +77,7 @@ def test_a_driver_whose_cluster_is_gone_leaves_in_one_line_and_goes_on_on_anothe
     said = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
     assert len(said) == 1
     assert re.fullmatch(
-        r"ablate: the Ray cluster at .* has not answered for 45 s; what was committed stands.*", said[0]
+        r"ablate: the Ray cluster at .* has not answered for 45 s; what was committed is kept.*", said[0]
     )
     with cluster() as ray:
         ray.start(1, 1)

@@ -54,7 +54,7 @@ def test_killed_whole_with_several_trials_at_a_time(
             continue
         with run.ledger() as ledger:
             tables = raw(ledger)
-        assert tables["ablate_report"][: len(seen)] == seen, "what was committed stands"
+        assert tables["ablate_report"][: len(seen)] == seen, "what was committed is kept"
         seen = tables["ablate_report"]
         now = {row["number"]: row for row in tables["ablate_trial"]}
         assert all(now[number] == row for number, row in over.items())

@@ -254,7 +254,7 @@ def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
 @pytest.mark.usefixtures("quick")
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "report").write_text("a file in the way")
-    with pytest.raises(AblateError, match=r"the report below .*report cannot be written: File exists; mend that"):
+    with pytest.raises(AblateError, match=r"the report below .*report cannot be written: File exists; fix that"):
         write_report(make_study(), trials_of([]), reports_of([]), tmp_path)
 
 

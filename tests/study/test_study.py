@@ -108,7 +108,7 @@ def test_every_fault_is_listed_at_once_with_its_line() -> None:
         (("[separate, shared]}}", "[separate, tied]}}"), 5, "model.similarity never has this value"),
         (("budget:", "sampler: {name: grid}\nbudget:"), 9, "sampler grid needs a finite range: give a step"),
         (("budget:", "sampler: {name: tpee}\nbudget:"), 11, "sampler 'tpee' is not known. Did you mean 'tpe'?"),
-        (("study: small", "study: small\nstudy: big"), 2, "this key stands twice"),
+        (("study: small", "study: small\nstudy: big"), 2, "this key occurs twice"),
         (
             ("  width: 16", "  width: 16\n  value: key"),
             3,
@@ -165,7 +165,7 @@ sampler: {name: grid}
     assert (model.depth, train.epochs) == (12, 3)
     assert "a row fixes values" in faults(text.replace("depth: 12", "depth: {int: [1, 2]}"))[0]
     assert "not a data set of this study" in faults(text.replace("[cifar10]", "[cifar]"))[0]
-    assert "stands only once" in faults(text.replace("name: b", "name: a"))[0]
+    assert "occurs only once" in faults(text.replace("name: b", "name: a"))[0]
 
 
 def test_only_the_budget_may_change_without_making_trials_incomparable() -> None:

@@ -46,7 +46,7 @@ def test_the_ui_command_is_one_that_mlflow_takes_and_hides_the_password(tmp_path
 
 
 def test_where_there_is_nothing_to_serve_the_user_is_told_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"http://\*\*\*@host:5000 is a server with pages of its own"):
+    with pytest.raises(RequestError, match=r"http://\*\*\*@host:5000 is a server that has its own pages"):
         ui_command("http://ada:s3cret@host:5000")
     with pytest.raises(RequestError, match=r"mlflow\.db does not exist: no study has been tracked there yet"):
         ui_command(default_uri(tmp_path))

@@ -213,7 +213,7 @@ def _methods(baseline: str) -> Iterator[tuple[str, str]]:
     )
     yield (
         "Published",
-        "Figures as printed in the source, in our units; what is known of a misprint stands below the table. They are "
+        "Figures as printed in the source, in our units; what is known of a misprint is below the table. They are "
         "single numbers without an interval, so ours − published has none either.",
     )
     yield from (entry for entry in METHODS if entry[0] == "Q")

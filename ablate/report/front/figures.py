@@ -189,7 +189,7 @@ def _fit_layer(found: Findings, name: str, x: alt.X, y: alt.Y) -> Any:
 
 
 def _front_caption(found: Findings, outside: int, dropped: int) -> str:
-    parts = ["Filled points are the front; the line is the best quality to be had up to each size."]
+    parts = ["Filled points are the front; the line is the best quality at each size or below."]
     if found.provisional:
         parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:

@@ -71,7 +71,7 @@ def dominated_text(found: Findings) -> str:
     word = "confirmed" if found.confirmed else "retrained"
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
     return (
-        f"{len(off)} of the {complete.height} {word} networks no longer stand on the front with their test numbers "
+        f"{len(off)} of the {complete.height} {word} networks are no longer on the front with their test numbers "
         f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv."
     )
 
@@ -144,7 +144,7 @@ def methods(study: Study) -> list[tuple[str, str]]:
     )
     if study.constraints:
         bounds = ", ".join(map(constraint_text, study.constraints))
-        rule += f" Only trials with {bounds} may stand on it."
+        rule += f" Only trials with {bounds} may be on it."
     best = (
         "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
         "K = 100)."
