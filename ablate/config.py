@@ -79,8 +79,8 @@ class TrainableSettings(Frozen):
     idle_rules: ClassVar[tuple[Idle, ...]] = ()
 
     @property
-    def epochs(self) -> int:
-        """Length of a full trial."""
+    def length(self) -> int:
+        """Length of a full trial in epochs."""
         raise NotImplementedError
 
     def scaled(self, scale: float) -> Self:

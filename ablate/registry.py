@@ -123,8 +123,14 @@ TASKS = Registry(
     },
 )
 FAMILY = "transformer"
-_TRAINABLE_SETTINGS = Registry("settings of trainable", {FAMILY: "ablate.training.family:FamilySettings"})
+OWN_FUNCTION = "a function of your own"
+_TRAINABLE_SETTINGS = Registry(
+    "settings of trainable",
+    {FAMILY: "ablate.training.family:FamilySettings", OWN_FUNCTION: "ablate.functions.settings:FunctionSettings"},
+)
 TRAINABLES = Registry("trainable", {FAMILY: "ablate.training.transformer:Transformer"})
+OWN_TRAINABLES = Registry("trainable", {OWN_FUNCTION: "ablate.functions.trainable:FunctionTrainable"})
+OWN_FUNCTIONS = Registry("trainable", {})
 OWN_TASK = "a task of your own"
 _SETTINGS = Registry(
     "settings of task",
@@ -157,8 +163,13 @@ TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build"
 
 
 def trainable_settings(trainable: str) -> type[TrainableSettings]:
-    """Return the model of the settings that `trainable` has; this imports neither torch nor a user's code."""
-    found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(trainable)  # type: ignore[assignment]
+    """Return the model of the settings that `trainable` has; this imports neither torch nor a user's code.
+
+    Raises RegistryError if the name is not known and is no import path.
+    """
+    TRAINABLES.check(trainable)
+    known = trainable if trainable in TRAINABLES.names() else OWN_FUNCTION
+    found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(known)  # type: ignore[assignment]
     return found
 
 

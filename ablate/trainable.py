@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ablate import config
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
-from ablate.registry import TRAINABLES
+from ablate.registry import OWN_FUNCTION, OWN_TRAINABLES, TRAINABLES
 from ablate.trial import Report, TrialConfig
 
 
@@ -58,6 +58,12 @@ class Trainable(Protocol):
     It has no state, so that any process can build it from its name.
     """
 
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Raise RequestError if the settings that a study file gives, by dotted name, do not suit the trainable.
+
+        `confirms` says whether the study opens the test split.
+        """
+
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a data set is missing."""
 
@@ -70,8 +76,8 @@ class Trainable(Protocol):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the names of the metrics that a trial reports, or None if only training tells."""
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
-        """Return the size of a configuration, counted without training it."""
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
+        """Return the size of a configuration, counted without training it, or None if only a report tells it."""
 
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
         """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
@@ -84,7 +90,7 @@ class Trainable(Protocol):
         config: TrialConfig,
         *,
         data_dir: Path | None,
-        checkpoints: Place,
+        checkpoints: Place | None,
         device: str,
         attempt: int,
         pause: Callable[[], bool],
@@ -96,8 +102,8 @@ class Trainable(Protocol):
         and raises PausedError. A trial that evaluates another one yields one report.
         """
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
-        """Return replicate 0 of a trained trial for prediction.
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
+        """Return replicate 0 of a trained trial for prediction, or None if it cannot be called from outside.
 
         Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
         """
@@ -105,6 +111,12 @@ class Trainable(Protocol):
 
 @cache
 def load_trainable(name: str) -> Trainable:
-    """Return the trainable called `name`; raise RegistryError if there is none."""
-    trainable: Trainable = TRAINABLES.load(name)()
+    """Return the trainable called `name`, or for an import path that of the function there.
+
+    Raises RegistryError if the name is not known; the function itself is imported when it is first needed.
+    """
+    own = name not in TRAINABLES.names()
+    if own:
+        TRAINABLES.check(name)
+    trainable: Trainable = OWN_TRAINABLES.load(OWN_FUNCTION)(name) if own else TRAINABLES.load(name)()
     return trainable

@@ -83,8 +83,8 @@ class TrialConfig:
 
     @property
     def epochs(self) -> int:
-        """Length of the trial if nothing stops it."""
-        return self.settings.epochs
+        """Length of the trial in epochs if nothing stops it."""
+        return self.settings.length
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dictionary; `from_json` is its inverse."""

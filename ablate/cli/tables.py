@@ -9,6 +9,7 @@ from rich.text import Text
 from ablate.driver.plan import Plan, limit_rows
 
 ROWS_SHOWN = 24
+HEADS = {"q": "Q"}
 
 
 def plan_lines(plan: Plan) -> RenderableType:
@@ -18,14 +19,18 @@ def plan_lines(plan: Plan) -> RenderableType:
     for name in ("variant", "data set"):
         table.add_column(name, overflow="fold")
     written = shown.table()
-    family = [name for name in ("depth", "heads") if name in written.columns]
-    for name in (*family, "params", "flops", "Q"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = [name for name in ("depth", "heads", "params", "flops", "q") if name in written.columns]
+    for name in columns:
+        table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
     for cells in written.iter_rows(named=True):
-        shape = ["" if cells[name] is None else str(cells[name]) for name in family]
-        numbers = (f"{cells['params']:,}", f"{cells['flops']:,}", f"{cells['q']:.2f}")
-        table.add_row(cells["variant"], cells["dataset"], *shape, *numbers)
+        table.add_row(cells["variant"], cells["dataset"], *(_cell(name, cells[name]) for name in columns))
     return Group(table, Text(), *(Text(line) for line in _lines(plan, shown)))
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if name == "q" else f"{value:,}" if name in ("params", "flops") else str(value)
 
 
 def _lines(plan: Plan, shown: Plan) -> list[str]:
@@ -60,7 +65,7 @@ def _count(count: int, what: str) -> str:
 
 
 def _epochs(plan: Plan, dataset: str) -> int:
-    return max(row.settings.epochs for row in plan.rows if row.dataset == dataset)
+    return max(row.settings.length for row in plan.rows if row.dataset == dataset)
 
 
 def _time(seconds: float) -> str:

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from ablate.config import DatasetFacts, TrainableSettings
 from ablate.randomness import stream
-from ablate.registry import trainable_settings
 from ablate.study import Study
 from ablate.study.space import FloatRange, Range, Space
 from ablate.trainable import load_trainable
@@ -27,7 +26,7 @@ def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:
     for remark in load_trainable(study.trainable).remarks(study.task(label)):
         yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
-    rules = [rule for rule in trainable_settings(study.trainable).idle_rules if rule.setting in searched]
+    rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]
     if not rules:
         return
     drawn = [settings.idle(facts) for settings in _configurations(study, label)]

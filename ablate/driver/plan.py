@@ -29,7 +29,7 @@ class PlannedRow:
     variant: str
     dataset: str
     settings: TrainableSettings
-    size: Size
+    size: Size | None
     q: float | None
 
     def columns(self) -> dict[str, Any]:
@@ -38,8 +38,7 @@ class PlannedRow:
             "variant": self.variant,
             "dataset": self.dataset,
             **self.settings.summary(),
-            "params": self.size.params,
-            "flops": self.size.flops,
+            **({} if self.size is None else {"params": self.size.params, "flops": self.size.flops}),
             **({} if self.q is None else {"q": round(self.q, 2)}),
         }
 
@@ -117,7 +116,7 @@ def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRo
             dataset=dataset,
             settings=settings,
             size=size,
-            q=facts.overdetermination(size, task, study.protocol),
+            q=None if size is None else facts.overdetermination(size, task, study.protocol),
         )
 
 
@@ -170,7 +169,7 @@ def _seconds(
             replicates=study.replicates,
             protocol=study.protocol,
         )
-        sized = [(row.settings, row.size) for row in listed]
+        sized = [(row.settings, row.size) for row in listed if row.size is not None]
         seconds = load_trainable(study.trainable).estimate_seconds(sized, planned)
         if seconds is None:
             return None

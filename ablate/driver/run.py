@@ -162,6 +162,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
     missing: dict[str, str] = {}
     trainable = load_trainable(study.trainable)
     for label in study.labels:
+        trainable.check(study.given_for(label), confirms=study.opens_test)
         task = study.datasets[label]
         try:
             trainable.check_data(task, data_dir)

@@ -126,6 +126,8 @@ def report(
         "checkpoint": report.checkpoint,
         "driver_epoch": scope.epoch,
     }
+    if (params := report.metrics[0].get("params")) is not None:  # of a trainable that is measured by training it
+        values["params"] = int(params)
     _change(scope, trial, values | (_ending(scope, state, error) if state is not None else {}))
     return decision
 

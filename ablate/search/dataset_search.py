@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
+from ablate.errors import StudyFailedError
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
-from ablate.objectives import losses
+from ablate.objectives import COST_METRICS, losses
 from ablate.search.confirmation import confirmation_trials, evaluations, find_untested, shuffle
 from ablate.search.recorded import RecordedSearch
 from ablate.search.rungs import RungReport, Rungs
 from ablate.search.standing import StageStanding, Standing, stage_standing
 from ablate.search.suggester import Measure, Suggester
 from ablate.search.trial_progress import ReportSummary, TrialProgress, metric_of
-from ablate.trial import Decision, TrialState
+from ablate.trial import Decision, Report, TrialState
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -126,6 +127,18 @@ class DatasetSearch(RecordedSearch):
             return None
         place = [other.number for other in self.search_trials()].index(trial.number)
         return [other.number for other in self._heard_at(place)]
+
+    def require_objectives(self, trial: TrialProgress, report: Report) -> None:
+        """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would."""
+        reported = {name for metrics in report.metrics for name in metrics}
+        known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
+        needed = [*(o.metric for o in self.study.objectives), *(c.metric for c in self.study.constraints)]
+        missing = [name for name in dict.fromkeys(needed) if name not in known]
+        if missing:
+            raise StudyFailedError(
+                f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
+                f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
+            )
 
     def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
         """Return the objectives that have no finite value in `step`."""

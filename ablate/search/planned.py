@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ablate.registry import trainable_settings
 from ablate.study import VARIANT
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def distinct(study: Study, dataset: str, *, most: int) -> int | None:
     """Return how many configurations train differently, at most `most`; None if there are infinitely many."""
     space = study.space_for(dataset)
     count = space.cardinality()
-    rules = trainable_settings(study.trainable).idle_rules
+    rules = study.kind.idle_rules
     if count is None or not {rule.setting for rule in rules} & set(space.names()):
         return count
     found: set[str] = set()

@@ -88,7 +88,8 @@ class Search:
         """Commit a report with its decision and return the decision; a repeated report gets the stored one.
 
         The last report completes its trial. If a replicate diverged or an objective is missing, the trial is FAIL
-        instead. A search trial is FAIL at its first diverged replicate. STOP from the scheduler makes it PRUNED.
+        instead. A search trial is FAIL at its first diverged replicate. STOP from the scheduler makes it PRUNED. Raises
+        StudyFailedError if a trial's first report lacks an objective or a constrained metric.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -98,6 +99,8 @@ class Search:
                 return trial.decisions[report.epoch]
             if trial.state.finished:
                 return Decision.STOP
+            if not trial.decisions:
+                subsearch.require_objectives(trial, report)
             decision, state, error = self._judge(subsearch, trial, report)
             self._note_opened_test(subsearch, trial, report)
             stands = self._writer.report(key, report, decision, state, error)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SAMPLER_ATTEMPTS = 20
 RANDOM_ATTEMPTS = 1000
 
-Measure = Callable[[TrainableSettings, DatasetFacts], Size]
+Measure = Callable[[TrainableSettings, DatasetFacts], Size | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ class Suggester:
             return _Refusal(reason=None)
         size = self.measure(settings, self.facts())
         for constraint in self.study.constraints:
-            if constraint.metric in SIZE_METRICS:
+            if size is not None and constraint.metric in SIZE_METRICS:
                 value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
                 if violation(constraint, value) > 0:
                     return self._refuse(text, f"of the constraint {constraint_text(constraint)}")

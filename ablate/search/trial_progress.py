@@ -119,8 +119,8 @@ def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
 
 def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
     """Return the metric `name` of a study file, NaN if it is not known."""
-    if name in SIZE_METRICS:
-        return float(getattr(size, name)) if size is not None else math.nan
+    if name in SIZE_METRICS and size is not None:
+        return float(getattr(size, name))
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
 
 

@@ -34,14 +34,15 @@ def faults_of(study: Study) -> list[Fault]:
 def _name_faults(study: Study) -> Iterator[Fault]:
     named = [("sampler.name", study.sampler.name, registry.SAMPLERS)]
     named += [("scheduler.name", study.scheduler.name, registry.SCHEDULERS)]
-    named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
+    if study.trainable == registry.FAMILY:
+        named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
     for path, name, table in named:
         try:
             table.check(name)
         except RegistryError as error:
             yield Fault(path=path, value=name, rule=str(error))
     for label in study.datasets:
-        yield from registry.trainable_settings(study.trainable).faults(study.fixed(label))
+        yield from study.kind.faults(study.fixed(label))
 
 
 def _objective_faults(study: Study) -> Iterator[Fault]:

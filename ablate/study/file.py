@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ablate.errors import FAULTS_SHOWN, Fault, StudyFileError, did_you_mean
-from ablate.registry import FAMILY, OWN_TASK, task_settings
+from ablate.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
+from ablate.registry import FAMILY, OWN_TASK, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
@@ -98,6 +98,12 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
 def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str) -> Study:
     """Return the study of these settings; raise StudyFileError if one has the wrong type."""
     try:
+        TRAINABLES.check(str(data.get("trainable", FAMILY)))
+    except RegistryError as error:  # which keys the file may have depends on it
+        path = ("trainable",)
+        fault = Fault(path=path[0], value=data["trainable"], rule=str(error), line=lines.get(path))
+        raise StudyFileError(file, [fault]) from None
+    try:
         return Study.model_validate(data)
     except ValidationError as error:
         raise StudyFileError(file, _unique(_shape_faults(error, lines, data))) from None
@@ -136,9 +142,10 @@ def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: A
     items = error.errors(include_url=False)
     above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
     by_place: dict[YamlPath, list[Any]] = {}
+    names = _type_of(data).section_names
     for item in items:
         if item["type"] != "too_short" or item["loc"] not in above:
-            by_place.setdefault(_range_above(item["loc"]) or (*item["loc"], item["type"]), []).append(item)
+            by_place.setdefault(_range_above(item["loc"], names) or (*item["loc"], item["type"]), []).append(item)
     places = _places(lines)
     found = []
     for group in by_place.values():
@@ -175,9 +182,13 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
     return Fault(path=dotted(path), value=value, rule=rule, hint=hint, line=line)
 
 
-def _range_above(loc: YamlPath) -> YamlPath | None:
+def _type_of(data: Any) -> type[Study]:
+    return study_type(str(data.get("trainable", FAMILY) if isinstance(data, dict) else FAMILY))
+
+
+def _range_above(loc: YamlPath, section_names: Sequence[str]) -> YamlPath | None:
     """Return the place of the range that contains `loc`, or None."""
-    sections = [index for index, part in enumerate(loc) if part in study_type(FAMILY).section_names]
+    sections = [index for index, part in enumerate(loc) if part in section_names]
     inside = [index for index, part in enumerate(loc) if part in RANGE_KEYS and sections and index > sections[0]]
     return loc[: inside[0]] if inside else None
 
@@ -192,7 +203,7 @@ def _task_of(label: object, data: Any) -> Any:
 def _known_keys(path: YamlPath, data: Any) -> list[str]:
     if path[:1] == ("datasets",) and len(path) > 1:
         return _fields_at(task_settings(_task_of(path[1], data)), path[2:])
-    kind = study_type(FAMILY)
+    kind = _type_of(data)
     section: type[BaseModel] = kind
     inside = [part for part in path if isinstance(part, str)]
     sections: dict[str, type[BaseModel]] = {

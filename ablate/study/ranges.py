@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
 
 RANGE_KEYS = ("float", "int", "choices")
+RANGE_OPTIONS = ("log", "step", "when")
 
 
 def _kind(value: Any) -> str:
@@ -93,9 +94,21 @@ def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
         space = space_of(kind)
         return space, Field(default=space(), description=text or info.description)
     annotation = searchable(_plain(info))
-    if get_origin(kind) is dict:  # names of its own, each of which may be a range
-        annotation = dict[str, searchable(Any)]  # type: ignore[misc]
+    if get_origin(kind) is dict:  # names that are not known here, each of which may be a range
+        annotation = dict[get_args(kind)[0], searchable(Annotated[Any, AfterValidator(_no_range)])]  # type: ignore[misc]
     return annotation, Field(default=default, description=text or info.description)
+
+
+def _no_range(value: Any) -> Any:
+    """Refuse a mapping that was meant as a range, which would be passed on as a value."""
+    if isinstance(value, Mapping):
+        if value.keys() & {*RANGE_KEYS, *RANGE_OPTIONS}:
+            raise ValueError(
+                "a range is {choices: [...]}, {int: [low, high]} or {float: [low, high]}, not part of a value"
+            )
+        for inner in value.values():
+            _no_range(inner)
+    return value
 
 
 @cache

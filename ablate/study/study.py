@@ -33,6 +33,7 @@ from ablate.study.sections import (
 from ablate.study.space import Choices, Range, Space, order_by_condition
 
 VARIANT = "variant"
+OWN_DATA = "data"  # label of the data set of a function of the user's that names none
 COMPLETE = "complete"  # the row of a leave-one-out design that has every part
 OF_A_DESIGN: dict[str, Any] = {  # a comparison trains its whole design, in full, once
     "sampler": {"name": "design"},
@@ -49,13 +50,14 @@ def _entry(value: Any) -> Any:
 class Study(Sectioned):
     """A study file, validated and frozen. `ablate.study.checks.faults_of` finds the faults that types cannot."""
 
-    trainable: ClassVar[str] = FAMILY
     row_type: ClassVar[type[Variant]] = Variant
 
     study: Name
     """Name of the study; its home is `runs/NAME`."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random stream of the study."""
+    trainable: str = FAMILY
+    """What is tuned: `transformer`, or your own training function as an import path `mypkg.module:function`."""
     protocol: Literal["held_out", "paper"] = "held_out"
     """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
@@ -98,13 +100,27 @@ class Study(Sectioned):
     @classmethod
     def _of_its_trainable(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Study:
         """Validate with the sections of the trainable."""
-        return handler(data) if cls is not Study else study_type(FAMILY).model_validate(data)
+        if cls is not Study:
+            return handler(data)
+        return study_type(str(data.get("trainable", FAMILY) if isinstance(data, dict) else FAMILY)).model_validate(data)
 
     @model_validator(mode="before")
     @classmethod
     def _designed(cls, data: Any) -> Any:
-        """Fill in what a comparison implies; `ablate.study.checks` refuses contradictions."""
-        return {**OF_A_DESIGN, **data} if isinstance(data, dict) and data.get("compare") else data
+        """Fill in what a comparison implies, and the data set of a function that reads its own data.
+
+        `ablate.study.checks` refuses contradictions.
+        """
+        if not isinstance(data, dict):
+            return data
+        implied = OF_A_DESIGN if data.get("compare") else {}
+        own_data: dict[str, Any] = {} if data.get("trainable", FAMILY) == FAMILY else {"datasets": {OWN_DATA: {}}}
+        return {**implied, **own_data, **data}
+
+    @property
+    def kind(self) -> type[TrainableSettings]:
+        """Return the type of the settings of a trial."""
+        return trainable_settings(self.trainable)
 
     @property
     def name(self) -> str:
@@ -151,7 +167,12 @@ class Study(Sectioned):
 
     def is_architecture(self, name: str) -> bool:
         """Return whether a setting changes the network: the variant, and what the trainable says."""
-        return name == VARIANT or trainable_settings(self.trainable).is_architecture(name)
+        return name == VARIANT or self.kind.is_architecture(name)
+
+    def given_for(self, dataset: str) -> tuple[str, ...]:
+        """Return the names of the settings that the file fixes, searches or sets in a row, for a data set."""
+        of_rows = (name for row in self.rows for name in row.given())
+        return tuple(dict.fromkeys([*self._settings(dataset), *of_rows]))
 
     def fixed(self, dataset: str) -> dict[str, Any]:
         """Return the fixed settings of a data set, by dotted name."""
@@ -173,7 +194,7 @@ class Study(Sectioned):
             if row.name == parameters.get(VARIANT):
                 chosen.update(row.given())
         chosen.update({name: value for name, value in parameters.items() if name != VARIANT})
-        found = trainable_settings(self.trainable).model_validate(nested(chosen))
+        found = self.kind.model_validate(nested(chosen))
         return found if self.scale == 1 else found.scaled(self.scale)
 
     def task(self, dataset: str) -> TaskConfig:
@@ -233,5 +254,5 @@ def study_type(trainable: str) -> type[Study]:
     kind = trainable_settings(trainable)
     row, own, part = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Part, kind)
     made = with_sections(Study, kind, settings=tuple[own, ...], variants=tuple[row, ...], parts=dict[Name, part])  # type: ignore[valid-type]
-    made.trainable, made.row_type = trainable, row
+    made.row_type = row
     return made

@@ -35,8 +35,10 @@ from {loader} import _load_pyfunc  # noqa: E402, F401
 REQUIREMENTS = ("mlflow", "numpy", "pydantic", "pyyaml", "safetensors", "torch")
 
 
-def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> str:
+def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> str | None:
     """Log a trained trial's network as the model of `run_id`, once, and return the model's id.
+
+    None means that the trainable's networks cannot be called from outside.
 
     Checkpoints of the study's trials are below `checkpoints`. Raises CheckpointError without a whole checkpoint,
     DataError without the data (their scale is part of the model), RequestError if the network cannot be served.
@@ -46,6 +48,8 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
         return known
     own = checkpoint_folder(checkpoints, config.key)
     network = load_trainable(config.trainable).serve(config, checkpoints=own, data_dir=data_dir)
+    if network is None:
+        return None
     model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
     with scratch_folder("model") as scratch:
         path = scratch / MODEL

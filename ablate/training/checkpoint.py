@@ -33,7 +33,7 @@ from ablate.trial import Report, TrialConfig
 FORMAT = "ablate-checkpoint-2"
 KEPT = 2
 LISTINGS = 5  # maximum number of times a folder is listed if files vanish between listing and reading
-IDENTITY = ("stage", "model", "task", "train", "seeds", "study_seed", "protocol")  # the fields that change the numbers
+NOT_IDENTITY = ("key", "parameters", "variant", "source", "evaluates")  # fields that change no number
 
 _NAME = re.compile(r"epoch-([0-9]{6,18})(?:-step-([0-9]{6,18}))?(?:-attempt-([0-9]{3,18}))?\.safetensors")
 _FAULTS = (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
@@ -61,9 +61,10 @@ class CheckpointId:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The state of a trial: its last `report`, its training time, and `tensors` as ReplicaGroup.tensors returns them.
+    """The state of a trial: last `report`, training time, `tensors`, and what else it needs as JSON in `state`.
 
-    `midway` is the additional state of an unfinished epoch (docs/training.md); `metrics` names the means in it.
+    `midway` is the additional state of an unfinished epoch (docs/training.md); `metrics` names the means in it. Trials
+    of the family have a `shape`, and tensors as ReplicaGroup.tensors returns them.
     """
 
     checkpoint_id: CheckpointId
@@ -71,7 +72,8 @@ class Checkpoint:
     wall_seconds: float
     tensors: Mapping[str, Tensor]
     trial: Mapping[str, Any]
-    shape: InputShape
+    shape: InputShape | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
     midway: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
 
@@ -82,7 +84,8 @@ class _Content(BaseModel):
     format: str
     report: Report | None
     trial: dict[str, Any]
-    shape: InputShape
+    shape: InputShape | None
+    state: dict[str, Any] = {}
     epoch: int
     step: int
     wall_seconds: float
@@ -105,7 +108,8 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
             "format": FORMAT,
             "report": None if checkpoint.report is None else _plain(checkpoint.report),
             "trial": checkpoint.trial,
-            "shape": checkpoint.shape.model_dump(),
+            "shape": None if checkpoint.shape is None else checkpoint.shape.model_dump(),
+            **({"state": checkpoint.state} if checkpoint.state else {}),
             "epoch": checkpoint_id.epoch,
             "step": checkpoint_id.step,
             "wall_seconds": checkpoint.wall_seconds,
@@ -214,6 +218,7 @@ def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
         tensors={name: value for name, value in tensors.items() if not name.startswith("midway.")},
         trial=content.trial,
         shape=content.shape,
+        state=content.state,
         midway={n.removeprefix("midway."): value for n, value in tensors.items() if n.startswith("midway.")},
         metrics=content.metrics,
     )
@@ -240,7 +245,8 @@ def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
         saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
     except (ValueError, KeyError, TypeError):  # written by a later version, with fields that this version does not know
         saved = dict(found.trial)
-    different = [name for name in IDENTITY if saved.get(name) != mine[name]]
+    names = [name for name in {**mine, **saved} if name not in NOT_IDENTITY]
+    different = [name for name in names if saved.get(name) != mine.get(name)]
     if different:
         raise CheckpointError(f"checkpoint {path} belongs to another trial: its {' and '.join(different)} differ")
 

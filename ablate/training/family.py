@@ -28,8 +28,8 @@ class FamilySettings(TrainableSettings):
     """Training settings: a value fixes one, a range searches it."""
 
     @property
-    def epochs(self) -> int:
-        """Length of a full trial."""
+    def length(self) -> int:
+        """Length of a full trial in epochs."""
         return self.training.epochs
 
     def scaled(self, scale: float) -> Self:

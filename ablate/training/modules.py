@@ -44,6 +44,7 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
     found = checkpoint.newest(checkpoints, config)
     if found is None:
         raise CheckpointError(f"no whole checkpoint of {config.key} in {redact_url(checkpoints)}")
+    assert found.shape is not None
     weights = {
         name.removeprefix("weights."): value[replicate]
         for name, value in found.tensors.items()

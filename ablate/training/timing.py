@@ -46,7 +46,7 @@ def seconds_per_trial(
     total = 0.0
     for settings, size in rows:
         per_epoch = _samples_per_epoch(settings.training, task, shape, protocol)
-        total += (base + rise * (size.flops - small[1].flops)) * settings.epochs * per_epoch
+        total += (base + rise * (size.flops - small[1].flops)) * settings.length * per_epoch
     return total / len(rows)
 
 

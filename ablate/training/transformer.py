@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,9 @@ DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
 class Transformer:
     """Trains networks of the family, and of a user's own builder, on tasks."""
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Accept every study file of the family: its settings have types."""
 
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a task's data are missing."""
@@ -83,7 +86,7 @@ class Transformer:
         config: TrialConfig,
         *,
         data_dir: Path | None,
-        checkpoints: Place,
+        checkpoints: Place | None,
         device: str,
         attempt: int,
         pause: Callable[[], bool],

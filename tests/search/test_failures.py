@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.errors import LedgerError, StaleDriverError
+from ablate.errors import LedgerError, StaleDriverError, StudyFailedError
 from ablate.trial import Decision, TrialState
 from support.searches import (
     ONE,
@@ -39,10 +39,13 @@ def test_a_diverged_replicate_fails_its_trial_and_the_study_goes_on(tmp_path: Pa
 
 def test_an_objective_that_is_never_reported_is_named(tmp_path: Path) -> None:
     objectives = [{"metric": "val_f1", "direction": "maximize"}]
-    with driving(study_of(objectives=objectives, budget={"trials": 1}), url_in(tmp_path)) as search:
+    said = r"its first report has no val_f1, .* \(reported: train_loss, val_accuracy, val_loss\)"
+    with (
+        driving(study_of(objectives=objectives, budget={"trials": 1}), url_in(tmp_path)) as search,
+        pytest.raises(StudyFailedError, match=said),
+    ):
         run_all(search)
-    error = "no finite value of val_f1 in the last report (reported: train_loss, val_accuracy, val_loss)"
-    assert stored(tmp_path)[0].error == error
+    assert stored(tmp_path)[0].epochs_done == 0
 
 
 def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:

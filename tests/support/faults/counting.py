@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.driver.options import RunOptions
+from ablate.trainable import load_trainable
 from ablate.trial import Report, TrialConfig
 
 STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
@@ -26,7 +27,6 @@ STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
 def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **rest: Any) -> Iterator[Report]:
     """Yield what the built-in trainer yields; `steps.jsonl` gets a line after each step of it."""
     from ablate.training.rows import ReplicaGroup
-    from ablate.training.transformer import Transformer
 
     assert data_dir is not None
     taken, pace, left = ReplicaGroup.step, _number(data_dir / PACE), _number(data_dir / (MORTAL % config.key.number))
@@ -42,7 +42,7 @@ def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
         time.sleep(pace)
         return result
 
-    reports = Transformer().train(config, data_dir=data_dir, attempt=attempt, **rest)
+    reports = load_trainable(config.trainable).train(config, data_dir=data_dir, attempt=attempt, **rest)
     try:
         while True:
             ReplicaGroup.step = step  # type: ignore[method-assign]

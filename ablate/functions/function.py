@@ -1,0 +1,152 @@
+"""A user's training function, found by import path, and what can be known of it before it runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablate.errors import RequestError, TrialError, did_you_mean
+from ablate.registry import OWN_FUNCTIONS
+
+if TYPE_CHECKING:
+    from ablate.functions.run import Run
+
+TEST = "test"
+TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A training function and the test function beside it, if there is one."""
+
+    name: str
+    train: Callable[..., Any]
+    test: Callable[..., Any] | None
+
+    @staticmethod
+    def of(name: str) -> Function:
+        """Return the function at the import path `name`; raise RegistryError if it is not there."""
+        train = OWN_FUNCTIONS.load(name)
+        beside = getattr(sys.modules[train.__module__], TEST, None) if hasattr(train, "__module__") else None
+        return Function(name=name, train=train, test=beside if callable(beside) else None)
+
+    @property
+    def reports_epochs(self) -> bool:
+        """Whether it yields a report for each epoch, instead of returning one."""
+        return inspect.isgeneratorfunction(inspect.unwrap(self.train))
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Raise RequestError if the function does not fit the study file.
+
+        `given` are the settings of the file, by dotted name. Unknown and missing names of `config` are found where the
+        function reads it by constant names.
+        """
+        self._check_signature(self.train, TRAIN_PARAMETERS)
+        if self.test is not None:
+            self._check_signature(self.test, TEST_PARAMETERS)
+        names = set(given)
+        if self.reports_epochs and "epochs" not in names:
+            raise RequestError(f"trainable {self.name!r} yields a report each epoch: add `epochs: N` to the study file")
+        if not self.reports_epochs and "epochs" in names:
+            raise RequestError(
+                f"trainable {self.name!r} returns one report, so it has no epochs: remove `epochs:`, or let it `yield`"
+            )
+        if confirms and self.test is None:
+            raise RequestError(
+                f"trainable {self.name!r}: confirmation reads the test split by `def test(model, config)` in the same"
+                " module, which is not there. Add it, or write `confirm: null`"
+            )
+        self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})
+
+    def tested(self, run: Run, config: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics of the test function; raise TrialError unless their names start with `test_`."""
+        from ablate.functions.run import checked_metrics
+
+        if self.test is None:
+            raise TrialError("there is no function `test` beside the training function")
+        if "model" not in run.kept:
+            raise TrialError("`test` is given what was kept as `model`: call run.keep(model=...)")
+        found = checked_metrics(self.test(run.kept["model"], config), run)
+        found.pop("params", None)
+        if wrong := [name for name in found if not name.startswith("test_")]:
+            raise TrialError(f"`test` returned {', '.join(wrong)}: the names of its metrics start with test_")
+        return found
+
+    def _check_signature(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
+        try:
+            inspect.signature(function).bind(*names)
+        except ValueError:  # a function written in C has no signature
+            return
+        except TypeError as error:
+            shown = f"{function.__name__}({', '.join(names)})"
+            raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
+
+    def _check_names(self, given: set[str]) -> None:
+        read, other_uses = _names_read(self.train)
+        for name in sorted(read.required - given):
+            hint = did_you_mean(name, sorted(given - read.required))
+            rule = f"reads config[{name!r}], which the study file does not give"
+            raise RequestError(f"trainable {self.name!r} {rule}. {hint}")
+        if other_uses:
+            return
+        for name in sorted(given - read.required - read.optional):
+            hint = did_you_mean(name, sorted(read.required | read.optional))
+            raise RequestError(f"config.{name}: trainable {self.name!r} never reads it. {hint}")
+
+
+def source_files(name: str) -> dict[str, str]:
+    """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
+    module = sys.modules[OWN_FUNCTIONS.load(name).__module__.partition(".")[0]]
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        return {}
+    path = Path(origin)
+    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    required: set[str]
+    optional: set[str]
+
+
+def _names_read(function: Callable[..., Any]) -> tuple[_Read, bool]:
+    """Return the constant names by which a function reads its first parameter, and whether it uses it otherwise."""
+    read = _Read(required=set(), optional=set())
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):
+        return read, True
+    defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+    if defined is None or not defined.args.args:
+        return read, True
+    config = defined.args.args[0].arg
+    uses = sum(isinstance(node, ast.Name) and node.id == config for node in ast.walk(defined))
+    for node in ast.walk(defined):
+        if isinstance(node, ast.Subscript) and _is(node.value, config) and isinstance(node.slice, ast.Constant):
+            read.required.add(str(node.slice.value))
+            uses -= 1
+        elif (name := _got(node, config)) is not None:
+            read.optional.add(name)
+            uses -= 1
+    return read, uses > 0
+
+
+def _got(node: ast.AST, config: str) -> str | None:
+    """Return the constant name that `config.get(NAME, …)` reads, or None for anything else."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"):
+        return None
+    constant = bool(node.args) and isinstance(node.args[0], ast.Constant) and _is(node.func.value, config)
+    return str(ast.literal_eval(node.args[0])) if constant else None
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

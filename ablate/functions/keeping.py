@@ -1,0 +1,173 @@
+"""What `run.keep` keeps, as tensors and JSON: nothing is pickled."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ablate.errors import TrialError
+
+FILES = "files"  # the state of an object that saves itself into a folder
+_PLAIN = (str, int, bool, type(None))
+_MAPPINGS: dict[str, Callable[..., Any]] = {
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "Counter": lambda pairs: Counter(dict(pairs)),
+    "defaultdict": dict,
+}
+_SEQUENCES: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
+
+
+def check_keepable(name: str, thing: object) -> None:
+    """Raise TrialError unless `thing` has one of the two pairs of methods by which it is kept."""
+    pairs = (("state_dict", "load_state_dict"), ("save", "load"))
+    if isinstance(thing, torch.Generator) or any(all(callable(getattr(thing, m, None)) for m in p) for p in pairs):
+        return
+    raise TrialError(
+        f"run.keep({name}=...): a {type(thing).__name__} cannot be kept. An object is kept that has"
+        " state_dict and load_state_dict, or save(folder) and load(folder)"
+    )
+
+
+def get_state(name: str, thing: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return the state of a kept object as JSON and the tensors that it names; raise TrialError for another type."""
+    tensors: dict[str, Tensor] = {}
+    if isinstance(thing, torch.Generator):
+        return encode(thing.get_state(), f"{name}", tensors), tensors
+    if hasattr(thing, "state_dict"):
+        return encode(thing.state_dict(), name, tensors), tensors
+    with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
+        thing.save(Path(folder))
+        found = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+    return {FILES: encode(found, name, tensors)}, tensors
+
+
+def set_state(name: str, thing: Any, state: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Give a kept object the state that `get_state` returned; raise TrialError if it does not take it."""
+    try:
+        if isinstance(thing, torch.Generator):
+            thing.set_state(decode(state, tensors))
+        elif hasattr(thing, "load_state_dict"):
+            thing.load_state_dict(decode(state, tensors))
+        else:
+            with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
+                for path, content in decode(state[FILES], tensors).items():
+                    place = Path(folder, path)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(content)
+                thing.load(Path(folder))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise TrialError(f"run.keep({name}=...): the checkpoint does not fit this object: {error}") from error
+
+
+def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return `value` as JSON from which `decode` makes an equal one; its tensors go to `tensors` by `path`.
+
+    Raises TrialError with the path for a type that has no such form.
+    """
+    if isinstance(value, bool) or type(value) in _PLAIN:
+        return value
+    if isinstance(value, Tensor | np.ndarray | bytes):
+        return _array(value, path, tensors)
+    if isinstance(value, np.generic):
+        return {"scalar": _array(np.asarray(value), path, tensors)}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    kind = type(value).__name__
+    if isinstance(value, Mapping) and kind in _MAPPINGS:
+        pairs = [[encode(k, path, tensors), encode(v, f"{path}.{k}", tensors)] for k, v in value.items()]
+        return {kind: pairs}
+    if isinstance(value, list | tuple | set | deque) and kind in _SEQUENCES:
+        items = [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
+        return items if kind == "list" else {kind: items}
+    if isinstance(value, tuple):  # a named one: its fields suffice for state dictionaries
+        return {"tuple": [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]}
+    raise TrialError(
+        f"run.keep: {path} is a {kind}, which no checkpoint can hold: numbers, text, tensors, arrays, and lists and"
+        " dictionaries of them can be kept"
+    )
+
+
+def _array(value: Tensor | np.ndarray | bytes, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, bytes):
+        tensors[path] = _bytes(value)
+        return {"bytes": path}
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or value.dtype.kind in "USV":
+            raise TrialError(f"run.keep: {path} is an array of {value.dtype}, which no checkpoint can hold")
+        raw = np.ascontiguousarray(value)
+        tensors[path] = _bytes(raw.tobytes())
+        return {"array": [path, value.dtype.str, list(value.shape)]}
+    if value.layout is not torch.strided or value.is_quantized:
+        raise TrialError(f"run.keep: {path} is a tensor of layout {value.layout}, which no checkpoint can hold")
+    tensors[path] = value.detach().cpu().contiguous().clone()
+    return {"tensor": path}
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return what `encode` was given; raise ValueError for other JSON."""
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content].clone()
+    if kind == "bytes":
+        return tensors[content].numpy().tobytes()
+    if kind == "scalar":
+        return decode(content, tensors)[()]
+    if kind == "float":
+        return float(content)
+    if kind == "array":
+        path, dtype, shape = content
+        count = math.prod(shape)
+        return np.frombuffer(tensors[path].numpy().tobytes(), dtype=dtype, count=count).reshape(shape).copy()
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind]((decode(k, tensors), decode(v, tensors)) for k, v in content)
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](decode(item, tensors) for item in content)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+class GlobalRandomness:
+    """The states of the generators that a user's code draws from without saying so: Python, NumPy, torch and CUDA."""
+
+    def __init__(self) -> None:
+        self._states: tuple[Any, ...] | None = None
+
+    @staticmethod
+    def seed(number: int) -> None:
+        """Seed all of them."""
+        random.seed(number)
+        np.random.seed(number % 2**32)
+        torch.manual_seed(number)
+
+    def take(self) -> None:
+        """Remember the states of now."""
+        used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        cuda = torch.cuda.get_rng_state_all() if used else None
+        self._states = (random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
+
+    def give(self) -> None:
+        """Set the generators to the states that were remembered."""
+        assert self._states is not None
+        python, numpy, cpu, cuda = self._states
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)

@@ -1,0 +1,236 @@
+"""Trains a trial of a user's function: its seeds in lockstep, one report at a time, each with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ablate.errors import CheckpointError, TrialError
+from ablate.files import Place
+from ablate.functions.function import Function
+from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.run import Kept, Run, checked_metrics
+from ablate.functions.settings import FunctionSettings
+from ablate.training import checkpoint
+from ablate.training.checkpoint import Checkpoint, CheckpointId
+from ablate.training.progress import Stopwatch
+from ablate.trial import Report, TrialConfig
+
+
+class _Seed:
+    """One seed of a trial: its run, the user's generator, and the global random state that belongs to it."""
+
+    def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
+        self.run = run
+        self._config = config
+        self._function = function
+        self._randomness = GlobalRandomness()
+        self._generator: Generator[Any, None, None] | None = None
+        self._started = False
+
+    def advance(self) -> dict[str, float] | None:
+        """Return the metrics of the next report, or None at the end; other seeds' random states are not seen."""
+        with self._own_randomness():
+            if self._generator is None:
+                begun = self._function.train(dict(self._config), self.run)
+                self._generator = begun if isinstance(begun, Generator) else _nothing()
+                if not isinstance(begun, Generator):
+                    self.run.epoch = 1
+                    return checked_metrics(begun, self.run)
+            reported = next(self._generator, None)
+            return None if reported is None else checked_metrics(reported, self.run)
+
+    def test(self) -> dict[str, float]:
+        """Return what the function's `test` says of the kept model."""
+        with self._own_randomness():
+            return self._function.tested(self.run, dict(self._config))
+
+    def close(self) -> None:
+        """End the user's generator: its `finally` blocks run."""
+        if self._generator is not None:
+            with self._own_randomness():
+                self._generator.close()
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        if self._started:
+            self._randomness.give()
+        else:
+            GlobalRandomness.seed(self.run._number("start"))
+            self._started = True
+        try:
+            yield
+        finally:
+            self._randomness.take()
+
+
+def _nothing() -> Generator[Any, None, None]:
+    yield from ()
+
+
+@dataclass(kw_only=True)
+class _Lockstep:
+    config: TrialConfig
+    seeds: Sequence[_Seed]
+    place: Place | None
+    attempt: int
+    clock: Stopwatch
+    checked: bool = False  # whether the state at a report was noted, to be compared with that at the next epoch
+
+    def resumed(self, found: Checkpoint | None) -> Iterator[Report]:
+        """Yield the report of the checkpoint, if there is one, and those of the epochs that are left."""
+        epoch = 0
+        if found is not None and found.report is not None:
+            self.clock.set(found.wall_seconds)
+            if found.checkpoint_id.attempt < self.attempt:
+                found = _as_attempt(found, self.attempt, self.place)
+            assert found.report is not None
+            yield found.report
+            keeps = any(state for state in found.state["seeds"])
+            epoch = found.report.epoch if keeps or found.report.final else 0
+        yield from self.reports(epoch)
+
+    def read_test(self, found: Checkpoint | None) -> Iterator[Report]:
+        """Yield the last report of the evaluated trial with what `test` says of its networks; nothing is trained.
+
+        Raises CheckpointError if the checkpoint of its last epoch is missing.
+        """
+        if found is None or found.report is None or not found.report.final:
+            raise CheckpointError(
+                f"trial {self.config.origin.key} cannot be read on the test split: no whole checkpoint of its last"
+                " epoch"
+            )
+        metrics = []
+        for seed, before in zip(self.seeds, found.report.metrics, strict=True):
+            seed.advance()  # to the end of its loop, which has no epoch left: the objects are kept and restored
+            metrics.append({**before, **seed.test()})
+        yield replace(found.report, metrics=tuple(metrics), wall_seconds=0.0, checkpoint=None)
+
+    def reports(self, epoch: int) -> Iterator[Report]:
+        """Yield a report for each epoch after `epoch`, its checkpoint durable."""
+        length = self.config.epochs
+        while epoch < length:
+            self.clock.start()
+            metrics = [seed.advance() for seed in self.seeds]
+            seconds = self.clock.stop()
+            if any(m is None for m in metrics):
+                if epoch == 0:
+                    raise TrialError("the function ended without a report: `yield` a dictionary of metrics each epoch")
+                raise TrialError(f"the function ended after {epoch} of {length} epochs: loop over run.epochs()")
+            reached = {seed.run.epoch for seed in self.seeds}
+            if reached != {epoch + 1}:
+                raise TrialError(
+                    f"the function reported in epoch {max(reached)} where {epoch + 1} was due: `yield` once in each"
+                    " epoch of run.epochs()"
+                )
+            epoch += 1
+            found = tuple(m for m in metrics if m is not None)
+            if epoch == length and self.config.stage == "confirm":
+                found = tuple({**m, **seed.test()} for m, seed in zip(found, self.seeds, strict=True))
+            yield self.keep(Report(epoch=epoch, metrics=found, wall_seconds=seconds, final=epoch == length))
+
+    def keep(self, report: Report) -> Report:
+        """Write the checkpoint that belongs to a report and return the report with its name."""
+        if self.place is None:
+            return report
+        position = CheckpointId(attempt=self.attempt, epoch=report.epoch)
+        report = replace(report, checkpoint=position.name)
+        kept = [seed.run.state(metrics) for seed, metrics in zip(self.seeds, report.metrics, strict=True)]
+        if not self.checked:
+            self.checked = True
+            for seed, state in zip(self.seeds, kept, strict=True):
+                seed.run.reported = state
+        tensors = {f"{i}.{name}": tensor for i, one in enumerate(kept) for name, tensor in one.tensors.items()}
+        checkpoint.write(
+            self.place,
+            Checkpoint(
+                checkpoint_id=position,
+                report=report,
+                wall_seconds=report.wall_seconds,
+                tensors=tensors or {"empty": torch.zeros(0)},
+                trial=self.config.to_json(),
+                state={"seeds": [dict(one.states) for one in kept], "params": [s.run.params for s in self.seeds]},
+            ),
+        )
+        return report
+
+
+def train(
+    function: Function,
+    config: TrialConfig,
+    *,
+    checkpoints: Place | None,
+    device: str,
+    attempt: int,
+    pause: Callable[[], bool],
+) -> Iterator[Report]:
+    """Yield the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
+
+    Raises TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
+    PausedError once `pause()` is true: between two batches of `run.loader` or at the beginning of an epoch. What was
+    trained since the last report is then trained again.
+    """
+    where = None if config.evaluates is not None else attempt
+    found = None if checkpoints is None else checkpoint.newest(checkpoints, config.origin, attempt=where)
+    lockstep = _Lockstep(
+        config=config,
+        seeds=_seeds(function, config, found, device=device, pause=pause),
+        place=checkpoints,
+        attempt=attempt,
+        clock=Stopwatch(),
+    )
+    try:
+        yield from lockstep.read_test(found) if config.evaluates is not None else lockstep.resumed(found)
+    finally:
+        for seed in lockstep.seeds:
+            seed.close()
+
+
+def _seeds(
+    function: Function, config: TrialConfig, found: Checkpoint | None, *, device: str, pause: Callable[[], bool]
+) -> list[_Seed]:
+    assert isinstance(config.settings, FunctionSettings)
+    kept = [None] * len(config.seeds) if found is None else _kept(found, len(config.seeds))
+    runs = (
+        Run(
+            study_seed=config.study_seed,
+            dataset=config.key.dataset,
+            seed=seed,
+            length=config.epochs,
+            device=device,
+            stage=config.stage,
+            pause=pause,
+            found=state,
+        )
+        for seed, state in zip(config.seeds, kept, strict=True)
+    )
+    return [_Seed(function, config.settings.config, run) for run in runs]
+
+
+def _kept(found: Checkpoint, seeds: int) -> list[Kept | None]:
+    report, states = found.report, found.state.get("seeds", [])
+    if report is None or len(states) != seeds:
+        return [None] * seeds
+    return [
+        Kept(
+            epoch=report.epoch,
+            metrics=report.metrics[i],
+            states=state,
+            tensors={n.removeprefix(f"{i}."): t for n, t in found.tensors.items() if n.startswith(f"{i}.")},
+        )
+        for i, state in enumerate(states)
+    ]
+
+
+def _as_attempt(found: Checkpoint, attempt: int, place: Place | None) -> Checkpoint:
+    """Write a checkpoint of an earlier attempt again as this attempt's, so that later files of that one are ignored."""
+    assert place is not None
+    assert found.report is not None
+    position = replace(found.checkpoint_id, attempt=attempt)
+    mine = replace(found, checkpoint_id=position, report=replace(found.report, checkpoint=position.name))
+    checkpoint.write(place, mine)
+    return mine

@@ -1,0 +1,71 @@
+"""A user's training function as a trainable; torch and the user's module are imported when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.files import Place
+from ablate.functions.function import Function
+from ablate.trial import Report, TrialConfig
+
+if TYPE_CHECKING:
+    from ablate.trainable import PlannedTrials
+
+
+class FunctionTrainable:
+    """Calls `train(config, run)` of a user's module, once for each seed of a trial."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def function(self) -> Function:
+        """The function, imported."""
+        return Function.of(self.name)
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
+        self.function.check(given, confirms=confirms)
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Accept every data set: the function reads its own data."""
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
+        """Return no facts: nothing is known of the function's data."""
+        return DatasetFacts()
+
+    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
+        """Return None: only its reports tell what a function measures."""
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
+        """Return None: the first report of a trial tells its size, if the function calls `run.build`."""
+        return None
+
+    def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
+        """Return None: a function is not run for a plan."""
+
+    def train(
+        self,
+        config: TrialConfig,
+        *,
+        data_dir: Path | None,
+        checkpoints: Place | None,
+        device: str,
+        attempt: int,
+        pause: Callable[[], bool],
+    ) -> Iterator[Report]:
+        """Yield the trial's reports; see `ablate.functions.lockstep.train`."""
+        from ablate.functions.lockstep import train
+
+        return train(self.function, config, checkpoints=checkpoints, device=device, attempt=attempt, pause=pause)
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
+        """Return None: how a function's model is called is unknown."""

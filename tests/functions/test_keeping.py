@@ -1,0 +1,175 @@
+"""What is kept comes back equal to the last bit and of the same type; what cannot be kept is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ablate.errors import TrialError
+from ablate.functions.keeping import GlobalRandomness, check_keepable, decode, encode, get_state, set_state
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
+)
+
+
+def again(value: Any) -> Any:
+    tensors: dict[str, torch.Tensor] = {}
+    return decode(json.loads(json.dumps(encode(value, "v", tensors), allow_nan=False)), tensors)
+
+
+@given(VALUES)
+def test_a_state_comes_back_with_its_types(value: Any) -> None:
+    found = again(value)
+    assert found == value
+    assert repr(found) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OrderedDict(a=1, b=(2, [3.5, float("inf")])),
+        Counter({3: 2, 7: 1}),
+        {1, 2, 3},
+        deque([1.0, 2.0]),
+        {("a", 1): {0: None}},
+    ],
+)
+def test_the_types_of_state_dictionaries_are_kept(value: Any) -> None:
+    assert again(value) == value
+    assert type(again(value)) is type(value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
+def test_a_tensor_keeps_its_bits_and_its_type(dtype: torch.dtype) -> None:
+    value = (torch.arange(6).reshape(2, 3) % 2).to(dtype).T
+    assert torch.equal(again(value), value)
+    assert again(value).dtype == dtype
+
+
+@pytest.mark.parametrize("value", [np.arange(6.0).reshape(2, 3), np.zeros((0, 3)), np.array(3, dtype=np.uint8)])
+def test_an_array_keeps_its_bits_and_its_shape(value: np.ndarray) -> None:
+    found = again(value)
+    np.testing.assert_array_equal(found, value)
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert type(again(np.float32(0.1))) is np.float32
+
+
+def test_values_that_are_no_number_come_back() -> None:
+    assert again({"a": float("nan")})["a"] != again({"a": float("nan")})["a"]
+    assert again([float("-inf")]) == [float("-inf")]
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 1, {"a": [1, object()]}, np.array([object()]), 1j])
+def test_a_type_that_no_checkpoint_can_hold_is_named_with_its_place(value: Any) -> None:
+    with pytest.raises(TrialError, match=r"run\.keep: mine\S* is an? \S+.*which no checkpoint can hold"):
+        encode(value, "mine", {})
+
+
+def test_an_object_without_a_state_is_refused_with_its_type() -> None:
+    with pytest.raises(TrialError, match=r"run\.keep\(best=\.\.\.\): a float cannot be kept"):
+        check_keepable("best", 0.5)
+
+
+SCHEDULES = {
+    "steps": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 4], 0.1),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=20, cycle_momentum=False),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
+    "chain": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o, [torch.optim.lr_scheduler.LinearLR(o), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)], [3]
+    ),
+}
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, max_iter=2),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_that_is_kept_and_continued_equals_training_that_is_not(optimizer: str, schedule: str) -> None:
+    def made() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        steps = OPTIMIZERS[optimizer](model.parameters())
+        return {"model": model, "optimizer": steps, "schedule": SCHEDULES[schedule](steps)}
+
+    def trained(kept: dict[str, Any], first: int, last: int) -> None:
+        for step in range(first, last):
+            x = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+
+            def closure(x: torch.Tensor = x) -> torch.Tensor:
+                kept["optimizer"].zero_grad()
+                loss = kept["model"](x).square().mean()
+                loss.backward()
+                return loss
+
+            loss = kept["optimizer"].step(closure)
+            kept["schedule"].step(*([loss.item()] if schedule == "plateau" else []))
+
+    whole, half, rest = made(), made(), made()
+    trained(whole, 0, 8)
+    trained(half, 0, 4)
+    for name, thing in half.items():
+        state, tensors = get_state(name, thing)
+        set_state(name, rest[name], json.loads(json.dumps(state)), tensors)
+    trained(rest, 4, 8)
+    for one, other in zip(whole["model"].state_dict().values(), rest["model"].state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert whole["optimizer"].param_groups[0]["lr"] == rest["optimizer"].param_groups[0]["lr"]
+
+
+class Booster:
+    """Saves itself into a folder, as XGBoost and LightGBM models do."""
+
+    def __init__(self, trees: int) -> None:
+        self.trees = trees
+
+    def save(self, folder: Path) -> None:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "model.txt").write_text(str(self.trees))
+
+    def load(self, folder: Path) -> None:
+        self.trees = int((folder / "deep" / "model.txt").read_text())
+
+
+def test_an_object_that_saves_itself_into_a_folder_is_kept() -> None:
+    state, tensors = get_state("model", Booster(7))
+    other = Booster(0)
+    set_state("model", other, json.loads(json.dumps(state)), tensors)
+    assert other.trees == 7
+
+
+def test_a_state_of_another_network_is_refused() -> None:
+    state, tensors = get_state("model", nn.Linear(2, 3))
+    with pytest.raises(TrialError, match=r"run\.keep\(model=\.\.\.\): the checkpoint does not fit this object"):
+        set_state("model", nn.Linear(2, 4), state, tensors)
+
+
+def test_global_generators_are_put_back() -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), torch.rand(()).item()
+
+    GlobalRandomness.seed(5)
+    here = GlobalRandomness()
+    here.take()
+    first = draws()
+    GlobalRandomness.seed(6)
+    assert draws() != first
+    here.give()
+    assert draws() == first
