@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +63,9 @@ class Trainable(Protocol):
         `confirms` says whether the study opens the test split.
         """
 
+    def source_files(self) -> dict[str, str]:
+        """Return the SHA-256 of each source file of the user's that the numbers depend on, by path; may be empty."""
+
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a data set is missing."""
 
@@ -109,7 +111,6 @@ class Trainable(Protocol):
         """
 
 
-@cache
 def load_trainable(name: str) -> Trainable:
     """Return the trainable called `name`, or for an import path that of the function there.
 

@@ -95,6 +95,7 @@ def search(
     metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
+    code_changed: options.CodeChanged = False,
 ) -> None:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
     _drive(
@@ -104,6 +105,7 @@ def search(
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
             metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
+            code_changed=code_changed,
         ),
         deterministic=deterministic,
     )  # fmt: skip
@@ -133,6 +135,7 @@ def compare(
     metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
+    code_changed: options.CodeChanged = False,
 ) -> None:
     """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
     from ablate.study import load_study
@@ -148,6 +151,7 @@ def compare(
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
             metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
+            code_changed=code_changed,
         ),
         scale=scale,
         only=only,
@@ -175,6 +179,7 @@ def resume(
     metrics_host: options.MetricsHost = METRICS_HOST,
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
+    code_changed: options.CodeChanged = False,
 ) -> None:
     """Continue a study by its name, with the study file that its ledger holds."""
     from ablate.inspection.studies import read_study
@@ -183,7 +188,7 @@ def resume(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
         address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
-        metrics_host=metrics_host, takeover=takeover, relocate=relocate,
+        metrics_host=metrics_host, takeover=takeover, relocate=relocate, code_changed=code_changed,
     )  # fmt: skip
     found = read_study(study, asked)
     _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)

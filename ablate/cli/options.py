@@ -102,6 +102,12 @@ Extend = Annotated[
 Grace = Annotated[
     float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
 ]
+CodeChanged = Annotated[
+    bool,
+    typer.Option(
+        "--code-changed", help="Continue although the source files of your training function have changed; recorded."
+    ),
+]
 Relocate = Annotated[
     bool,
     typer.Option(

@@ -27,3 +27,4 @@ class RunOptions(Locations):
     metrics_host: str = METRICS_HOST
     extend: bool = False
     takeover: bool = False
+    code_changed: bool = False

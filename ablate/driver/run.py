@@ -19,6 +19,7 @@ from ablate.analysis.tables import write_study_file
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
+from ablate.driver.code import note_code, refuse_other_code
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
@@ -85,6 +86,8 @@ def search(
     home = options.home(study.name)
     with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
+        files = load_trainable(study.trainable).source_files()
+        refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name))
         with resumption.acquire_when_free(
@@ -93,6 +96,7 @@ def search(
             for place in {home.absolute(), options.checkpoint_root(study.name)}:
                 places.mark(place, ledger)
             write_study_file(text, home)
+            note_code(writer, ledger, study.name, files)
             found = resumption.find(ledger, study)
             earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
             for line in (*earlier, *(f"Note: {line}" for line in cautions(study, facts))):

@@ -65,6 +65,15 @@ class Function:
             )
         self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})
 
+    def source_files(self) -> dict[str, str]:
+        """Return the SHA-256 of each Python file of the function's module, or of its whole package, by path."""
+        module = sys.modules[self.train.__module__.partition(".")[0]]
+        if (origin := getattr(module, "__file__", None)) is None:
+            return {}
+        path = Path(origin)
+        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+        return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
     def tested(self, run: Run, config: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of the test function; raise TrialError unless their names start with `test_`."""
         from ablate.functions.run import checked_metrics
@@ -99,17 +108,6 @@ class Function:
         for name in sorted(given - read.required - read.optional):
             hint = did_you_mean(name, sorted(read.required | read.optional))
             raise RequestError(f"config.{name}: trainable {self.name!r} never reads it. {hint}")
-
-
-def source_files(name: str) -> dict[str, str]:
-    """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
-    module = sys.modules[OWN_FUNCTIONS.load(name).__module__.partition(".")[0]]
-    origin = getattr(module, "__file__", None)
-    if origin is None:
-        return {}
-    path = Path(origin)
-    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-    return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,10 @@ class FunctionTrainable:
         """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
         self.function.check(given, confirms=confirms)
 
+    def source_files(self) -> dict[str, str]:
+        """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
+        return self.function.source_files()
+
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Accept every data set: the function reads its own data."""
 

@@ -47,8 +47,8 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
 @pytest.mark.parametrize(
     ("name", "free"),
     [
-        ("search", {"--cpus-per-trial", "--tracker", "--extend", "--relocate", "--deterministic"}),
-        ("compare", {"--cpus-per-trial", "--tracker", "--extend", "--relocate"}),
+        ("search", {"--code-changed", "--cpus-per-trial", "--tracker", "--extend", "--relocate", "--deterministic"}),
+        ("compare", {"--code-changed", "--cpus-per-trial", "--tracker", "--extend", "--relocate"}),
     ],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:

@@ -1,0 +1,39 @@
+"""Notices that the source files of a user's training function have changed since the study last ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ablate.errors import StudyMismatchError
+from ablate.ledger import Ledger, StudyWriter
+
+CODE = "code"  # the event that holds the files; of several, the last is valid
+
+
+def refuse_other_code(ledger: Ledger, study: str, files: Mapping[str, str], *, accepted: bool) -> None:
+    """Raise StudyMismatchError, with the files, if they are not those that the study last ran with.
+
+    `accepted` accepts any files.
+    """
+    before = _recorded(ledger, study)
+    if before is None or accepted:
+        return
+    changed = sorted(name for name in before.keys() | files.keys() if before.get(name) != files.get(name))
+    if changed:
+        raise StudyMismatchError(
+            f"study {study!r} exists, and the code of its training function has changed since: {', '.join(changed)}."
+            " Its trials would not be comparable. Give the new study another name (study: …), put the files back, or"
+            " type --code-changed to continue all the same"
+        )
+
+
+def note_code(writer: StudyWriter, ledger: Ledger, study: str, files: Mapping[str, str]) -> None:
+    """Record the files that the study runs with, if they are not those that it last ran with."""
+    if files and files != _recorded(ledger, study):
+        writer.note(CODE, None, {"files": dict(files)})
+
+
+def _recorded(ledger: Ledger, study: str) -> dict[str, str] | None:
+    """Return the files that the study last ran with, or None if none are recorded."""
+    found = [event.payload["files"] for event in ledger.snapshot(study).notes if event.kind == CODE]
+    return dict(found[-1]) if found else None
