@@ -152,12 +152,12 @@ _SETTINGS = Registry(
 SAMPLERS = Registry(
     "sampler",
     {
-        name: f"ablate.search.samplers:build_{name}"
+        name: f"ablate.tuning.samplers:build_{name}"
         for name in ("tpe", "nsga2", "gp", "qmc", "random", "grid", "design")
     },
 )
 SCHEDULERS = Registry(
-    "scheduler", {"asha": "ablate.search.schedulers:build_asha", "none": "ablate.search.schedulers:build_none"}
+    "scheduler", {"asha": "ablate.tuning.schedulers:build_asha", "none": "ablate.tuning.schedulers:build_none"}
 )
 TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"})
 

@@ -32,12 +32,12 @@ from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from ablate.models import measure
 from ablate.models.settings import InputShape
-from ablate.search import Search
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
 from ablate.tracking import sync_periodically
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig
+from ablate.tuning import Search
 from support.trials import measure_by
 
 STUDY = """\

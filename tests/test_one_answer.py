@@ -25,11 +25,11 @@ from ablate.locations import Locations
 from ablate.report import front_table
 from ablate.report.front.findings import findings
 from ablate.report.front.learning import learning_curves
-from ablate.search import Search
-from ablate.search.recorded import recorded_searches
 from ablate.study import Study
 from ablate.tracking.contents import report_points
 from ablate.trial import Report, TrialConfig, TrialState
+from ablate.tuning import Search
+from ablate.tuning.recorded import recorded_searches
 from support.searches import TWO, hold_of, search_of
 
 LOSSES = [{"metric": "val_loss", "direction": "minimize", "log": True}, TWO[1]]

@@ -13,11 +13,11 @@ import polars as pl
 
 from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
-from ablate.search.planned import ENUMERATED, planned_trials
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
+from ablate.tuning.planned import ENUMERATED, planned_trials
 
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ablate.search import FrontMember, Standing
 from ablate.study import Study
 from ablate.trial import TrialState
+from ablate.tuning import FrontMember, Standing
 
 FRONT_ROWS, RUNNING_ROWS = 5, 8
 BAR_CELLS, NAME_CELLS = 16, 18

@@ -17,7 +17,7 @@ from ablate.objectives import STATE_ORDER, signed
 from ablate.redaction import error_text
 
 if TYPE_CHECKING:
-    from ablate.search import Search
+    from ablate.tuning import Search
 
 
 class StudyCollector(Collector):

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from ablate.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
-from ablate.search import Resumption
-from ablate.search.recorded import DRIVER_STARTED
 from ablate.study import Study, difference, parse_study
 from ablate.trial import TrialKey, TrialState
+from ablate.tuning import Resumption
+from ablate.tuning.recorded import DRIVER_STARTED
 
 LISTED = 5  # trials named one by one
 LONGEST_WAIT = 90.0  # the longest lease, in seconds, that is waited for

@@ -26,6 +26,7 @@ from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.errors import (
     CheckpointDownError,
     DataError,
+    RegistryError,
     RequestError,
     ResourceError,
     StudyFailedError,
@@ -33,18 +34,19 @@ from ablate.errors import (
 )
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.files import Place, copy_into, require_writable
+from ablate.functions.source import CODE
 from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Ledger, StudyWriter
 from ablate.locations import homes as places
 from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
-from ablate.search import Search, require_searchable
-from ablate.search.planned import planned_trials
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, sync_periodically
 from ablate.tracking import build as build_tracker
 from ablate.trainable import load_trainable
 from ablate.trial import TrialState
+from ablate.tuning import Search, require_searchable
+from ablate.tuning.planned import planned_trials
 
 logger = logging.getLogger("ablate")
 
@@ -80,7 +82,9 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    facts, measure = check_data(study, options.data_dir), load_trainable(study.trainable).measure
+    with _code_explained(options.home(study.name)):
+        facts = check_data(study, options.data_dir)
+    measure = load_trainable(study.trainable).measure
     require_searchable(study, measure=measure, facts_of=facts.__getitem__)
     _check_options(options)
     home = options.home(study.name)
@@ -110,6 +114,18 @@ def search(
             _say(console, line)
         _refuse_empty(ledger, study)
     return FinishedStudy(study=study, home=home, report=report)
+
+
+@contextmanager
+def _code_explained(home: Path) -> Iterator[None]:
+    """Say where the code of a study is that a notebook or a script began; it is never imported unasked."""
+    try:
+        yield
+    except RegistryError as error:
+        code = home / CODE
+        if not code.is_dir():
+            raise
+        raise RegistryError(f"{error}. Code of this study is in {code}: to run it, set PYTHONPATH={code}") from error
 
 
 def _check_options(options: RunOptions) -> None:

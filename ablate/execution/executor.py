@@ -21,7 +21,7 @@ from ablate.trainable import load_trainable
 from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
 
 if TYPE_CHECKING:
-    from ablate.search import Search
+    from ablate.tuning import Search
 
 TRAINERS = Registry("trainer", {})
 logger = logging.getLogger("ablate.execution")

@@ -15,7 +15,7 @@ from ablate.execution.signals import Interruption
 from ablate.files import Place
 
 if TYPE_CHECKING:
-    from ablate.search import Search
+    from ablate.tuning import Search
 
 
 @dataclass(frozen=True, kw_only=True)

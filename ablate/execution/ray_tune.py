@@ -46,7 +46,7 @@ from ablate.scratch import scratch_folder
 from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.search import Search
+    from ablate.tuning import Search
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
 from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.search import Search
+    from ablate.tuning import Search
 
 COUNT_SECONDS = 5.0  # between two counts of what the cluster's nodes hold
 REMIND_SECONDS = 60.0  # between two warnings while no node can hold a trial

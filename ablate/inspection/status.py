@@ -21,10 +21,10 @@ from ablate.objectives import count_states
 from ablate.report import front_table
 from ablate.report.confirmation import withheld_text
 from ablate.report.front.findings import best_row
-from ablate.search.planned import planned_trials
-from ablate.search.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
 from ablate.study import Study
 from ablate.trial import TrialState
+from ablate.tuning.planned import planned_trials
+from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading the test split"}

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from ablate.driver import run as drive
 from ablate.driver.options import RunOptions
-from ablate.search.planned import planned_trials
 from ablate.study import parse_study
 from ablate.tracking.none import NoTracker
 from ablate.trial import TrialConfig
+from ablate.tuning.planned import planned_trials
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
 from support.postgres import PASSWORD

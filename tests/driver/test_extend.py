@@ -9,9 +9,9 @@ import pytest
 from ablate.driver import resume as resumption
 from ablate.errors import StudyMismatchError
 from ablate.ledger import Ledger
-from ablate.search import Search
 from ablate.study import parse_study
 from ablate.trial import TrialState
+from ablate.tuning import Search
 from support.extended import COMPARISON, SEARCH, finish, run, seeds_of, stored
 from support.searches import CrashError, dying, hold_of, search_of, url_in
 

@@ -12,9 +12,9 @@ import pytest
 from ablate.driver import resume as resumption
 from ablate.execution.executor import Assignment, Paused, commit
 from ablate.ledger import Ledger
-from ablate.search import Search
 from ablate.study import Study
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import ONE, driving, hold_of, report_at, run_all, search_of, study_of, url_in
 

@@ -11,10 +11,10 @@ import polars as pl
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver import resume as resumption
 from ablate.ledger import Ledger, TrialRecord
-from ablate.search import Search
 from ablate.study import parse_study
 from ablate.training.family import family
 from ablate.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig
+from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import hold_of, search_of, url_in
 

@@ -7,7 +7,7 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 
-from ablate.search import SamplerRequest
+from ablate.tuning import SamplerRequest
 
 
 class Largest(BaseSampler):

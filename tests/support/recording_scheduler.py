@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ablate.search import SchedulerRequest
 from ablate.trial import Decision
+from ablate.tuning import SchedulerRequest
 
 CALLS: list[tuple[str, int, int, tuple[float, ...]]] = []  # method, trial, epoch, losses
 EDITED: dict[str, int] = {}

@@ -11,11 +11,11 @@ from typing import Any
 from ablate.config import Size
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.models.settings import InputShape, ModelConfig
-from ablate.search import Search
-from ablate.search.resumption_log import PATIENCE, Patience
 from ablate.study import Study
 from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig
+from ablate.tuning import Search
+from ablate.tuning.resumption_log import PATIENCE, Patience
 from support.ledgers import SHAPE, Clock
 from support.trials import measure_by
 

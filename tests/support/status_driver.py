@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from ablate.ledger import Ledger
-from ablate.search import Search
 from ablate.study import parse_study
+from ablate.tuning import Search
 from support.ledgers import SHAPE, Clock
 from support.searches import run_trial, size_of
 from support.trials import measure_by

@@ -8,11 +8,11 @@ from typing import Any
 
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.models.settings import InputShape, ModelConfig
-from ablate.search.suggester import Measure
 from ablate.study import Study
 from ablate.training.family import FamilySettings, family
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
+from ablate.tuning.suggester import Measure
 
 
 def family_trial(*, model: ModelConfig, train: TrainConfig, **fields: Any) -> TrialConfig:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablate.ledger import Ledger, TrialRecord
-from ablate.search import SchedulerRequest, Search
-from ablate.search.schedulers import Unscheduled
 from ablate.study import parse_study
 from ablate.trial import Decision, Report, TrialConfig, TrialKey
+from ablate.tuning import SchedulerRequest, Search
+from ablate.tuning.schedulers import Unscheduled
 from support import fakes
 from support.ledgers import SHAPE, SIZE
 

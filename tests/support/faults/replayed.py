@@ -8,10 +8,10 @@ from dataclasses import replace
 from ablate.driver.run import check_data
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.models import measure
-from ablate.search.dataset_search import DatasetSearch
-from ablate.search.trial_progress import steps
 from ablate.study import parse_study
 from ablate.trial import Decision, TrialState
+from ablate.tuning.dataset_search import DatasetSearch
+from ablate.tuning.trial_progress import steps
 from support.faults.study_runs import StudyRun
 from support.trials import measure_by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ablate.search.dataset_search import DatasetSearch
+from ablate.tuning.dataset_search import DatasetSearch
 
 if TYPE_CHECKING:
     from ablate.study import Study

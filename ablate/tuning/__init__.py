@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ablate.registry import SAMPLERS, SCHEDULERS
-from ablate.search.confirmation import FrontMember
-from ablate.search.resumption_log import Resumption
-from ablate.search.standing import Standing
+from ablate.tuning.confirmation import FrontMember
+from ablate.tuning.resumption_log import Resumption
+from ablate.tuning.standing import Standing
 
 if TYPE_CHECKING:
-    from ablate.search.dataset_search import require_searchable
-    from ablate.search.request import SamplerRequest
-    from ablate.search.schedulers import Scheduler, SchedulerRequest
-    from ablate.search.search import Search
+    from ablate.tuning.dataset_search import require_searchable
+    from ablate.tuning.request import SamplerRequest
+    from ablate.tuning.schedulers import Scheduler, SchedulerRequest
+    from ablate.tuning.search import Search
 
 __all__ = [
     "SAMPLERS",
@@ -41,5 +41,5 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     """Import modules that need Optuna on first use, so that read-only commands do not load it."""
     if name in _LATE:
-        return getattr(import_module(f"ablate.search.{_LATE[name]}"), name)
+        return getattr(import_module(f"ablate.tuning.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

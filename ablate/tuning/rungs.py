@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
 from ablate.registry import SCHEDULERS
-from ablate.search.schedulers import Scheduler, SchedulerRequest
 from ablate.trial import Decision
+from ablate.tuning.schedulers import Scheduler, SchedulerRequest
 
 if TYPE_CHECKING:
     from ablate.study import Study

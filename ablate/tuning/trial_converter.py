@@ -11,11 +11,11 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
 from ablate.objectives import SIZE_METRICS, constraint_text, losses, violation
-from ablate.search.ledger_storage import freeze
-from ablate.search.samplers import IGNORE_PRUNED
-from ablate.search.search_space import SearchSpace
-from ablate.search.trial_progress import TrialProgress
 from ablate.trial import TrialState
+from ablate.tuning.ledger_storage import freeze
+from ablate.tuning.samplers import IGNORE_PRUNED
+from ablate.tuning.search_space import SearchSpace
+from ablate.tuning.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study

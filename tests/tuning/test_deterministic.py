@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from ablate.ledger import Ledger, NewTrial, StudyWriter, TrialRecord
-from ablate.search import Search
-from ablate.search.dataset_search import DatasetSearch
-from ablate.search.suggester import Suggester
-from ablate.search.trial_progress import TrialProgress, steps
 from ablate.study import Study
 from ablate.training.family import family
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
+from ablate.tuning import Search
+from ablate.tuning.dataset_search import DatasetSearch
+from ablate.tuning.suggester import Suggester
+from ablate.tuning.trial_progress import TrialProgress, steps
 from support.ledgers import SHAPE, Clock
 from support.literal_asha import literal_asha
 from support.searches import ENDLESS, ONE, TWO, accuracy, hold_of, report_at, search_of, size_of, study_of, url_in

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import RequestError, did_you_mean
-from ablate.search.trial_progress import loss_matrix
 from ablate.trial import Decision
+from ablate.tuning.trial_progress import loss_matrix
 
 
 @dataclass(frozen=True, kw_only=True)

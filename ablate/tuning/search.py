@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ablate.config import DatasetFacts
 from ablate.ledger import Ledger, StudyWriter
 from ablate.objectives import count_states
-from ablate.search.confirmation import FrontMember
-from ablate.search.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
-from ablate.search.demand import most_at_once
-from ablate.search.recorded import (
+from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from ablate.tuning.confirmation import FrontMember
+from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
+from ablate.tuning.demand import most_at_once
+from ablate.tuning.recorded import (
     DRIVER_STARTED,
     EXHAUSTED,
     FROZEN,
@@ -27,11 +28,10 @@ from ablate.search.recorded import (
     is_over,
     is_time_up,
 )
-from ablate.search.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
-from ablate.search.standing import Standing
-from ablate.search.suggester import Measure
-from ablate.search.trial_progress import ReportSummary, TrialProgress, steps
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
+from ablate.tuning.standing import Standing
+from ablate.tuning.suggester import Measure
+from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 
 if TYPE_CHECKING:
     from ablate.study import Study

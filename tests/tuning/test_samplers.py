@@ -14,8 +14,12 @@ import pytest
 
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
-from ablate.search import Search
-from ablate.search.search_space import (
+from ablate.study import Study
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
+from ablate.training.family import family
+from ablate.trial import Decision, TrialConfig, TrialKey
+from ablate.tuning import Search
+from ablate.tuning.search_space import (
     SearchSpace,
     count_of,
     decode,
@@ -26,10 +30,6 @@ from ablate.search.search_space import (
     shuffled,
     walk,
 )
-from ablate.study import Study
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
-from ablate.training.family import family
-from ablate.trial import Decision, TrialConfig, TrialKey
 from support.ledgers import SHAPE, Clock
 from support.searches import (
     ENDLESS,

@@ -10,13 +10,13 @@ from ablate.config import DatasetFacts
 from ablate.errors import StudyFailedError
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.objectives import COST_METRICS, losses
-from ablate.search.confirmation import confirmation_trials, evaluations, find_untested, shuffle
-from ablate.search.recorded import RecordedSearch
-from ablate.search.rungs import RungReport, Rungs
-from ablate.search.standing import StageStanding, Standing, stage_standing
-from ablate.search.suggester import Measure, Suggester
-from ablate.search.trial_progress import ReportSummary, TrialProgress, metric_of
 from ablate.trial import Decision, Report, TrialState
+from ablate.tuning.confirmation import confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.recorded import RecordedSearch
+from ablate.tuning.rungs import RungReport, Rungs
+from ablate.tuning.standing import StageStanding, Standing, stage_standing
+from ablate.tuning.suggester import Measure, Suggester
+from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
 
 if TYPE_CHECKING:
     from ablate.study import Study

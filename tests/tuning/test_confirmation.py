@@ -11,8 +11,8 @@ import pytest
 
 from ablate.ledger import TrialRecord
 from ablate.randomness import stream
-from ablate.search.confirmation import FrontMember, spread
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
+from ablate.tuning.confirmation import FrontMember, spread
 from support.searches import (
     ONE,
     CrashError,

@@ -18,14 +18,14 @@ from ablate.ledger import NewTrial
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
 from ablate.randomness import stream
 from ablate.registry import SAMPLERS
-from ablate.search.ledger_storage import STUDY_NAME, LedgerStorage
-from ablate.search.request import SamplerRequest
-from ablate.search.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
-from ablate.search.sequences import SequenceEndedError, SequenceSampler
-from ablate.search.trial_converter import TrialConverter
-from ablate.search.trial_progress import TrialProgress, metric_of
 from ablate.study import VARIANT
 from ablate.trial import TrialConfig, TrialKey, TrialState
+from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
+from ablate.tuning.request import SamplerRequest
+from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
+from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
+from ablate.tuning.trial_converter import TrialConverter
+from ablate.tuning.trial_progress import TrialProgress, metric_of
 
 if TYPE_CHECKING:
     from ablate.study import Study

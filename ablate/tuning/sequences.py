@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial
 
 from ablate.errors import RequestError
 from ablate.randomness import stream
-from ablate.search.request import SamplerRequest
-from ablate.search.search_space import GRID_LIMIT, SearchSpace, count_of, inner_at_share, shuffled, walk
+from ablate.tuning.request import SamplerRequest
+from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, count_of, inner_at_share, shuffled, walk
 
 if TYPE_CHECKING:
     import optuna

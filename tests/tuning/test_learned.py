@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ablate.config import Size
-from ablate.search.search_space import SearchSpace
-from ablate.search.suggester import Suggester
-from ablate.search.trial_converter import UNSEEN, TrialConverter
-from ablate.search.trial_progress import TrialProgress
 from ablate.training.family import family
 from ablate.trial import TrialConfig, TrialKey, TrialState
+from ablate.tuning.search_space import SearchSpace
+from ablate.tuning.suggester import Suggester
+from ablate.tuning.trial_converter import UNSEEN, TrialConverter
+from ablate.tuning.trial_progress import TrialProgress
 from support.ledgers import SHAPE
 from support.searches import (
     ONE,

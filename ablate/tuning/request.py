@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.search.search_space import SearchSpace
+from ablate.tuning.search_space import SearchSpace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ablate.trial import Report, TrialKey
 
 if TYPE_CHECKING:
-    from ablate.search.trial_progress import TrialProgress
+    from ablate.tuning.trial_progress import TrialProgress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from ablate.errors import RequestError, did_you_mean
-from ablate.search.request import SamplerRequest
-from ablate.search.sequences import DesignSequence, GridSequence, SobolSequence
+from ablate.tuning.request import SamplerRequest
+from ablate.tuning.sequences import DesignSequence, GridSequence, SobolSequence
 
 IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""

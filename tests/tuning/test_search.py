@@ -13,9 +13,9 @@ import pytest
 
 from ablate.errors import LedgerError
 from ablate.ledger import Ledger
-from ablate.search import Search
 from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig, TrialState
+from ablate.tuning import Search
 from support.ledgers import SHAPE, Clock
 from support.searches import (
     ONE,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ablate.ledger import NewTrial
 from ablate.objectives import losses, on_front
 from ablate.randomness import stream
-from ablate.search.trial_progress import TrialProgress, loss_matrix
 from ablate.trial import TrialConfig, TrialState
+from ablate.tuning.trial_progress import TrialProgress, loss_matrix
 
 if TYPE_CHECKING:
     from ablate.config import DatasetFacts

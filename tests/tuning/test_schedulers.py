@@ -12,8 +12,8 @@ import pytest
 
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
-from ablate.search.schedulers import Asha, SchedulerRequest, build_asha, build_none, crowding_distance
 from ablate.trial import Decision
+from ablate.tuning.schedulers import Asha, SchedulerRequest, build_asha, build_none, crowding_distance
 from support.ledgers import Clock
 from support.literal_asha import Stream, literal_asha
 from support.searches import ONE, TWO, driving, hold_of, report_at, search_of, study_of, url_in

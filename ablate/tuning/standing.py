@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.objectives import count_states
-from ablate.search.trial_progress import TrialProgress
 from ablate.trial import Stage, TrialState
+from ablate.tuning.trial_progress import TrialProgress
 
 
 @dataclass(frozen=True, kw_only=True)

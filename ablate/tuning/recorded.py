@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
-from ablate.search.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
-from ablate.search.trial_progress import ReportSummary, TrialProgress, steps
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
+from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
+from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 
 if TYPE_CHECKING:
     from ablate.study import Study

@@ -1,0 +1,186 @@
+"""The Python interface: run, read and continue studies from a script or a notebook (docs/python.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+from rich.console import Console
+
+from ablate.analysis import confirmed, front, pooled
+from ablate.analysis.tables import reports_table, trials_table
+from ablate.driver.options import RunOptions
+from ablate.driver.run import search as run_study
+from ablate.errors import RequestError
+from ablate.functions.source import CODE, find_code, import_path, write_module
+from ablate.inspection.studies import Stored, read_study, rebuild
+from ablate.locations import RUNS
+
+DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
+
+
+When = Mapping[str, Sequence[object]] | None  # other settings, by dotted name, and their values
+
+
+def choice(*values: object, when: When = None) -> dict[str, Any]:
+    """Return a range of these values; with `when`, it is searched only where other settings have these values."""
+    return {"choices": list(values)} | _condition(when)
+
+
+def real(
+    low: float,
+    high: float,
+    *,
+    log: bool = False,
+    step: float | None = None,
+    when: When = None,
+) -> dict[str, Any]:
+    """Return a range of real numbers from `low` to `high`, drawn on a log scale with `log`."""
+    return {"float": [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
+
+
+def whole(
+    low: int,
+    high: int,
+    *,
+    log: bool = False,
+    step: int | None = None,
+    when: When = None,
+) -> dict[str, Any]:
+    """Return a range of whole numbers from `low` to `high`."""
+    return {"int": [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
+
+
+def _condition(when: When) -> dict[str, Any]:
+    return {} if when is None else {"when": {name: list(values) for name, values in when.items()}}
+
+
+@dataclass(frozen=True)
+class StudyHandle:
+    """A study by its name: its tables as of now, its report, and its continuation."""
+
+    name: str
+    options: RunOptions
+
+    def run(self) -> StudyHandle:
+        """Continue the study until it is finished, with the study file that its ledger holds."""
+        text = self._stored().record.file_text
+        return _run(text, self.options, self.options.home(self.name) / "study.yaml")
+
+    def trials(self) -> pl.DataFrame:
+        """Return one row per trial (docs/tables.md)."""
+        return trials_table(self._stored().snapshot)
+
+    def reports(self) -> pl.DataFrame:
+        """Return one row per reported epoch and replicate (docs/tables.md)."""
+        return reports_table(self._stored().snapshot)
+
+    def front(self, dataset: str | None = None) -> pl.DataFrame:
+        """Return the confirmed networks with the means of their fresh seeds, or the front of the search without any."""
+        found = self._stored()
+        trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
+        rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
+        if found.study.confirm is not None and (shown := confirmed(pooled(rows, reports)[0])).height:
+            return shown
+        searched = rows.filter(pl.col("stage") == "search")
+        return front(searched, found.study.objectives, constraints=found.study.constraints)
+
+    def best(self, dataset: str | None = None) -> dict[str, Any]:
+        """Return the network of the front that is best on the first objective; raise RequestError if there is none."""
+        objective = self._stored().study.objectives[0]
+        rows = self.front(dataset)
+        if not rows.height:
+            raise RequestError(f"study {self.name!r} has no front yet: no trial is complete")
+        return rows.sort(objective.metric, descending=objective.direction == "maximize", nulls_last=True).row(
+            0, named=True
+        )
+
+    def report(self) -> Path:
+        """Write the report from the ledger and return the path of its page."""
+        return rebuild(self.name, self.options)[1]
+
+    def _stored(self) -> Stored:
+        return read_study(self.name, self.options)
+
+    def _repr_html_(self) -> str:
+        """Return the front as a table, for notebooks."""
+        return f"<p>Study <b>{self.name}</b></p>{self.front()._repr_html_()}"
+
+
+def search(
+    train: Callable[..., Any] | str,
+    *,
+    name: str,
+    space: Mapping[str, Any] | None = None,
+    objectives: Sequence[str] = ("max val_accuracy",),
+    epochs: int | None = None,
+    trials: int = 24,
+    confirm: int | None = 3,
+    replicates: int = 1,
+    seed: int = 0,
+    sampler: str | Mapping[str, Any] = "tpe",
+    scheduler: str | Mapping[str, Any] = "asha",
+    constraints: Sequence[str] = (),
+    runs_dir: Path | str = RUNS,
+    **options: Any,
+) -> StudyHandle:
+    """Search the space of a training function, confirm the front on `confirm` fresh seeds, and return the study.
+
+    `train` is `train(config, run)`, or its import path (docs/functions.md). A function of a notebook or of the script
+    that runs is written to `RUNS/NAME/code/` with all that it uses. `space` has a value or a range for each name that
+    the function reads, `objectives` are texts such as "max val_accuracy", "min params" or "min params log". `options`
+    are those of `ablate search`: `executor="local"`, `gpus=8`, `storage=...`, `tracker="none"`, and the others. The
+    same call continues a study. Raises AblateError, as the command does.
+    """
+    asked = RunOptions(runs_dir=Path(runs_dir), **options)
+    content: dict[str, Any] = {"study": name, "seed": seed, "trainable": _path(train, asked.home(name) / CODE)}
+    content |= {"config": dict(space or {})} | ({} if epochs is None else {"epochs": epochs})
+    content |= {
+        "objectives": [_objective(text) for text in objectives],
+        "sampler": {"name": sampler} if isinstance(sampler, str) else dict(sampler),
+        "scheduler": {"name": scheduler} if isinstance(scheduler, str) else dict(scheduler),
+        "constraints": list(constraints),
+        "replicates": replicates,
+        "budget": {"trials": trials},
+        "confirm": None if confirm is None else {"replicates": confirm},
+    }
+    return _run(yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
+
+
+def compare(
+    file: Path | str, *, runs_dir: Path | str = RUNS, scale: float | None = None, **options: Any
+) -> StudyHandle:
+    """Run the designed comparison of a study file and return the study; `options` are those of `ablate compare`."""
+    asked = RunOptions(runs_dir=Path(runs_dir), **options)
+    found = run_study(Path(file), asked, Console(), scale=scale)
+    return StudyHandle(found.study.name, asked)
+
+
+def load_study(name: str, *, runs_dir: Path | str = RUNS, **options: Any) -> StudyHandle:
+    """Return a study that exists; raise RequestError with the known names if it does not."""
+    study = StudyHandle(name, RunOptions(runs_dir=Path(runs_dir), **options))
+    study._stored()
+    return study
+
+
+def _run(text: str, options: RunOptions, file: Path) -> StudyHandle:
+    find_code(options.home(str(yaml.safe_load(text)["study"])) / CODE)
+    found = run_study(file, options, Console(), text=text)
+    return StudyHandle(found.study.name, options)
+
+
+def _path(train: Callable[..., Any] | str, folder: Path) -> str:
+    if isinstance(train, str):
+        return train
+    return import_path(train) or write_module(train, folder)
+
+
+def _objective(text: str) -> dict[str, Any]:
+    words = text.split()
+    if len(words) not in (2, 3) or words[0] not in DIRECTIONS or words[2:] not in ([], ["log"]):
+        raise RequestError(f"objective {text!r}: write 'max METRIC', 'min METRIC' or 'min METRIC log'")
+    return {"metric": words[1], "direction": DIRECTIONS[words[0]]} | ({"log": True} if words[2:] else {})
