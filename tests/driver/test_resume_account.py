@@ -172,7 +172,7 @@ def test_a_trial_that_paused_waits_for_the_next_driver_and_is_not_suspected(tmp_
         with driving(study, url_in(tmp_path)) as search:
             config = search.next_trial()
             place: dict[str, Any] = {"store": tmp_path, "data_dir": None, "device": "cpu"}
-            assignment = Assignment(config=config, attempt=attempt, **place, trainer="train", threads=1)
+            assignment = Assignment(config=config, attempt=attempt, **place, trainer=None, threads=1)
             assert commit(search, assignment, Paused()) is False
             assert search.counts() == {"digits": {TrialState.WAITING: 1}}
 

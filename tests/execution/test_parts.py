@@ -304,7 +304,7 @@ def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_sa
     before = counted.LOADS
     for attempt in ("a", "b"):
         place = {"store": tmp_path / attempt, "data_dir": None, "device": "cpu"}
-        (report,) = Assignment(config=config, attempt=1, **place, trainer="train", threads=1).reports(lambda: False)
+        (report,) = Assignment(config=config, attempt=1, **place, trainer=None, threads=1).reports(lambda: False)
         assert report.metrics == direct[0].metrics
         assert (checkpoint_folder(tmp_path / attempt, config.key) / str(report.checkpoint)).exists()
     loads = counted.LOADS - before

@@ -259,13 +259,13 @@ def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
     for step in steps(reports):
         standings[step.key.number].take(step)
     for number, trial in enumerate(trials):
-        suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), shape=lambda: SHAPE)
+        suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)
         for standing in standings[:number]:
             blind = standing.number > number - 4
             suggester.put(replace(standing, state=TrialState.RUNNING) if blind else standing)
         found = suggester.suggest(number)
         assert found is not None
-        assert (dict(found.parameters), dict(found.sampler_state)) == (
+        assert (dict(found.config.parameters), dict(found.sampler_state)) == (
             dict(trial.config.parameters),
             trial.sampler_state,
         )

@@ -82,7 +82,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
         sampler={"name": name, "startup_trials": 10},
         scheduler={"name": "asha"},
     )
-    suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), shape=lambda: SHAPE)
+    suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)
     rng = np.random.default_rng(0)
     for number in range(24):
         low = number % 2 == 0
@@ -109,7 +109,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
         )
         suggester.put(trial)
     found = (suggester.suggest(n) for n in range(24, 25 if name == "gp" else 64))
-    return [s.parameters["training.weight_decay"] for s in found if s is not None]
+    return [s.config.parameters["training.weight_decay"] for s in found if s is not None]
 
 
 @pytest.mark.services
