@@ -123,13 +123,23 @@ TASKS = Registry(
     },
 )
 FAMILY = "transformer"
-OWN_FUNCTION = "a function of your own"
+OWN_FUNCTION, OWN_COMMAND = "a function of your own", "a command of your own"
+COMMAND_PREFIX = "command:"  # before the JSON of a command, as the name of a trainable
 _TRAINABLE_SETTINGS = Registry(
     "settings of trainable",
-    {FAMILY: "ablate.training.family:FamilySettings", OWN_FUNCTION: "ablate.functions.settings:FunctionSettings"},
+    {
+        FAMILY: "ablate.training.family:FamilySettings",
+        **dict.fromkeys((OWN_FUNCTION, OWN_COMMAND), "ablate.functions.settings:FunctionSettings"),
+    },
 )
 TRAINABLES = Registry("trainable", {FAMILY: "ablate.training.transformer:Transformer"})
-OWN_TRAINABLES = Registry("trainable", {OWN_FUNCTION: "ablate.functions.trainable:FunctionTrainable"})
+OWN_TRAINABLES = Registry(
+    "trainable",
+    {
+        OWN_FUNCTION: "ablate.functions.trainable:FunctionTrainable",
+        OWN_COMMAND: "ablate.functions.command:CommandTrainable",
+    },
+)
 OWN_FUNCTIONS = Registry("trainable", {})
 OWN_TASK = "a task of your own"
 _SETTINGS = Registry(
@@ -168,9 +178,14 @@ def trainable_settings(trainable: str) -> type[TrainableSettings]:
     Raises RegistryError if the name is not known and is no import path.
     """
     TRAINABLES.check(trainable)
-    known = trainable if trainable in TRAINABLES.names() else OWN_FUNCTION
+    known = trainable if trainable in TRAINABLES.names() else own_kind(trainable)
     found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(known)  # type: ignore[assignment]
     return found
+
+
+def own_kind(trainable: str) -> str:
+    """Return which kind of trainable of the user's a name stands for: a function or a command."""
+    return OWN_COMMAND if trainable.startswith(COMMAND_PREFIX) else OWN_FUNCTION
 
 
 def task_settings(task: object) -> type[TaskConfig]:

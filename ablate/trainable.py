@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ablate import config
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
-from ablate.registry import OWN_FUNCTION, OWN_TRAINABLES, TRAINABLES
+from ablate.registry import OWN_TRAINABLES, TRAINABLES, own_kind
 from ablate.trial import Report, TrialConfig
 
 
@@ -119,5 +119,5 @@ def load_trainable(name: str) -> Trainable:
     own = name not in TRAINABLES.names()
     if own:
         TRAINABLES.check(name)
-    trainable: Trainable = OWN_TRAINABLES.load(OWN_FUNCTION)(name) if own else TRAINABLES.load(name)()
+    trainable: Trainable = OWN_TRAINABLES.load(own_kind(name))(name) if own else TRAINABLES.load(name)()
     return trainable

@@ -158,6 +158,34 @@ def compare(
     )  # fmt: skip
 
 
+@app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc=([0-9.]+)'")
+def wrap(
+    command: Annotated[str, typer.Argument(help="Command with {NAME} for each setting and {seed} for the seed.")],
+    settings: Annotated[list[str], typer.Argument(help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B.")],
+    metric: Annotated[str, typer.Option(help="What is printed for each epoch: NAME and one group, the number.")],
+    name: Annotated[str, typer.Option(help="Name of the study.")] = "wrapped",
+    minimize: Annotated[bool, typer.Option("--minimize", help="Search the lowest value, not the highest.")] = False,
+    epochs: Annotated[int, typer.Option(min=1, help="How often the command prints the metric.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials.")] = 24,
+    replicates: Annotated[int, typer.Option(min=1, help="Seeds for each trial.")] = 1,
+    shell: Annotated[bool, typer.Option("--shell", help="Run the command by a shell; values are quoted.")] = False,
+    runs_dir: options.RunsDir = RUNS,
+    gpus: options.Gpus = None,
+    gpus_per_trial: options.GpusPerTrial = 1.0,
+    executor: options.ExecutorName = "ray",
+    tracker: options.TrackerName = "mlflow",
+) -> None:
+    """Search the settings of a command that prints a metric, without a line of code; the same command continues it."""
+    from ablate.cli.wrap import study_text
+
+    text = study_text(
+        command, settings, name=name, metric=metric, maximize=not minimize, epochs=epochs, trials=trials,
+        replicates=replicates, shell=shell,
+    )  # fmt: skip
+    asked = RunOptions(runs_dir=runs_dir, gpus=gpus, gpus_per_trial=gpus_per_trial, executor=executor, tracker=tracker)
+    _drive(asked.home(name) / "study.yaml", asked, text=text)
+
+
 @app.command(epilog="Example: ablate resume digits")
 def resume(
     study: options.StudyName,

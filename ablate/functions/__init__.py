@@ -1,1 +1,1 @@
-"""Your own training function as a trainable: `train(config, run)`, called once for each seed (docs/functions.md)."""
+"""Your own training code as a trainable: a function `train(config, run)`, or a command (docs/functions.md)."""

@@ -17,6 +17,7 @@ from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
     Budget,
+    Command,
     Compare,
     Confirm,
     Constraint,
@@ -29,7 +30,7 @@ from ablate.study.sections import (
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
-from ablate.study.study import Study, study_type
+from ablate.study.study import Study, kind_of_file, study_type
 from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
@@ -98,7 +99,7 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
 def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str) -> Study:
     """Return the study of these settings; raise StudyFileError if one has the wrong type."""
     try:
-        TRAINABLES.check(str(data.get("trainable", FAMILY)))
+        TRAINABLES.check(kind_of_file(data))
     except RegistryError as error:  # which keys the file may have depends on it
         path = ("trainable",)
         fault = Fault(path=path[0], value=data["trainable"], rule=str(error), line=lines.get(path))
@@ -183,7 +184,7 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
 
 
 def _type_of(data: Any) -> type[Study]:
-    return study_type(str(data.get("trainable", FAMILY) if isinstance(data, dict) else FAMILY))
+    return study_type(kind_of_file(data))
 
 
 def _range_above(loc: YamlPath, section_names: Sequence[str]) -> YamlPath | None:
@@ -219,6 +220,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "parts": Part,
         "published": PublishedFigure,
         "compare": Compare,
+        "trainable": Command,
     }
     for part in inside:
         section = sections.get(part, section)

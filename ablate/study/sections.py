@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from ablate.config import TrainableSettings
 from ablate.objectives import COST_METRICS, on_validation
+from ablate.registry import COMMAND_PREFIX
 from ablate.study.ranges import section_fields, settings
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -99,6 +101,47 @@ def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) 
     made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields, **replaced)  # type: ignore[call-overload]
     made.section_names = tuple(fields)
     return cast("type[S]", made)
+
+
+class Command(Section):
+    """A command that trains: `{name}` stands for a setting of `config`, `{seed}` for the replicate's seed."""
+
+    command: Annotated[str, Field(min_length=1)]
+    """The command. Words are split as a shell does, and no shell runs it."""
+    metrics: Annotated[dict[Name, str], Field(min_length=1)]
+    """Regular expressions by metric, each with one group that is a number. All of them, found once, are a report."""
+    shell: bool = False
+    """Run the command by a shell, with every value quoted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_metric(cls, data: Any) -> Any:
+        """Accept `metric: val_acc=([0-9.]+)`, whose name is the text before the equals sign."""
+        if not isinstance(data, dict) or "metric" not in data or "metrics" in data:
+            return data
+        name = re.match(r"\w+", str(data["metric"]))
+        if name is None or not on_validation(name[0]).startswith(("val_", "train_")):
+            raise ValueError("a single metric begins with its name, val_… or train_…; otherwise: metrics: {NAME: …}")
+        return {**{k: v for k, v in data.items() if k != "metric"}, "metrics": {name[0]: data["metric"]}}
+
+    @model_validator(mode="after")
+    def _patterns(self) -> Command:
+        for name, pattern in self.metrics.items():
+            _compared_metric(name)
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as error:
+                raise ValueError(f"metrics.{name}: not a regular expression: {error}") from error
+            if groups != 1:
+                raise ValueError(f"metrics.{name}: has {groups} groups; one group, in parentheses, is the number")
+        return self
+
+
+def trainable_name(value: Any) -> Any:
+    """Return a trainable as text: a command as COMMAND_PREFIX and its JSON; raise ValidationError for a wrong one."""
+    if not isinstance(value, dict | Command):
+        return value
+    return COMMAND_PREFIX + json.dumps(Command.model_validate(value).model_dump(exclude_defaults=True), sort_keys=True)
 
 
 class Objective(Section):

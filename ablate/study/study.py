@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from ablate.config import TaskConfig, TrainableSettings
-from ablate.registry import FAMILY, read_task, trainable_settings
+from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
     Budget,
+    Command,
     Compare,
     Confirm,
     Constraint,
@@ -28,6 +29,7 @@ from ablate.study.sections import (
     Variant,
     constraint,
     labelled,
+    trainable_name,
     with_sections,
 )
 from ablate.study.space import Choices, Range, Space, order_by_condition
@@ -56,8 +58,8 @@ class Study(Sectioned):
     """Name of the study; its home is `runs/NAME`."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random stream of the study."""
-    trainable: str = FAMILY
-    """What is tuned: `transformer`, or your own training function as an import path `mypkg.module:function`."""
+    trainable: Annotated[str, BeforeValidator(trainable_name, json_schema_input_type=str | Command)] = FAMILY
+    """What is tuned: `transformer`, your training function as an import path `mypkg.module:function`, or a command."""
     protocol: Literal["held_out", "paper"] = "held_out"
     """`held_out` validates on a part of the training data; `paper` validates on the test split, as the papers do."""
     datasets: Annotated[
@@ -102,7 +104,7 @@ class Study(Sectioned):
         """Validate with the sections of the trainable."""
         if cls is not Study:
             return handler(data)
-        return study_type(str(data.get("trainable", FAMILY) if isinstance(data, dict) else FAMILY)).model_validate(data)
+        return study_type(kind_of_file(data)).model_validate(data)
 
     @model_validator(mode="before")
     @classmethod
@@ -243,6 +245,12 @@ class Study(Sectioned):
 def _table(rows: Iterable[Variant]) -> Choices:
     """Return the range of the rows' names; a repeated name, which is a fault, counts once."""
     return Choices(choices=tuple(dict.fromkeys(row.name for row in rows)))
+
+
+def kind_of_file(data: Any) -> str:
+    """Return the name of a trainable of the kind that a study file is of, whatever else is in it."""
+    named = data.get("trainable", FAMILY) if isinstance(data, dict) else FAMILY
+    return COMMAND_PREFIX if isinstance(named, dict) else str(named)
 
 
 @cache

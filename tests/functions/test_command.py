@@ -1,0 +1,254 @@
+"""A command as a trainable: its output becomes reports, and nothing of it outlives its trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ablate.errors import PausedError, RequestError, StudyFileError, TrialError
+from ablate.functions.settings import FunctionSettings
+from ablate.registry import read_task
+from ablate.study import parse_study
+from ablate.study.sections import trainable_name
+from ablate.trainable import load_trainable
+from ablate.trial import Report, TrialConfig, TrialKey
+from support.commands import run
+
+SCRIPT = """\
+import subprocess, sys, time
+x, seed, epochs = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+open(f"started-{seed}", "a").write(sys.argv[1] + chr(10))
+child = subprocess.Popen(["sleep", "1000"])
+open(f"pids-{seed}", "w").write(f"{child.pid}")
+print("noise", end="\\r")
+for epoch in range(1, epochs + 1):
+    print(f"loss {epoch}: val_loss={x + seed + 1 / epoch} val_loss_of_a_batch=99")
+    print(f"val_extra={seed}")
+    time.sleep(0.02)
+print("test_loss=0.5"); print("test_loss=0.25")
+child.kill()
+"""
+METRICS = {"val_loss": "val_loss=([0-9.e+-]+)", "val_extra": "val_extra=([0-9]+)", "test_loss": "test_loss=([0-9.]+)"}
+COMMAND = f"{sys.executable} train.py {{x}} {{seed}} {{epochs}}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the script, which commands are typed in."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def reports(
+    command: str = COMMAND,
+    *,
+    x: object = 2.0,
+    stage: Any = "search",
+    epochs: int = 3,
+    pause: Callable[[], bool] = lambda: False,
+    **more: Any,
+) -> Iterator[Report]:
+    name = trainable_name({"command": command, "metrics": METRICS} | more)
+    config = TrialConfig(
+        key=TrialKey(study="s", dataset="data", number=0),
+        stage=stage,
+        settings=FunctionSettings(config={"x": x}, epochs=epochs),
+        task=read_task({"task": "data"}),
+        trainable=name,
+        seeds=(0, 1),
+        study_seed=0,
+    )
+    return load_trainable(name).train(config, data_dir=None, checkpoints=None, device="cpu", attempt=1, pause=pause)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not is_alive(pid)
+
+
+def test_each_time_that_all_metrics_were_printed_is_a_report(folder: Path) -> None:
+    found = list(reports())
+    assert [(r.epoch, r.final) for r in found] == [(1, False), (2, False), (3, True)]
+    assert [[m["val_loss"] for m in r.metrics] for r in found] == [[2 + s + 1 / e for s in (0, 1)] for e in (1, 2, 3)]
+    assert [[m["val_extra"] for m in r.metrics] for r in found] == [[0, 1]] * 3
+    assert not any("test_loss" in m for r in found for m in r.metrics)
+
+
+def test_a_confirmation_reads_the_last_value_of_the_test_split(folder: Path) -> None:
+    found = list(reports(stage="confirm"))
+    assert [["test_loss" in m for m in r.metrics] for r in found] == [[False] * 2, [False] * 2, [True] * 2]
+    assert [m["test_loss"] for m in found[-1].metrics] == [0.25, 0.25]
+
+
+def test_a_trial_that_is_stopped_leaves_no_process(folder: Path) -> None:
+    running = reports(epochs=10**6)
+    next(running)
+    children = [int((folder / f"pids-{seed}").read_text()) for seed in (0, 1)]
+    assert all(is_alive(pid) for pid in children)
+    running.close()  # type: ignore[attr-defined]
+    assert all(gone(pid) for pid in children)
+
+
+def test_a_trial_pauses_while_its_command_is_silent(folder: Path) -> None:
+    (folder / "train.py").write_text("import time; time.sleep(1000)")
+    asked = iter([False, False, True, True])
+    with pytest.raises(PausedError):
+        next(reports(pause=lambda: next(asked)))
+
+
+def test_a_command_ends_with_the_process_that_reads_it(folder: Path) -> None:
+    """`kill -9` of a worker: the kernel ends what it started."""
+    (folder / "train.py").write_text("import os, time; print(f'val_loss=1 val_extra={os.getpid()}'); time.sleep(1000)")
+    reader = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from functions.test_command import reports\n"
+        "running = reports()\n"
+        "print([int(m['val_extra']) for m in next(running).metrics], flush=True)\n"
+        "import time; time.sleep(1000)\n"
+    )
+    tests = Path(__file__).parent.parent
+    parent = subprocess.Popen(
+        [sys.executable, "-c", reader, str(tests)], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])},
+    )  # fmt: skip
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().strip("[]\n").split(",")]
+    assert all(is_alive(pid) for pid in pids)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("value", ["a b", "$(touch x)", "'; touch x; '", "{seed}", '"', "*"])
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_value_is_one_argument_whatever_it_holds(value: str, shell: bool, folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import sys; open('seen', 'w').write(repr(sys.argv[1:])); print('val_loss=1 val_extra=1')"
+    )
+    next(reports(f"{sys.executable} train.py {{x}} end", x=value, shell=shell))
+    assert (folder / "seen").read_text() == repr([value, "end"])
+    assert not (folder / "x").exists()
+
+
+def test_a_shell_runs_the_command_if_it_is_asked_to(folder: Path) -> None:
+    command = "for i in 1 2 3; do echo val_loss={x}.$i val_extra={seed}; done | cat"
+    found = list(reports(command, x=7, shell=True))
+    assert [r.metrics[0]["val_loss"] for r in found] == [7.1, 7.2, 7.3]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            "print('val_loss=1'); raise SystemExit(3)",
+            r"exit code 3 before it printed val_extra\. Its last lines: val_loss=1",
+        ),
+        ("raise ValueError('too wide')", r"exit code 1 .*Its last lines: .*ValueError: too wide"),
+        ("print('val_loss=1 val_extra=1')", r"exit code 0 before it printed val_extra, val_loss"),
+    ],
+)
+def test_a_command_that_ends_early_says_what_it_printed_last(code: str, says: str, folder: Path) -> None:
+    (folder / "train.py").write_text(code)
+    with pytest.raises(TrialError, match=says):
+        list(reports())
+
+
+STUDY = """\
+study: commanded
+trainable: {command: '%s', metrics: {val_loss: 'val_loss=([0-9.e+-]+)', test_loss: 'test_loss=([0-9.]+)'}}
+config: {x: {choices: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}}
+epochs: 4
+objectives: [{metric: val_loss, direction: minimize}]
+sampler: {name: grid}
+scheduler: {name: asha, reduction: 2}
+replicates: 2
+budget: {trials: 6}
+confirm: {replicates: 2}
+"""
+
+
+@pytest.mark.services
+def test_a_study_of_a_command_is_searched_and_confirmed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "study.yaml").write_text(STUDY % COMMAND)
+    code, _, err = run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
+    assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "commanded" / "trials.parquet")
+    assert set(trials["state"]) == {"COMPLETE", "PRUNED"}
+    confirmed = trials.filter(stage="confirm")
+    assert (confirmed["config.x"].to_list(), confirmed["test_loss"].to_list()) == ([1.0], [0.25])
+    started = [sorted((folder / f"started-{seed}").read_text().split()) for seed in (0, 1)]
+    assert started == [["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("{x}", "{y}", r"the command uses \{y\}, which `config` does not give"),
+        ("{x}", "", r"config\.x: the command does not use \{x\}"),
+        ("{x}", "{x} {0}", r"the command uses \{0\}, which is no name"),
+        (sys.executable, "pyhton3", r"begins with 'pyhton3', which is not a program here"),
+        (", test_loss: 'test_loss=([0-9.]+)'", "", r"whose name starts with test_"),
+        ("metric: val_loss", "metric: val_acc", r"has no metric 'val_acc'"),
+    ],
+)
+def test_a_command_that_does_not_fit_is_refused_before_anything_runs(
+    old: str, new: str, says: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    (folder / "study.yaml").write_text((STUDY % COMMAND).replace(old, new))
+    code, _, err = run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
+    assert (code, bool(re.search(says, " ".join(err.split())))) == (2, True), err
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("trainable", "says"),
+    [
+        ("{command: ls}", r"trainable\.metrics: this key is required"),
+        ("{command: ls, metric: 'acc=([0-9])'}", "a single metric begins with its name, val_"),
+        ("{command: ls, metrics: {val_x: '('}}", r"metrics\.val_x: not a regular expression"),
+        ("{command: ls, metrics: {val_x: 'a=[0-9]'}}", r"metrics\.val_x: has 0 groups"),
+        ("{command: ls, metrics: {val_x: 'a=([0-9])'}, shel: true}", "this key is not known. Did you mean 'shell'"),
+    ],
+)
+def test_a_study_file_of_a_command_is_checked(trainable: str, says: str) -> None:
+    with pytest.raises((StudyFileError, RequestError), match=says):
+        parse_study(f"study: s\ntrainable: {trainable}\n")
+
+
+def test_a_single_metric_has_the_name_before_its_equals_sign() -> None:
+    short = trainable_name({"command": "ls {x}", "metric": "val_acc=([0-9.]+)"})
+    assert short == trainable_name({"command": "ls {x}", "metrics": {"val_acc": "val_acc=([0-9.]+)"}})
+
+
+@pytest.mark.services
+def test_wrap_searches_a_command_and_continues_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["wrap", COMMAND, "x=1:4", "--metric", METRICS["val_loss"], "--minimize", "--epochs", "2"]
+    words += ["--trials", "3", "--name", "w", "--executor", "local", "--tracker", "none"]
+    for _ in range(2):
+        code, _, err = run(capfd, *words)
+        assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
+    assert (trials.height, trials["config.x"].dtype) == (3, pl.Int64)
+    assert len((folder / "started-0").read_text().split()) == 3
