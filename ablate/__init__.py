@@ -6,11 +6,8 @@ study = ablate.search(train, name="mine", space={"lr": ablate.real(1e-4, 1e-1, l
 study.front()
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: `python -m ablate` runs this file while the current folder is still searched for modules.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.api import StudyHandle, choice, compare, load_study, real, search, whole
 
@@ -18,8 +15,10 @@ __version__ = "0.1.0"
 __all__ = ["StudyHandle", "choice", "compare", "load_study", "real", "search", "whole"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the Python interface when it is first used, so that a command does not wait for it."""
     if name in __all__:
-        return getattr(import_module("ablate.api"), name)
+        from ablate import api
+
+        return getattr(api, name)
     raise AttributeError(f"module 'ablate' has no attribute {name!r}")
