@@ -203,6 +203,7 @@ def _seeds(
             length=config.epochs,
             device=device,
             stage=config.stage,
+            replace=config.settings.replace,
             pause=pause,
             found=state,
         )

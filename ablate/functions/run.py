@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from ablate.errors import PausedError, TrialError
 from ablate.functions.building import build_keyed, count_parameters
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
+from ablate.functions.replacing import replace_parts
 from ablate.randomness import stream
 
 M = TypeVar("M", bound=nn.Module)
@@ -45,6 +46,7 @@ class Run:
         length: int,
         device: str = "cpu",
         stage: str = "search",
+        replace: Mapping[str, Any] | None = None,
         pause: Callable[[], bool] = lambda: False,
         found: Kept | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class Run:
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
         self.epoch = 0
+        self._replace = replace or {}
         self._study_seed, self._length, self._pause, self._found = study_seed, length, pause, found
         self._begun = False
         self.reported: Kept | None = None  # the state at the first report of this process
@@ -127,12 +130,15 @@ class Run:
         """Return `cls(*arguments, **named)` on the run's device; each weight is drawn from a stream keyed by its path.
 
         Two networks that share a module at the same path thus start with the same weights in it, whatever else
-        differs. The number of trainable parameters becomes the metric `params`.
+        differs. Then the parts that the study file names in `replace` are replaced, in the first network that is built.
+        The number of trainable parameters becomes the metric `params`.
         """
         self._built += 1
         module = build_keyed(
             lambda: cls(*arguments, **named), lambda path: self._number("initialisation", self._built, path)
         )
+        if self._built == 1:
+            replace_parts(module, self._replace)
         self.params = (self.params or 0) + count_parameters(module)
         return module.to(self.device)
 

@@ -17,6 +17,8 @@ class FunctionSettings(TrainableSettings):
 
     config: dict[ConfigName, Any] = Field(default_factory=dict)
     """Settings that the function gets as a dictionary: a value fixes one, a range searches it."""
+    replace: dict[str, Any] = Field(default_factory=dict)
+    """Parts of what `run.build` makes, by module path: identity, zero, freeze, remove, share or your own."""
     epochs: Positive = 1
     """Length of a full trial: how many epochs `run.epochs()` gives. A function that returns its metrics has one."""
 
@@ -36,4 +38,4 @@ class FunctionSettings(TrainableSettings):
     @classmethod
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting may change the network: any that the function is called with."""
-        return name.startswith("config.")
+        return name.startswith(("config.", "replace"))

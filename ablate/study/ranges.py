@@ -121,8 +121,11 @@ def space_of(config: type[BaseModel]) -> type[BaseModel]:
 
 
 def settings(section: object, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value or range) for every setting that the file gives in a section, or for a bare value."""
-    if isinstance(section, Mapping):
+    """Yield (dotted name, value or range) for every setting that the file gives in a section, or for a bare value.
+
+    A mapping whose names are no identifiers, such as module paths, is one value.
+    """
+    if isinstance(section, Mapping) and all(str(name).isidentifier() for name in section):
         for name, item in section.items():
             yield from settings(item, f"{prefix}.{name}")
     elif isinstance(section, BaseModel) and not isinstance(section, Range):

@@ -1,0 +1,110 @@
+"""Replaces parts of a built network by module path: `replace:` in a study file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ablate.errors import TrialError, did_you_mean
+from ablate.registry import Registry
+
+PARTS = Registry("part", {})
+SHARE = "share"
+SHOWN = 30  # paths that an error names
+
+
+class Skip(nn.Module):
+    """Returns its first input, or zeros of its shape, in place of a module; further arguments are not used.
+
+    In place of `nn.MultiheadAttention` it returns a pair with None for the weights.
+    """
+
+    def __init__(self, *, zero: bool, pair: bool) -> None:
+        super().__init__()
+        self.zero, self.pair = zero, pair
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor | tuple[Tensor, None]:
+        """Return x or zeros, alone or with None."""
+        result = torch.zeros_like(x) if self.zero else x
+        return (result, None) if self.pair else result
+
+
+def replace_parts(module: nn.Module, replacements: Mapping[str, Any]) -> None:
+    """Change `module` in place: each pattern of module paths gets its action.
+
+    A pattern is a path whose steps may hold `*`, which stands for one step or a part of one. Actions: `identity`
+    (return the input), `zero` (return zeros: a branch that is added is gone), `freeze` (do not train), `remove` (out of
+    a Sequential, ModuleList or ModuleDict), `{share: PATH}` (use the module at PATH), or an import path whose object is
+    called with the module and returns another. Raises TrialError for a pattern that matches nothing, with the paths
+    that exist, and for an action that is not possible there.
+    """
+    for pattern, action in replacements.items():
+        found = list(_matching(module, pattern))
+        if not found:
+            known = [path for path, _ in module.named_modules() if path]
+            raise TrialError(
+                f"replace: no module has the path {pattern!r}. {did_you_mean(pattern, known)[:200]} Paths:"
+                f" {', '.join(known[:SHOWN])}{', …' if len(known) > SHOWN else ''}"
+            )
+        for path in reversed(found):  # from the last, so that a removal moves no path that is still to come
+            _apply(module, path, action)
+
+
+def _matching(module: nn.Module, pattern: str) -> Iterator[str]:
+    steps = pattern.split(".")
+    for path, _ in module.named_modules(remove_duplicate=False):
+        own = path.split(".")
+        if path and len(own) == len(steps) and all(map(fnmatchcase, own, steps)):
+            yield path
+
+
+def _apply(module: nn.Module, path: str, action: Any) -> None:
+    before, _, name = path.rpartition(".")
+    parent, old = module.get_submodule(before), module.get_submodule(path)
+    if action == "freeze":
+        old.requires_grad_(False)
+    elif action == "remove":
+        _remove(parent, name, path)
+    elif action in ("identity", "zero"):
+        _put(parent, name, Skip(zero=action == "zero", pair=isinstance(old, nn.MultiheadAttention)))
+    elif isinstance(action, Mapping) and list(action) == [SHARE]:
+        _put(parent, name, _shared(module, path, str(action[SHARE])))
+    elif isinstance(action, str) and ":" in action:
+        new = PARTS.load(action)(old)
+        if not isinstance(new, nn.Module):
+            raise TrialError(f"replace {path}: {action} returned a {type(new).__name__}, not a module")
+        _put(parent, name, new)
+    else:
+        known = f"identity, zero, freeze, remove, {{{SHARE}: PATH}} or an import path 'mypkg.module:Other'"
+        raise TrialError(f"replace {path}: {action!r} is none of {known}")
+
+
+def _shared(module: nn.Module, path: str, other: str) -> nn.Module:
+    try:
+        found = module.get_submodule(other)
+    except AttributeError:
+        known = [known for known, _ in module.named_modules() if known]
+        rule = f"no module has the path {other!r}. {did_you_mean(other, known)}"
+        raise TrialError(f"replace {path}: share: {rule}") from None
+    sizes = [[tuple(p.shape) for p in one.parameters()] for one in (module.get_submodule(path), found)]
+    if sizes[0] != sizes[1]:
+        raise TrialError(f"replace {path}: share: {other} has weights of other shapes")
+    return found
+
+
+def _remove(parent: nn.Module, name: str, path: str) -> None:
+    if isinstance(parent, nn.Sequential | nn.ModuleList):
+        del parent[list(parent._modules).index(name)]
+    elif isinstance(parent, nn.ModuleDict):
+        del parent[name]
+    else:
+        kind = type(parent).__name__
+        raise TrialError(f"replace {path}: remove: {kind} calls its parts by name; use identity or zero")
+
+
+def _put(parent: nn.Module, name: str, new: nn.Module) -> None:
+    parent._modules[name] = new

@@ -1,0 +1,223 @@
+"""Parts of a network by module path: what each action does to the function that the network computes."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18, vit_b_16
+from torchvision.models.vision_transformer import VisionTransformer
+
+from ablate.errors import TrialError
+from ablate.functions.building import build_keyed, count_parameters
+from ablate.functions.replacing import replace_parts
+from support.commands import run
+
+IMAGES = torch.linspace(0, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
+
+
+def replaced(module: nn.Module, **what: Any) -> nn.Module:
+    replace_parts(module, {path.replace("__", "."): action for path, action in what.items()})
+    return module.eval()
+
+
+class Other(nn.Module):
+    """Takes the place of a linear layer: its double."""
+
+    def __init__(self, old: nn.Linear) -> None:
+        super().__init__()
+        self.old = old
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.old(x)
+
+
+X = torch.tensor([[1.0, -2.0, 3.0, -4.0]])
+
+
+def test_identity_leaves_the_input_and_zero_nothing() -> None:
+    plain = layers()
+    torch.testing.assert_close(replaced(layers(), **{"1": "identity"})(X), plain[2](plain[0](X)))
+    torch.testing.assert_close(replaced(layers(), **{"1": "zero"})(X), plain[2](torch.zeros(1, 4)))
+
+
+def test_remove_takes_a_step_out_of_a_sequence() -> None:
+    plain, short = layers(), replaced(layers(), **{"1": "remove"})
+    assert len(list(short.children())) == 2
+    torch.testing.assert_close(short(X), plain[2](plain[0](X)))
+    several = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    kept = [several[0], several[3]]
+    replace_parts(several, {"[12]": "remove"})
+    assert list(several) == kept
+
+
+def test_a_frozen_part_is_not_trained() -> None:
+    net = replaced(layers(), **{"1": "freeze"})
+    assert count_parameters(net) == (4 * 4 + 4) + (4 * 2 + 2)
+    torch.testing.assert_close(net(X), layers()(X))
+
+
+def test_a_shared_part_is_the_same_module_and_counts_once() -> None:
+    net = layers()
+    replace_parts(net, {"1.0": {"share": "0"}})
+    assert net[1][0] is net[0]
+    assert count_parameters(net) == (4 * 4 + 4) + (4 * 2 + 2)
+
+
+def test_a_part_of_your_own_is_made_from_the_one_before() -> None:
+    plain = layers()
+    doubled = replaced(layers(), **{"0": f"{__name__}:Other"})
+    torch.testing.assert_close(doubled(X), plain[2](plain[1](2 * plain[0](X))))
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ({"7": "identity"}, r"no module has the path '7'\. .*Paths: 0, 1, 1\.0, 1\.1, 2"),
+        ({"*.*.*": "identity"}, r"no module has the path '\*\.\*\.\*'"),
+        ({"0": "identiy"}, r"replace 0: 'identiy' is none of identity, zero, freeze"),
+        ({"0": {"share": "9"}}, r"replace 0: share: no module has the path '9'"),
+        ({"2": {"share": "0"}}, r"replace 2: share: 0 has weights of other shapes"),
+        ({"0": "os.path:basename"}, r".*"),
+    ],
+)
+def test_an_action_that_is_not_possible_is_named(what: dict[str, Any], says: str) -> None:
+    with pytest.raises((TrialError, TypeError), match=says):
+        replace_parts(layers(), what)
+
+
+def test_a_part_that_is_called_by_name_cannot_be_removed() -> None:
+    with pytest.raises(TrialError, match=r"replace conv1: remove: ResNet calls its parts by name"):
+        replace_parts(resnet18(num_classes=2), {"conv1": "remove"})
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"layer*.*.bn2": "identity"},
+        {"layer3.1": "identity", "layer4.1": "remove"},
+        {"layer2.1.conv2": {"share": "layer2.1.conv1"}},
+        {"layer1": "freeze", "maxpool": "identity"},
+        {"layer4.*.relu": "zero"},
+    ],
+    ids=str,
+)
+def test_a_resnet_is_ablated_without_editing_it(what: dict[str, Any]) -> None:
+    whole = build_keyed(lambda: resnet18(num_classes=5), lambda path: zlib.crc32(path.encode())).eval()
+    part = build_keyed(lambda: resnet18(num_classes=5), lambda path: zlib.crc32(path.encode()))
+    replace_parts(part, what)
+    assert part.eval()(IMAGES).shape == (2, 5)
+    assert not torch.equal(part(IMAGES), whole(IMAGES)) or "layer1" in what
+    assert count_parameters(part) <= count_parameters(whole)
+
+
+def vit(layers: int = 3) -> VisionTransformer:
+    return VisionTransformer(32, 8, layers, 2, 24, 48, num_classes=5)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"encoder.layers.*.self_attention": "zero"},
+        {"encoder.layers.*.mlp": "zero"},
+        {"encoder.layers.encoder_layer_1": "remove"},
+        {"encoder.layers.*.ln_*": "identity"},
+        {"encoder.layers.encoder_layer_2": {"share": "encoder.layers.encoder_layer_0"}},
+        {"encoder.layers.*.self_attention": "identity"},
+    ],
+    ids=str,
+)
+def test_a_vision_transformer_is_ablated_without_editing_it(what: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    part = vit()
+    before = count_parameters(part)
+    replace_parts(part, what)
+    assert part.eval()(IMAGES).shape == (2, 5)
+    assert count_parameters(part) < before
+
+
+def test_a_transformer_without_attention_mixes_no_tokens() -> None:
+    """Of a network whose attention returns zeros, the class token does not see the image."""
+    torch.manual_seed(0)
+    net = vit()
+    nn.init.normal_(net.heads.head.weight)
+    assert not torch.equal(net.eval()(IMAGES)[0], net(IMAGES)[1])
+    replace_parts(net, {"encoder.layers.*.self_attention": "zero"})
+    assert torch.equal(net(IMAGES)[0], net(IMAGES)[1])
+
+
+@pytest.mark.slow
+def test_the_parts_of_vit_b_16_and_their_sizes() -> None:
+    """86 million weights; 12 attentions of 4 * 768^2 + 4 * 768, 12 MLPs of 2 * 768 * 3072 + 3072 + 768."""
+    whole = count_parameters(vit_b_16())
+    for part, size in (("self_attention", 4 * 768**2 + 4 * 768), ("mlp", 2 * 768 * 3072 + 3072 + 768)):
+        net = vit_b_16()
+        replace_parts(net, {f"encoder.layers.*.{part}": "zero"})
+        assert whole - count_parameters(net) == 12 * size
+
+
+CODE = """
+import torch
+from torch import nn
+from torchvision.models.vision_transformer import VisionTransformer
+
+x = torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+y = (x.mean((1, 2, 3)) > x.mean()).long()
+
+def train(config, run):
+    model = run.build(VisionTransformer, 16, 8, 2, 2, 8, 16, num_classes=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+    run.keep(model=model, optimizer=optimizer)
+    for epoch in run.epochs():
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        yield {"val_loss": loss.item()}
+
+def test(model, config):
+    return {"test_loss": nn.functional.cross_entropy(model(x), y).item()}
+"""
+STUDY = """\
+study: ablated
+trainable: vit_code:train
+config: {lr: 0.01}
+epochs: 2
+parts:
+  attention: {replace: {"encoder.layers.*.self_attention": zero}}
+  mlp: {replace: {"encoder.layers.*.mlp": zero}}
+  half: {replace: {"encoder.layers.encoder_layer_1": remove}}
+replicates: 2
+objectives: [{metric: val_loss, direction: minimize}]
+compare: {baseline: complete, metrics: [val_loss]}
+"""
+
+
+@pytest.mark.services
+def test_each_part_of_a_network_of_someone_else_is_left_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vit_code.py").write_text(CODE)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
+    assert code == 0, err
+    trials = pl.read_parquet(tmp_path / "runs" / "ablated" / "trials.parquet").filter(stage="search")
+    sizes = dict(trials.select("variant", "params").rows())
+    assert sizes["complete"] - sizes["without-attention"] == 2 * (4 * 8**2 + 4 * 8)
+    assert sizes["complete"] - sizes["without-mlp"] == 2 * (2 * 8 * 16 + 16 + 8)
+    assert sizes["complete"] - sizes["without-half"] == (4 * 8**2 + 4 * 8) + (2 * 8 * 16 + 16 + 8) + 2 * 16
+    wrong = STUDY.replace("_layer_1", "_layer_9").replace("study: ablated", "study: wrong")
+    (tmp_path / "study.yaml").write_text(wrong)
+    run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
+    said = " ".join(run(capfd, "trial", "wrong", "3")[1].split())
+    assert "no module has the path 'encoder.layers.encoder_layer_9'" in said
