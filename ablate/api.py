@@ -19,6 +19,7 @@ from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, write_module
 from ablate.inspection.studies import Stored, read_study, rebuild
 from ablate.locations import RUNS
+from ablate.objectives import losses
 
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
@@ -95,9 +96,7 @@ class StudyHandle:
         rows = self.front(dataset)
         if not rows.height:
             raise RequestError(f"study {self.name!r} has no front yet: no trial is complete")
-        return rows.sort(objective.metric, descending=objective.direction == "maximize", nulls_last=True).row(
-            0, named=True
-        )
+        return min(rows.rows(named=True), key=lambda row: losses((objective,), (row[objective.metric],)))
 
     def report(self) -> Path:
         """Write the report from the ledger and return the path of its page."""

@@ -53,7 +53,7 @@ def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_
     assert typed(tmp_path, *asked, PYTHONPATH=f"runs/scripted/code:{python_path()}").returncode == 0
 
 
-@pytest.mark.services
+@pytest.mark.slow
 def test_an_edited_script_is_refused_until_it_says_so(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT.read_text())

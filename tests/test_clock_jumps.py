@@ -87,7 +87,13 @@ def jumping(tmp_path: Path) -> Iterator[Jumping]:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("jump", ["+7200", "-7200"], ids=["two hours forward", "two hours back"])
+@pytest.mark.parametrize(
+    "jump",
+    [
+        pytest.param("+7200", id="two hours forward"),
+        pytest.param("-7200", id="two hours back", marks=pytest.mark.slow),
+    ],
+)
 def test_a_clock_that_jumps_spends_no_budget_and_gives_no_study_away(jump: str, jumping: Jumping) -> None:
     driver = jumping.search()
     jumping.until_training(driver)

@@ -47,8 +47,8 @@ def assert_complete(folder: Path) -> None:
     ("streams", "code", "lines"),
     [
         pytest.param("> /dev/full", 75, [f"{LOST} (No space left on device)."], marks=needs_full),
-        pytest.param("2> /dev/full", 0, [], marks=needs_full),
-        pytest.param("> /dev/full 2>&1", 75, [], marks=needs_full),
+        pytest.param("2> /dev/full", 0, [], marks=[needs_full, pytest.mark.slow]),
+        pytest.param("> /dev/full 2>&1", 75, [], marks=[needs_full, pytest.mark.slow]),
         pytest.param("| true", 75, [f"{LOST} (Broken pipe)."]),
     ],
 )

@@ -59,7 +59,8 @@ def said(run: StudyRun, *words: str) -> str:
 
 @pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["local", "ray"])
 def test_a_killed_study_is_continued_and_every_door_shows_the_same(
     executor: str, tmp_path: Path, postgres_server: PostgresServer, s3_server: S3Server, s3_store: str
 ) -> None:

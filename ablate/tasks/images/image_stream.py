@@ -7,6 +7,7 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from ablate.tasks.images.patches import cut
 
 PIECE_BYTES = 2**22  # returned by a worker at once
 PIECES_AHEAD = 2  # per worker; together with PIECE_BYTES it bounds the memory of reading ahead
+SIGNAL_SECONDS = 0.2  # in which a dead worker's signal arrives
 MOST_WORKERS = 4  # default upper limit
 
 Wanted = tuple[int | None, int]  # the key of the augmentation, the sample
@@ -193,7 +195,7 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
     except (RuntimeError, EOFError, ConnectionError) as error:  # the latter two if it dies during a transfer
         if workers == 0:
             raise
-        cause = error_text(error)
+        cause = error_text(_signalled(error))
         raise TrialError(
             f"a process that reads images ended: {cause} (options: {{workers: 0}} does without)"
         ) from error
@@ -201,6 +203,15 @@ def _read(pictures: Pictures, pieces: Iterator[list[Wanted]], workers: int) -> G
         # Garbage collection would keep the processes alive as long as a traceback holds this frame.
         if workers:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def _signalled(error: Exception) -> Exception:
+    """Return what torch's handler of a dead worker raises a moment later, here and not in the caller, or `error`."""
+    try:
+        time.sleep(SIGNAL_SECONDS)
+    except RuntimeError as later:
+        return later
+    return error
 
 
 def _leave_interrupts(worker: int) -> None:
