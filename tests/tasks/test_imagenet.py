@@ -273,6 +273,7 @@ class TestWorkers:
             _all(stream, [[2]], batch=1, keys=None)
         assert not multiprocessing.active_children()
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a transfer that was cut
     def test_a_process_that_dies_is_an_error_of_the_trial(self, tiny: Path) -> None:
         batches = _stream(_task().load(tiny), workers=1).batches(torch.arange(12)[None], 1, [3])
         next(batches)
