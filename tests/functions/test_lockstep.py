@@ -106,6 +106,40 @@ def test_a_seed_does_not_depend_on_its_neighbours(whole: dict[int, Any]) -> None
         assert {epoch: metrics[place] for epoch, metrics in whole.items()} == {e: m[0] for e, m in alone.items()}
 
 
+def after_the_report(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    extra = random.random()
+    for _ in run.epochs():
+        yield {"val_loss": extra}
+        extra = random.random() + np.random.rand() + torch.rand(()).item()
+
+
+def test_what_a_seed_draws_outside_its_epochs_does_not_depend_on_its_neighbours_either() -> None:
+    together = numbers(list(reports(trial(), of=function(after_the_report))))
+    for place, seed in enumerate((0, 1)):
+        alone = numbers(list(reports(trial(seeds=(seed,)), of=function(after_the_report))))
+        assert {epoch: metrics[place] for epoch, metrics in together.items()} == {e: m[0] for e, m in alone.items()}
+    assert len({metrics[0]["val_loss"] for metrics in together.values()}) == EPOCHS
+
+
+def test_the_order_of_samples_differs_by_epoch_loader_and_seed_and_is_that_of_every_other_trial() -> None:
+    seen: dict[tuple[int, int, int], list[int]] = {}
+
+    def looking(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        for epoch in run.epochs():
+            for loader in (1, 2):
+                batches = run.loader(torch.utils.data.TensorDataset(torch.arange(50)), batch_size=7)
+                seen[run.seed, epoch, loader] = [int(x) for (batch,) in batches for x in batch]
+            yield {"val_loss": 1.0}
+
+    list(reports(trial(), of=function(looking)))
+    first = dict(seen)
+    assert all(sorted(order) == list(range(50)) for order in first.values())
+    assert len({tuple(order) for order in first.values()}) == 2 * EPOCHS * 2
+    other = replace(trial(), settings=FunctionSettings(config={"width": 99, "lr": 1.0}, epochs=EPOCHS))
+    list(reports(replace(other, key=replace(other.key, number=7)), of=function(looking)))
+    assert seen == first
+
+
 def test_workers_draw_the_same_in_every_run() -> None:
     config = trial(epochs=2)
     config = replace(config, settings=FunctionSettings(config={"width": 6, "lr": 0.05, "workers": 2}, epochs=2))
