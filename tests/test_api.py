@@ -118,7 +118,8 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         "import torch\nimport numpy as np\nfrom torch import nn as layers\nfrom pathlib import Path\nDEPTH = 2\n",
         "def helper(x):\n    return x * DEPTH + len([1]) + recursive(0)\n\n"
         "def recursive(n):\n    return n and recursive(n - 1)\n",
-        "class Net(layers.Linear):\n    half = DEPTH / 4\n\ndef train(config, run):\n"
+        "model = torch.ones(2)\nclass Net(layers.Linear):\n    half = DEPTH / 4\n\ndef train(config, run):\n"
+        "    model = 3\n"
         "    return {'val_loss': helper(np.ones(1)).sum() + config['x'] + Net.half}\n",
         "def unused():\n    return Path('/')\n",
     ]
@@ -147,6 +148,9 @@ def test_the_cells_of_a_notebook_become_a_module_with_what_the_function_uses(
 def test_what_cannot_be_written_as_code_is_named(cells: dict[str, Any], tmp_path: Path) -> None:
     cells["DEPTH"] = torch.ones(2)
     with pytest.raises(RequestError, match=r"uses 'DEPTH', a Tensor, which cannot be written as code"):
+        write_module(cells["train"], tmp_path / "noted" / "code")
+    cells["DEPTH"] = {"relu": torch.nn.ReLU}
+    with pytest.raises(RequestError, match=r"uses 'DEPTH', a dict, which cannot be written as code"):
         write_module(cells["train"], tmp_path / "noted" / "code")
     with pytest.raises(RequestError, match="a lambda has no name"):
         write_module(lambda config, run: {}, tmp_path / "noted" / "code")

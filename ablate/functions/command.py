@@ -64,7 +64,10 @@ class CommandTrainable:
                 "a confirmation reads a metric of the test split: add one whose name starts with test_ to the command's"
                 " `metrics`, or write `confirm: null`"
             )
-        program = shlex.split(self.command)[0]
+        try:
+            program = shlex.split(self.command)[0]
+        except (ValueError, IndexError) as error:
+            raise RequestError(f"the command {self.command!r} cannot be split into words: {error}") from error
         if not self.shell and shutil.which(program) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
 
@@ -133,7 +136,7 @@ class CommandTrainable:
         if self.shell:
             quoted = {name: shlex.quote(_text(value)) for name, value in values.items()}
             return _Process(self.command.format_map(quoted), self.patterns, pause=pause, shell=True)
-        written = {name: _text(value) for name, value in values.items()}
+        written = {name: value if type(value) in (int, float) else _text(value) for name, value in values.items()}
         words = [word.format_map(written) for word in shlex.split(self.command)]
         return _Process(words, self.patterns, pause=pause, shell=False)
 
@@ -227,7 +230,7 @@ class _Process:
                 self._tail.append(line.strip()[:200])
             for name, pattern in self._patterns.items():
                 for match in pattern.finditer(line):
-                    self._last[name] = float(match[1])
+                    self._last[name] = _number(name, match[1])
                     self._found.append((name, self._last[name]))
         return bool(content) or bool(self._found)
 
@@ -241,6 +244,13 @@ def _placeholders(command: str) -> set[str]:
     if wrong := [name for name in names if not name.isidentifier()]:
         raise RequestError(f"the command uses {{{wrong[0]}}}, which is no name; write {{{{ for a brace")
     return names
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text.rstrip(".,;:"))
+    except ValueError:
+        raise TrialError(f"the pattern of {name} found {text!r}, which is not a number") from None
 
 
 def _text(value: object) -> str:

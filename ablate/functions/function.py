@@ -67,8 +67,12 @@ class Function:
 
     def source_files(self) -> dict[str, str]:
         """Return the SHA-256 of each Python file of the function's module, or of its whole package, by path."""
-        module = sys.modules[self.train.__module__.partition(".")[0]]
-        if (origin := getattr(module, "__file__", None)) is None:
+        names = (
+            self.train.__module__.partition(".")[0],
+            self.train.__module__,
+        )  # a package without __init__ has no file
+        origin = next((found for n in names if (found := getattr(sys.modules.get(n), "__file__", None))), None)
+        if origin is None:
             return {}
         path = Path(origin)
         files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
@@ -98,7 +102,9 @@ class Function:
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
 
     def _check_names(self, given: set[str]) -> None:
-        read, other_uses = _names_read(self.train)
+        read, other_uses, changed = _names_read(self.train)
+        if changed:
+            return
         for name in sorted(read.required - given):
             hint = did_you_mean(name, sorted(given - read.required))
             rule = f"reads config[{name!r}], which the study file does not give"
@@ -116,16 +122,19 @@ class _Read:
     optional: set[str]
 
 
-def _names_read(function: Callable[..., Any]) -> tuple[_Read, bool]:
-    """Return the constant names by which a function reads its first parameter, and whether it uses it otherwise."""
+def _names_read(function: Callable[..., Any]) -> tuple[_Read, bool, bool]:
+    """Return the constant names by which a function reads its first parameter, and whether it uses it otherwise.
+
+    The last value says whether it sets the parameter, asks what is in it, or could not be read.
+    """
     read = _Read(required=set(), optional=set())
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
-        return read, True
+        return read, True, True
     defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     if defined is None or not defined.args.args:
-        return read, True
+        return read, True, True
     config = defined.args.args[0].arg
     uses = sum(isinstance(node, ast.Name) and node.id == config for node in ast.walk(defined))
     for node in ast.walk(defined):
@@ -135,7 +144,19 @@ def _names_read(function: Callable[..., Any]) -> tuple[_Read, bool]:
         elif (name := _got(node, config)) is not None:
             read.optional.add(name)
             uses -= 1
-    return read, uses > 0
+    return read, uses > 0, _changes(defined, config)
+
+
+def _changes(defined: ast.FunctionDef, config: str) -> bool:
+    """Return whether a function sets its parameter, sets a name in it, or asks whether a name is in it."""
+    for node in ast.walk(defined):
+        if isinstance(node, ast.Name) and node.id == config and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.Subscript) and _is(node.value, config) and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.Compare) and any(_is(each, config) for each in node.comparators):
+            return True
+    return False
 
 
 def _got(node: ast.AST, config: str) -> str | None:

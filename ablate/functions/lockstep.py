@@ -153,7 +153,11 @@ class _Lockstep:
                 wall_seconds=report.wall_seconds,
                 tensors=tensors or {"empty": torch.zeros(0)},
                 trial=self.config.to_json(),
-                state={"seeds": [dict(one.states) for one in kept], "params": [s.run.params for s in self.seeds]},
+                state={
+                    "seeds": [dict(one.states) for one in kept],
+                    "streams": [dict(one.streams) for one in kept],
+                    "params": [s.run.params for s in self.seeds],
+                },
             ),
         )
         return report
@@ -194,7 +198,8 @@ def _seeds(
     function: Function, config: TrialConfig, found: Checkpoint | None, *, device: str, pause: Callable[[], bool]
 ) -> list[_Seed]:
     assert isinstance(config.settings, FunctionSettings)
-    kept = [None] * len(config.seeds) if found is None else _kept(found, len(config.seeds))
+    again = found is None or not function.reports_epochs  # one that returns is run from its beginning
+    kept = [None] * len(config.seeds) if again or found is None else _kept(found, len(config.seeds))
     runs = (
         Run(
             study_seed=config.study_seed,
@@ -221,6 +226,7 @@ def _kept(found: Checkpoint, seeds: int) -> list[Kept | None]:
             epoch=report.epoch,
             metrics=report.metrics[i],
             states=state,
+            streams=found.state.get("streams", [{}] * seeds)[i],
             tensors={n.removeprefix(f"{i}."): t for n, t in found.tensors.items() if n.startswith(f"{i}.")},
         )
         for i, state in enumerate(states)

@@ -13,7 +13,7 @@ from ablate.errors import TrialError, did_you_mean
 from ablate.registry import Registry
 
 PARTS = Registry("part", {})
-SHARE = "share"
+SHARE, REMOVE = "share", "remove"
 SHOWN = 30  # paths that an error names
 
 
@@ -42,16 +42,31 @@ def replace_parts(module: nn.Module, replacements: Mapping[str, Any]) -> None:
     called with the module and returns another. Raises TrialError for a pattern that matches nothing, with the paths
     that exist, and for an action that is not possible there.
     """
-    for pattern, action in replacements.items():
-        found = list(_matching(module, pattern))
-        if not found:
-            known = [path for path, _ in module.named_modules() if path]
-            raise TrialError(
-                f"replace: no module has the path {pattern!r}. {did_you_mean(pattern, known)[:200]} Paths:"
-                f" {', '.join(known[:SHOWN])}{', …' if len(known) > SHOWN else ''}"
-            )
-        for path in reversed(found):  # from the last, so that a removal moves no path that is still to come
-            _apply(module, path, action)
+    found = [(path, action) for pattern, action in replacements.items() for path in _found(module, pattern)]
+    places = [(*_place(module, path), path, action) for path, action in found]  # before anything moves
+    for parent, name, path, action in places:
+        if action != REMOVE:
+            _apply(module, parent, name, path, action)
+    doomed = [(parent, parent._modules[name], path) for parent, name, path, action in places if action == REMOVE]
+    for parent, part, path in doomed:
+        _remove(parent, part, path)
+
+
+def _found(module: nn.Module, pattern: str) -> list[str]:
+    """Return the paths that match; raise TrialError with those that exist if none does."""
+    found = list(_matching(module, pattern))
+    if not found:
+        known = [path for path, _ in module.named_modules() if path]
+        raise TrialError(
+            f"replace: no module has the path {pattern!r}. {did_you_mean(pattern, known)[:200]} Paths:"
+            f" {', '.join(known[:SHOWN])}{', …' if len(known) > SHOWN else ''}"
+        )
+    return found
+
+
+def _place(module: nn.Module, path: str) -> tuple[nn.Module, str]:
+    before, _, name = path.rpartition(".")
+    return module.get_submodule(before), name
 
 
 def _matching(module: nn.Module, pattern: str) -> Iterator[str]:
@@ -62,49 +77,44 @@ def _matching(module: nn.Module, pattern: str) -> Iterator[str]:
             yield path
 
 
-def _apply(module: nn.Module, path: str, action: Any) -> None:
-    before, _, name = path.rpartition(".")
-    parent, old = module.get_submodule(before), module.get_submodule(path)
+def _apply(module: nn.Module, parent: nn.Module, name: str, path: str, action: Any) -> None:
+    old = parent._modules[name]
+    assert old is not None
     if action == "freeze":
         old.requires_grad_(False)
-    elif action == "remove":
-        _remove(parent, name, path)
     elif action in ("identity", "zero"):
-        _put(parent, name, Skip(zero=action == "zero", pair=isinstance(old, nn.MultiheadAttention)))
+        parent._modules[name] = Skip(zero=action == "zero", pair=isinstance(old, nn.MultiheadAttention))
     elif isinstance(action, Mapping) and list(action) == [SHARE]:
-        _put(parent, name, _shared(module, path, str(action[SHARE])))
+        parent._modules[name] = _shared(module, old, path, str(action[SHARE]))
     elif isinstance(action, str) and ":" in action:
         new = PARTS.load(action)(old)
         if not isinstance(new, nn.Module):
             raise TrialError(f"replace {path}: {action} returned a {type(new).__name__}, not a module")
-        _put(parent, name, new)
+        parent._modules[name] = new
     else:
         known = f"identity, zero, freeze, remove, {{{SHARE}: PATH}} or an import path 'mypkg.module:Other'"
         raise TrialError(f"replace {path}: {action!r} is none of {known}")
 
 
-def _shared(module: nn.Module, path: str, other: str) -> nn.Module:
+def _shared(module: nn.Module, old: nn.Module, path: str, other: str) -> nn.Module:
     try:
         found = module.get_submodule(other)
     except AttributeError:
         known = [known for known, _ in module.named_modules() if known]
         rule = f"no module has the path {other!r}. {did_you_mean(other, known)}"
         raise TrialError(f"replace {path}: share: {rule}") from None
-    sizes = [[tuple(p.shape) for p in one.parameters()] for one in (module.get_submodule(path), found)]
+    sizes = [[tuple(p.shape) for p in one.parameters()] for one in (old, found)]
     if sizes[0] != sizes[1]:
         raise TrialError(f"replace {path}: share: {other} has weights of other shapes")
     return found
 
 
-def _remove(parent: nn.Module, name: str, path: str) -> None:
+def _remove(parent: nn.Module, part: nn.Module | None, path: str) -> None:
+    index = [id(other) for other in parent._modules.values()].index(id(part))
     if isinstance(parent, nn.Sequential | nn.ModuleList):
-        del parent[list(parent._modules).index(name)]
+        del parent[index]
     elif isinstance(parent, nn.ModuleDict):
-        del parent[name]
+        del parent[list(parent._modules)[index]]
     else:
         kind = type(parent).__name__
         raise TrialError(f"replace {path}: remove: {kind} calls its parts by name; use identity or zero")
-
-
-def _put(parent: nn.Module, name: str, new: nn.Module) -> None:
-    parent._modules[name] = new

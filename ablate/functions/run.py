@@ -28,6 +28,7 @@ class Kept:
     metrics: Mapping[str, float] | None
     states: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    streams: Mapping[str, Any] = field(default_factory=dict)  # states of the generators of `Run.stream`
 
 
 class Run:
@@ -59,10 +60,16 @@ class Run:
         self._begun = False
         self.reported: Kept | None = None  # the state at the first report of this process
         self._loaders = self._built = 0
+        self._streams: dict[str, np.random.Generator] = {}
 
     def stream(self, *purpose: str | int) -> np.random.Generator:
-        """Return a NumPy generator of your own, keyed by this seed and `purpose`."""
-        return self._stream("function", *purpose)
+        """Return a NumPy generator of your own, keyed by this seed and `purpose`; a checkpoint holds its state."""
+        name = "/".join(map(str, purpose))
+        if name not in self._streams:
+            self._streams[name] = self._stream("function", *purpose)
+            if self._begun:
+                self._restore_stream(name)
+        return self._streams[name]
 
     def keep(self, **objects: Any) -> None:
         """Say what a checkpoint holds; objects that a checkpoint holds are set to that state here.
@@ -88,6 +95,8 @@ class Run:
         restart. Raises TrialError if a checkpoint holds an object that is not kept any more, or the reverse.
         """
         self._begun = True
+        for name in self._streams:
+            self._restore_stream(name)
         if self._found is not None and self.kept:
             differing = ", ".join(sorted(self._found.states.keys() ^ self.kept.keys()))
             if differing:
@@ -100,22 +109,18 @@ class Run:
             GlobalRandomness.seed(self._number("epoch", epoch))
             yield epoch
 
-    def loader(
-        self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any
-    ) -> Iterator[Any]:
-        """Yield batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
+    def loader(self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any) -> Batches:
+        """Return batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
 
-        If the trial is asked to pause, it does so between two batches; the epoch then starts again.
+        It may be made before the loop or in it, and read any number of times. If the trial is asked to pause, it does
+        so between two batches; the epoch then starts again.
         """
         self._loaders += 1
-        order, number = torch.Generator(), self._number("order", self.epoch, self._loaders)
-        order.manual_seed(number)
+        made = (self.epoch if self._begun else 0, self._loaders)
         options.setdefault("worker_init_fn", _seed_worker)
-        batches: DataLoader[Any] = DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
-        for batch in batches:
-            if self._pause():
-                raise PausedError(f"seed {self.seed} has paused in epoch {self.epoch}")
-            yield batch
+        return Batches(
+            self, made, lambda order: DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
+        )
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:
         """Return a data set without and with a keyed `share` of its samples: (training part, validation part)."""
@@ -149,7 +154,7 @@ class Run:
             return
         now = self.state(before.metrics)
         same = now.states == before.states and all(
-            torch.equal(tensor, now.tensors[path]) for path, tensor in before.tensors.items() if path in now.tensors
+            same_bits(tensor, now.tensors[path]) for path, tensor in before.tensors.items() if path in now.tensors
         )
         if not same:
             raise TrialError(
@@ -162,13 +167,50 @@ class Run:
         found = {name: get_state(name, thing) for name, thing in self.kept.items()}
         tensors = {path: tensor for _, named in found.values() for path, tensor in named.items()}
         states = {name: state for name, (state, _) in found.items()}
-        return Kept(epoch=self.epoch, metrics=metrics, states=states, tensors=tensors)
+        streams = {name: generator.bit_generator.state for name, generator in self._streams.items()}
+        return Kept(epoch=self.epoch, metrics=metrics, states=states, tensors=tensors, streams=streams)
+
+    def _restore_stream(self, name: str) -> None:
+        if self._found is not None and self._found.states and name in self._found.streams:
+            self._streams[name].bit_generator.state = self._found.streams[name]
 
     def _number(self, purpose: str, *path: str | int) -> int:
         return int(self._stream(purpose, *path).integers(2**63))
 
     def _stream(self, purpose: str, *path: str | int) -> np.random.Generator:
         return stream(self._study_seed, self.dataset, self.seed, purpose, *path)
+
+
+class Batches:
+    """What `Run.loader` returns: each pass over it is in an order of its own, keyed by the epoch."""
+
+    def __init__(self, run: Run, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
+        self._run, self._made, self._make = run, made, make
+        self._epoch, self._passes = -1, 0
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._make(torch.Generator()))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of one pass; raise PausedError if the trial is asked to pause."""
+        run = self._run
+        if self._epoch != run.epoch:
+            self._epoch, self._passes = run.epoch, 0
+        self._passes += 1
+        order = torch.Generator()
+        order.manual_seed(run._number("order", run.epoch, *self._made, self._passes))
+        for batch in self._make(order):
+            if run._pause():
+                raise PausedError(f"seed {run.seed} has paused in epoch {run.epoch}")
+            yield batch
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal bit for bit; NaN equals NaN."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))
 
 
 def _seed_worker(worker: int) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import linecache
+import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def _parts(names: list[str], known: dict[str, Any]) -> Iterator[str]:
             definitions.append(source)
         elif (line := _import_of(name, value)) is not None:
             imports.append(line)
-        elif isinstance(value, _CONSTANT):
+        elif isinstance(value, _CONSTANT) and _is_literal(value):
             constants.append(f"{name} = {value!r}")
         else:
             raise RequestError(
@@ -136,6 +137,19 @@ def _definitions(text: str) -> list[ast.stmt]:
 
 
 def _names(source: str) -> list[str]:
-    """Return the names that a definition reads, in the order in which they occur."""
-    found = [node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-    return list(dict.fromkeys(found))
+    """Return the names that a definition takes from outside itself, in no local scope of it."""
+    found: list[str] = []
+    tables = [symtable.symtable(source, "code", "exec")]
+    while tables:
+        table = tables.pop()
+        outside = table.get_type() == "module"
+        found += [s.get_name() for s in table.get_symbols() if s.is_global() or (outside and not s.is_assigned())]
+        tables += table.get_children()
+    return sorted(set(found))
+
+
+def _is_literal(value: object) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, TypeError):
+        return False

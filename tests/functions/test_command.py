@@ -237,6 +237,15 @@ def test_a_study_file_of_a_command_is_checked(trainable: str, says: str) -> None
         parse_study(f"study: s\ntrainable: {trainable}\n")
 
 
+def test_words_that_cannot_be_split_and_numbers_with_a_form(folder: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be split into words: No closing quotation"):
+        load_trainable(trainable_name({"command": "echo 'x", "metric": "val_x=(.)"})).check((), confirms=False)
+    (folder / "train.py").write_text("import sys; print(f'val_loss={sys.argv[1]}. val_extra=1')")
+    found = reports(f"{sys.executable} train.py {{x:.2f}}", x=0.123, epochs=1)
+    assert [m["val_loss"] for m in next(found).metrics] == [0.12, 0.12]
+    found.close()  # type: ignore[attr-defined]
+
+
 def test_a_single_metric_has_the_name_before_its_equals_sign() -> None:
     short = trainable_name({"command": "ls {x}", "metric": "val_acc=([0-9.]+)"})
     assert short == trainable_name({"command": "ls {x}", "metrics": {"val_acc": "val_acc=([0-9.]+)"}})

@@ -65,7 +65,18 @@ def passes_on(config: Any, run: Any) -> dict[str, float]:
     return returns(config, run) | {"val_more": config["depth"]}
 
 
+def with_defaults(config: Any, run: Any) -> dict[str, float]:
+    config = {"depth": 1, **config}
+    return {"val_loss": config["depth"]}
+
+
+def asks_first(config: Any, run: Any) -> dict[str, float]:
+    return {"val_loss": config["lr"] if "lr" in config else 0.1}  # noqa: SIM401 - as people write it
+
+
 def test_a_function_that_fits_is_accepted() -> None:
+    checked(with_defaults)
+    checked(asks_first)
     checked(yields, "epochs", "config.width")
     checked(yields, "epochs", "config.width", "config.lr")
     checked(returns, "config.width")

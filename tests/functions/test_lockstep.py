@@ -106,6 +106,58 @@ def test_a_seed_does_not_depend_on_its_neighbours(whole: dict[int, Any]) -> None
         assert {epoch: metrics[place] for epoch, metrics in whole.items()} == {e: m[0] for e, m in alone.items()}
 
 
+def with_a_loader_and_a_stream_before_its_loop(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    model = run.build(nn.Linear, 1, 1)
+    run.keep(model=model)
+    loader, stream = run.loader(torch.utils.data.TensorDataset(torch.arange(20.0)), batch_size=6), run.stream("noise")
+    first = stream.random()
+    assert len(loader) == 4
+    for _ in run.epochs():
+        orders = [[float(x) for (batch,) in loader for x in batch] for _ in range(2)]
+        assert sorted(orders[0]) == list(range(20))
+        assert orders[0] != orders[1]
+        weighted = sum(place * x for place, x in enumerate(orders[0]))
+        yield {"val_loss": first + stream.random() + run.stream("late").random() + weighted}
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3])
+def test_a_loader_and_a_stream_made_before_the_loop_continue_where_they_were(stopped: int, tmp_path: Path) -> None:
+    of = function(with_a_loader_and_a_stream_before_its_loop)
+    whole = numbers(list(reports(trial(), of=of)))
+    first = reports(trial(), tmp_path, of=of)
+    taken = [next(first) for _ in range(stopped)]
+    first.close()
+    assert numbers(taken + list(reports(trial(), tmp_path, of=of, attempt=2))) == whole
+
+
+def test_a_function_that_returns_is_read_on_the_test_split_with_the_network_that_it_trained(tmp_path: Path) -> None:
+    def returns(config: Any, run: Any) -> dict[str, float]:
+        model = run.build(nn.Linear, 2, 1)
+        run.keep(model=model)
+        with torch.no_grad():
+            model.weight.mul_(2.0)  # done again to restored weights, it would make them four times as large
+        return {"val_loss": model.weight.sum().item()}
+
+    of = function(returns, lambda model, config: {"test_loss": model.weight.sum().item()})
+    config = replace(trial(epochs=1), settings=FunctionSettings())
+    [report] = reports(config, tmp_path, of=of)
+    later = replace(config, key=replace(config.key, number=9), stage="confirm", evaluates=0, source=0)
+    [tested] = reports(later, tmp_path, of=of)
+    assert [m["test_loss"] for m in tested.metrics] == [m["val_loss"] for m in report.metrics]
+
+
+def test_weights_that_are_no_numbers_are_no_change(tmp_path: Path) -> None:
+    def diverges(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        model = run.build(nn.Linear, 1, 1)
+        run.keep(model=model)
+        for _ in run.epochs():
+            with torch.no_grad():
+                model.weight.fill_(float("nan"))
+            yield {"val_loss": 1.0}
+
+    assert len(list(reports(trial(), tmp_path, of=function(diverges)))) == EPOCHS
+
+
 def after_the_report(config: Any, run: Any) -> Iterator[dict[str, float]]:
     extra = random.random()
     for _ in run.epochs():

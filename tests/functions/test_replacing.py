@@ -59,6 +59,11 @@ def test_remove_takes_a_step_out_of_a_sequence() -> None:
     kept = [several[0], several[3]]
     replace_parts(several, {"[12]": "remove"})
     assert list(several) == kept
+    listed = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    kept = [listed[2], listed[3]]
+    replace_parts(listed, {"0": "remove", "1": "remove", "3": "freeze"})
+    assert list(listed) == kept
+    assert [p.requires_grad for part in kept for p in part.parameters()] == [True, True, False, False]
 
 
 def test_a_frozen_part_is_not_trained() -> None:
