@@ -15,6 +15,8 @@ from ablate.files import DiskFolder, copy_into
 from ablate.tasks.text import characters
 from support.commands import TINY, run
 
+pytestmark = pytest.mark.services
+
 SECRET = b"what the link points to"
 RECORD = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm")
 
