@@ -11,13 +11,12 @@ import polars as pl
 import yaml
 from rich.console import Console
 
-from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, write_module
-from ablate.inspection.studies import Stored, read_study, rebuild
+from ablate.inspection.studies import Stored, read_study, rebuild, result_rows, search_front
 from ablate.locations import RUNS
 from ablate.objectives import losses
 
@@ -41,7 +40,7 @@ def real(
     when: When = None,
 ) -> dict[str, Any]:
     """Return a range of real numbers from `low` to `high`, drawn on a log scale with `log`."""
-    return {"float": [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
+    return _range("float", low, high, log=log, step=step, when=when)
 
 
 def whole(
@@ -53,7 +52,11 @@ def whole(
     when: When = None,
 ) -> dict[str, Any]:
     """Return a range of whole numbers from `low` to `high`."""
-    return {"int": [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
+    return _range("int", low, high, log=log, step=step, when=when)
+
+
+def _range(kind: str, low: float, high: float, *, log: bool, step: float | None, when: When) -> dict[str, Any]:
+    return {kind: [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
 
 
 def _condition(when: When) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class StudyHandle:
     def run(self) -> StudyHandle:
         """Continue the study until it is finished, with the study file that its ledger holds."""
         text = self._stored().record.file_text
-        return _run(text, self.options, self.options.home(self.name) / "study.yaml")
+        return _run(self.name, text, self.options, self.options.home(self.name) / "study.yaml")
 
     def trials(self) -> pl.DataFrame:
         """Return one row per trial (docs/tables.md)."""
@@ -85,10 +88,8 @@ class StudyHandle:
         found = self._stored()
         trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
         rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
-        if found.study.confirm is not None and (shown := confirmed(pooled(rows, reports)[0])).height:
-            return shown
-        searched = rows.filter(pl.col("stage") == "search")
-        return front(searched, found.study.objectives, constraints=found.study.constraints)
+        shown = result_rows(found.study, rows, reports)
+        return shown if shown.height else search_front(found.study, rows)
 
     def best(self, dataset: str | None = None) -> dict[str, Any]:
         """Return the network of the front that is best on the first objective; raise RequestError if there is none."""
@@ -147,7 +148,7 @@ def search(
         "budget": {"trials": trials},
         "confirm": None if confirm is None else {"replicates": confirm},
     }
-    return _run(yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
+    return _run(name, yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
 
 
 def compare(
@@ -166,8 +167,8 @@ def load_study(name: str, *, runs_dir: Path | str = RUNS, **options: Any) -> Stu
     return study
 
 
-def _run(text: str, options: RunOptions, file: Path) -> StudyHandle:
-    find_code(options.home(str(yaml.safe_load(text)["study"])) / CODE)
+def _run(name: str, text: str, options: RunOptions, file: Path) -> StudyHandle:
+    find_code(options.home(name) / CODE)
     found = run_study(file, options, Console(), text=text)
     return StudyHandle(found.study.name, options)
 

@@ -177,14 +177,18 @@ def trainable_settings(trainable: str) -> type[TrainableSettings]:
 
     Raises RegistryError if the name is not known and is no import path.
     """
-    TRAINABLES.check(trainable)
-    known = trainable if trainable in TRAINABLES.names() else own_kind(trainable)
-    found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(known)  # type: ignore[assignment]
+    found: type[TrainableSettings] = _TRAINABLE_SETTINGS.load(trainable_kind(trainable))  # type: ignore[assignment]
     return found
 
 
-def own_kind(trainable: str) -> str:
-    """Return which kind of trainable of the user's a name stands for: a function or a command."""
+def trainable_kind(trainable: str) -> str:
+    """Return the registered name of what a name stands for: itself, a function of the user's or a command of theirs.
+
+    Raises RegistryError if the name is neither registered nor an import path or a command.
+    """
+    TRAINABLES.check(trainable)
+    if trainable in TRAINABLES.names():
+        return trainable
     return OWN_COMMAND if trainable.startswith(COMMAND_PREFIX) else OWN_FUNCTION
 
 

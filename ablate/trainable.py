@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from ablate import config
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
-from ablate.registry import OWN_TRAINABLES, TRAINABLES, own_kind
+from ablate.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.trial import Report, TrialConfig
 
 
@@ -51,6 +51,20 @@ class PlannedTrials:
     protocol: config.Protocol
 
 
+class TrialContext(TypedDict):
+    """Where and how a trial is trained; none of it changes a number, except the last bits by `device`.
+
+    `checkpoints` is the trial's folder, None to write no checkpoint; `attempt` counts how often the trial was handed
+    out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint.
+    """
+
+    data_dir: Path | None
+    checkpoints: Place | None
+    device: str
+    attempt: int
+    pause: Callable[[], bool]
+
+
 class Trainable(Protocol):
     """Measures, trains and serves configurations; its settings are `registry.trainable_settings`.
 
@@ -87,21 +101,11 @@ class Trainable(Protocol):
         A few steps are measured on made-up data.
         """
 
-    def train(
-        self,
-        config: TrialConfig,
-        *,
-        data_dir: Path | None,
-        checkpoints: Place | None,
-        device: str,
-        attempt: int,
-        pause: Callable[[], bool],
-    ) -> Iterator[Report]:
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Train one trial and yield its reports; each report's checkpoint is durable before it is yielded.
 
-        A trial that finds a checkpoint in its folder `checkpoints` first yields its last report again and then
-        continues. `attempt` counts how often the trial was handed out. Once `pause()` is true, it writes a checkpoint
-        and raises PausedError. A trial that evaluates another one yields one report.
+        A trial that finds a checkpoint first yields its last report again and then continues. Once `pause()` is true,
+        it raises PausedError. A trial that evaluates another one yields one report.
         """
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
@@ -116,8 +120,6 @@ def load_trainable(name: str) -> Trainable:
 
     Raises RegistryError if the name is not known; the function itself is imported when it is first needed.
     """
-    own = name not in TRAINABLES.names()
-    if own:
-        TRAINABLES.check(name)
-    trainable: Trainable = OWN_TRAINABLES.load(own_kind(name))(name) if own else TRAINABLES.load(name)()
+    kind = trainable_kind(name)
+    trainable: Trainable = TRAINABLES.load(kind)() if kind == name else OWN_TRAINABLES.load(kind)(name)
     return trainable

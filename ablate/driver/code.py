@@ -35,5 +35,5 @@ def note_code(writer: StudyWriter, ledger: Ledger, study: str, files: Mapping[st
 
 def _recorded(ledger: Ledger, study: str) -> dict[str, str] | None:
     """Return the files that the study last ran with, or None if none are recorded."""
-    found = [event.payload["files"] for event in ledger.snapshot(study).notes if event.kind == CODE]
+    found = [event.payload["files"] for event in ledger.events(study) if event.kind == CODE]
     return dict(found[-1]) if found else None

@@ -15,19 +15,18 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.config import DatasetFacts, TaskConfig
 from ablate.errors import PausedError, RequestError, TrialError, did_you_mean
-from ablate.files import Place
 from ablate.functions.settings import FunctionSettings
+from ablate.functions.trainable import OwnTrainable
 from ablate.registry import COMMAND_PREFIX
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import PlannedTrials
+    from ablate.trainable import TrialContext
 
 OFFERED = ("seed", "epochs", "device", "stage")  # placeholders beside the names of `config`
 ASK_SECONDS = 0.25  # between two looks at whether the trial is to pause
@@ -36,10 +35,10 @@ TAIL = 20  # last lines of the output that an error shows
 PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 
 
-class CommandTrainable:
+class CommandTrainable(OwnTrainable):
     """Runs a command for each seed of a trial; each time every metric has been printed, that is a report.
 
-    `name` is the command as `study.sections.command_name` writes it. Trials keep nothing: one that is interrupted
+    `name` is the command as `study.sections.trainable_name` writes it. Trials keep nothing: one that is interrupted
     begins again, and reports that were committed count once.
     """
 
@@ -75,13 +74,6 @@ class CommandTrainable:
         """Return nothing: what a command runs is unknown."""
         return {}
 
-    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
-        """Accept every data set: the command reads its own data."""
-
-    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
-        """Return no facts."""
-        return DatasetFacts()
-
     def remarks(self, task: TaskConfig) -> tuple[str, ...]:
         """Return what a user should know of a command."""
         return ("a command keeps no checkpoint: a trial that is interrupted begins again",)
@@ -90,35 +82,19 @@ class CommandTrainable:
         """Return the names of the metrics that are read from the output."""
         return tuple(self.patterns)
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
-        """Return None: the size of what a command trains is unknown."""
-        return None
-
-    def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
-        """Return None: a command is not run for a plan."""
-
-    def train(
-        self,
-        config: TrialConfig,
-        *,
-        data_dir: Path | None,
-        checkpoints: Place | None,
-        device: str,
-        attempt: int,
-        pause: Callable[[], bool],
-    ) -> Iterator[Report]:
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield a report each time that every seed's command has printed every metric of search.
 
         Raises TrialError if a command ends before its last report, PausedError once `pause()` is true. When the caller
         stops, or the trial ends, the commands and all that they started are ended.
         """
         assert isinstance(config.settings, FunctionSettings)
-        values = {**config.settings.config, "epochs": config.epochs, "device": device, "stage": config.stage}
+        values = {**config.settings.config, "epochs": config.epochs, "device": context["device"], "stage": config.stage}
         runs: list[_Process] = []
         searched = [name for name in self.patterns if not name.startswith("test_")]
         tested = [name for name in self.patterns if name.startswith("test_")] if config.stage == "confirm" else []
         try:
-            runs.extend(self._start(values | {"seed": seed}, pause) for seed in config.seeds)
+            runs.extend(self._start(values | {"seed": seed}, context["pause"]) for seed in config.seeds)
             for epoch in range(1, config.epochs + 1):
                 found = [run.next(searched) for run in runs]
                 if final := epoch == config.epochs:
@@ -128,9 +104,6 @@ class CommandTrainable:
         finally:
             for run in runs:
                 run.end()
-
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
-        """Return None: a command leaves no network here."""
 
     def _start(self, values: Mapping[str, Any], pause: Callable[[], bool]) -> _Process:
         if self.shell:
@@ -217,11 +190,11 @@ class _Process:
 
     def _read(self) -> bool:
         """Read what the command has printed, at least once; return False at its end."""
-        while not self._ready.select(ASK_SECONDS):
+        ready = False
+        while not ready:
+            ready = bool(self._ready.select(ASK_SECONDS))
             if self._pause():
                 raise PausedError("the command was ended to pause its trial")
-        if self._pause():
-            raise PausedError("the command was ended to pause its trial")
         content = os.read(self._output.fileno(), 65536)
         lines = (self._rest + content.decode(errors="replace")).replace("\r", "\n").split("\n")
         self._rest = lines.pop() if content else ""

@@ -8,7 +8,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,8 @@ class Function:
 
     def source_files(self) -> dict[str, str]:
         """Return the SHA-256 of each Python file of the function's module, or of its whole package, by path."""
-        names = (
-            self.train.__module__.partition(".")[0],
-            self.train.__module__,
-        )  # a package without __init__ has no file
+        # a package without __init__.py has no file, so its module comes second
+        names = (self.train.__module__.partition(".")[0], self.train.__module__)
         origin = next((found for n in names if (found := getattr(sys.modules.get(n), "__file__", None))), None)
         if origin is None:
             return {}
@@ -102,14 +100,14 @@ class Function:
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
 
     def _check_names(self, given: set[str]) -> None:
-        read, other_uses, changed = _names_read(self.train)
-        if changed:
+        read = _names_read(self.train)
+        if read.changed:
             return
         for name in sorted(read.required - given):
             hint = did_you_mean(name, sorted(given - read.required))
             rule = f"reads config[{name!r}], which the study file does not give"
             raise RequestError(f"trainable {self.name!r} {rule}. {hint}")
-        if other_uses:
+        if read.other_uses:
             return
         for name in sorted(given - read.required - read.optional):
             hint = did_you_mean(name, sorted(read.required | read.optional))
@@ -118,33 +116,36 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    required: set[str]
-    optional: set[str]
+    """The constant names by which a function reads its first parameter, and what else it does with it.
 
-
-def _names_read(function: Callable[..., Any]) -> tuple[_Read, bool, bool]:
-    """Return the constant names by which a function reads its first parameter, and whether it uses it otherwise.
-
-    The last value says whether it sets the parameter, asks what is in it, or could not be read.
+    `other_uses`: it reads it in another way as well. `changed`: it sets it, asks what is in it, or has no source.
     """
-    read = _Read(required=set(), optional=set())
+
+    required: set[str] = field(default_factory=set)
+    optional: set[str] = field(default_factory=set)
+    other_uses: bool = True
+    changed: bool = True
+
+
+def _names_read(function: Callable[..., Any]) -> _Read:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
-        return read, True, True
+        return _Read()
     defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     if defined is None or not defined.args.args:
-        return read, True, True
+        return _Read()
     config = defined.args.args[0].arg
+    required, optional = set(), set()
     uses = sum(isinstance(node, ast.Name) and node.id == config for node in ast.walk(defined))
     for node in ast.walk(defined):
         if isinstance(node, ast.Subscript) and _is(node.value, config) and isinstance(node.slice, ast.Constant):
-            read.required.add(str(node.slice.value))
+            required.add(str(node.slice.value))
             uses -= 1
         elif (name := _got(node, config)) is not None:
-            read.optional.add(name)
+            optional.add(name)
             uses -= 1
-    return read, uses > 0, _changes(defined, config)
+    return _Read(required=required, optional=optional, other_uses=uses > 0, changed=_changes(defined, config))
 
 
 def _changes(defined: ast.FunctionDef, config: str) -> bool:

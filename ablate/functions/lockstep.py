@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
-from ablate.errors import CheckpointError, TrialError
+from ablate.errors import TrialError
 from ablate.files import Place
 from ablate.functions.function import Function
 from ablate.functions.keeping import GlobalRandomness
 from ablate.functions.run import Kept, Run, checked_metrics
 from ablate.functions.settings import FunctionSettings
+from ablate.trainable import TrialContext
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.progress import Stopwatch
@@ -60,7 +61,7 @@ class _Seed:
         if self._started:
             self._randomness.give()
         else:
-            GlobalRandomness.seed(self.run._number("start"))
+            self.run.seed_globals("start")
             self._started = True
         try:
             yield
@@ -86,29 +87,27 @@ class _Lockstep:
         epoch = 0
         if found is not None and found.report is not None:
             self.clock.set(found.wall_seconds)
-            if found.checkpoint_id.attempt < self.attempt:
-                found = _as_attempt(found, self.attempt, self.place)
-            assert found.report is not None
-            yield found.report
+            if self.place is not None and found.checkpoint_id.attempt < self.attempt:
+                found = checkpoint.rewrite(self.place, found, self.attempt)
+            report = found.report
+            assert report is not None
+            yield report
             keeps = any(state for state in found.state["seeds"])
-            epoch = found.report.epoch if keeps or found.report.final else 0
+            epoch = report.epoch if keeps or report.final else 0
         yield from self.reports(epoch)
 
     def read_test(self, found: Checkpoint | None) -> Iterator[Report]:
-        """Yield the last report of the evaluated trial with what `test` says of its networks; nothing is trained.
+        """Yield the last report of the evaluated trial with what `test` says of its networks.
 
+        A function that loops over epochs restores its objects and trains nothing; one that returns is run again.
         Raises CheckpointError if the checkpoint of its last epoch is missing.
         """
-        if found is None or found.report is None or not found.report.final:
-            raise CheckpointError(
-                f"trial {self.config.origin.key} cannot be read on the test split: no whole checkpoint of its last"
-                " epoch"
-            )
+        _, report = checkpoint.final_report(found, self.config, self.place)
         metrics = []
-        for seed, before in zip(self.seeds, found.report.metrics, strict=True):
+        for seed, before in zip(self.seeds, report.metrics, strict=True):
             seed.advance()  # to the end of its loop, which has no epoch left: the objects are kept and restored
             metrics.append({**before, **seed.test()})
-        yield replace(found.report, metrics=tuple(metrics), wall_seconds=0.0, checkpoint=None)
+        yield replace(report, metrics=tuple(metrics), wall_seconds=0.0, checkpoint=None)
 
     def reports(self, epoch: int) -> Iterator[Report]:
         """Yield a report for each epoch after `epoch`, its checkpoint durable."""
@@ -139,7 +138,7 @@ class _Lockstep:
             return report
         position = CheckpointId(attempt=self.attempt, epoch=report.epoch)
         report = replace(report, checkpoint=position.name)
-        kept = [seed.run.state(metrics) for seed, metrics in zip(self.seeds, report.metrics, strict=True)]
+        kept = [seed.run.state() for seed in self.seeds]
         if not self.checked:
             self.checked = True
             for seed, state in zip(self.seeds, kept, strict=True):
@@ -156,33 +155,25 @@ class _Lockstep:
                 state={
                     "seeds": [dict(one.states) for one in kept],
                     "streams": [dict(one.streams) for one in kept],
-                    "params": [s.run.params for s in self.seeds],
                 },
             ),
         )
         return report
 
 
-def train(
-    function: Function,
-    config: TrialConfig,
-    *,
-    checkpoints: Place | None,
-    device: str,
-    attempt: int,
-    pause: Callable[[], bool],
-) -> Iterator[Report]:
+def train(function: Function, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
     """Yield the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
 
     Raises TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
     PausedError once `pause()` is true: between two batches of `run.loader` or at the beginning of an epoch. What was
     trained since the last report is then trained again.
     """
+    checkpoints, attempt = context["checkpoints"], context["attempt"]
     where = None if config.evaluates is not None else attempt
     found = None if checkpoints is None else checkpoint.newest(checkpoints, config.origin, attempt=where)
     lockstep = _Lockstep(
         config=config,
-        seeds=_seeds(function, config, found, device=device, pause=pause),
+        seeds=_seeds(function, config, found, device=context["device"], pause=context["pause"]),
         place=checkpoints,
         attempt=attempt,
         clock=Stopwatch(),
@@ -199,7 +190,7 @@ def _seeds(
 ) -> list[_Seed]:
     assert isinstance(config.settings, FunctionSettings)
     again = found is None or not function.reports_epochs  # one that returns is run from its beginning
-    kept = [None] * len(config.seeds) if again or found is None else _kept(found, len(config.seeds))
+    kept = [None] * len(config.seeds) if again or found is None else _kept(found)
     runs = (
         Run(
             study_seed=config.study_seed,
@@ -217,27 +208,13 @@ def _seeds(
     return [_Seed(function, config.settings.config, run) for run in runs]
 
 
-def _kept(found: Checkpoint, seeds: int) -> list[Kept | None]:
-    report, states = found.report, found.state.get("seeds", [])
-    if report is None or len(states) != seeds:
-        return [None] * seeds
+def _kept(found: Checkpoint) -> list[Kept]:
     return [
         Kept(
-            epoch=report.epoch,
-            metrics=report.metrics[i],
+            epoch=found.checkpoint_id.epoch,
             states=state,
-            streams=found.state.get("streams", [{}] * seeds)[i],
+            streams=streams,
             tensors={n.removeprefix(f"{i}."): t for n, t in found.tensors.items() if n.startswith(f"{i}.")},
         )
-        for i, state in enumerate(states)
+        for i, (state, streams) in enumerate(zip(found.state["seeds"], found.state["streams"], strict=True))
     ]
-
-
-def _as_attempt(found: Checkpoint, attempt: int, place: Place | None) -> Checkpoint:
-    """Write a checkpoint of an earlier attempt again as this attempt's, so that later files of that one are ignored."""
-    assert place is not None
-    assert found.report is not None
-    position = replace(found.checkpoint_id, attempt=attempt)
-    mine = replace(found, checkpoint_id=position, report=replace(found.report, checkpoint=position.name))
-    checkpoint.write(place, mine)
-    return mine

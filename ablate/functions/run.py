@@ -22,10 +22,9 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The state of one seed at a checkpoint: epochs done, the metrics of the last one, and the kept objects."""
+    """The state of one seed at a checkpoint: epochs done, the kept objects, and the streams."""
 
     epoch: int
-    metrics: Mapping[str, float] | None
     states: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     streams: Mapping[str, Any] = field(default_factory=dict)  # states of the generators of `Run.stream`
@@ -106,7 +105,7 @@ class Run:
             if self._pause():
                 raise PausedError(f"seed {self.seed} has paused after {self.epoch} epochs")
             self.epoch, self._loaders = epoch, 0
-            GlobalRandomness.seed(self._number("epoch", epoch))
+            self.seed_globals("epoch", epoch)
             yield epoch
 
     def loader(self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any) -> Batches:
@@ -152,7 +151,7 @@ class Run:
         before, self.reported = self.reported, None
         if before is None:
             return
-        now = self.state(before.metrics)
+        now = self.state()
         same = now.states == before.states and all(
             same_bits(tensor, now.tensors[path]) for path, tensor in before.tensors.items() if path in now.tensors
         )
@@ -162,13 +161,17 @@ class Run:
                 " continues from its checkpoint would skip it"
             )
 
-    def state(self, metrics: Mapping[str, float] | None) -> Kept:
+    def state(self) -> Kept:
         """Return the state of now, for a checkpoint."""
         found = {name: get_state(name, thing) for name, thing in self.kept.items()}
         tensors = {path: tensor for _, named in found.values() for path, tensor in named.items()}
         states = {name: state for name, (state, _) in found.items()}
         streams = {name: generator.bit_generator.state for name, generator in self._streams.items()}
-        return Kept(epoch=self.epoch, metrics=metrics, states=states, tensors=tensors, streams=streams)
+        return Kept(epoch=self.epoch, states=states, tensors=tensors, streams=streams)
+
+    def seed_globals(self, purpose: str, *path: str | int) -> None:
+        """Seed the global generators of Python, NumPy and torch by this seed and a purpose."""
+        GlobalRandomness.seed(self._number(purpose, *path))
 
     def _restore_stream(self, name: str) -> None:
         if self._found is not None and self._found.states and name in self._found.streams:
@@ -182,7 +185,7 @@ class Run:
 
 
 class Batches:
-    """What `Run.loader` returns: each pass over it is in an order of its own, keyed by the epoch."""
+    """What `Run.loader` returns: each pass over it has another order, keyed by the epoch and the number of the pass."""
 
     def __init__(self, run: Run, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
         self._run, self._made, self._make = run, made, make

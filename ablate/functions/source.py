@@ -79,7 +79,7 @@ def _parts(names: list[str], known: dict[str, Any]) -> Iterator[str]:
         else:
             raise RequestError(
                 f"the training function uses {name!r}, a {type(value).__name__}, which cannot be written as code: make"
-                " it inside the function, or move the function into a module of its own"
+                " it inside the function, or move the function into a separate module"
             )
 
     for name in names:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
@@ -13,10 +13,31 @@ from ablate.functions.function import Function
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import PlannedTrials
+    from ablate.trainable import PlannedTrials, TrialContext
 
 
-class FunctionTrainable:
+class OwnTrainable:
+    """What is the same for every trainable of a user's: nothing is known of its data, sizes and networks."""
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Accept every data set: it reads its own data."""
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
+        """Return no facts."""
+        return DatasetFacts()
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
+        """Return None: only a report tells the size, if at all."""
+        return None
+
+    def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
+        """Return None: nothing of a user's is run for a plan."""
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
+        """Return None: how the model is called is unknown."""
+
+
+class FunctionTrainable(OwnTrainable):
     """Calls `train(config, run)` of a user's module, once for each seed of a trial."""
 
     def __init__(self, name: str) -> None:
@@ -35,13 +56,6 @@ class FunctionTrainable:
         """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
         return self.function.source_files()
 
-    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
-        """Accept every data set: the function reads its own data."""
-
-    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
-        """Return no facts: nothing is known of the function's data."""
-        return DatasetFacts()
-
     def remarks(self, task: TaskConfig) -> tuple[str, ...]:
         """Return nothing."""
         return ()
@@ -49,27 +63,8 @@ class FunctionTrainable:
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
-        """Return None: the first report of a trial tells its size, if the function calls `run.build`."""
-        return None
-
-    def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
-        """Return None: a function is not run for a plan."""
-
-    def train(
-        self,
-        config: TrialConfig,
-        *,
-        data_dir: Path | None,
-        checkpoints: Place | None,
-        device: str,
-        attempt: int,
-        pause: Callable[[], bool],
-    ) -> Iterator[Report]:
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; see `ablate.functions.lockstep.train`."""
         from ablate.functions.lockstep import train
 
-        return train(self.function, config, checkpoints=checkpoints, device=device, attempt=attempt, pause=pause)
-
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
-        """Return None: how a function's model is called is unknown."""
+        return train(self.function, config, **context)

@@ -94,14 +94,20 @@ def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
 
     Front and confirmations are those of the page: a configuration that failed on a further seed is not among them.
     """
-    trials, reports = trials_table(snapshot), reports_table(snapshot)
-    if study.confirm is not None:
-        chosen = confirmed(pooled(trials, reports)[0])
-    else:
-        searched = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
-        chosen = front(searched, study.objectives, constraints=study.constraints)
+    chosen = result_rows(study, trials_table(snapshot), reports_table(snapshot))
     places = set(chosen.select("dataset", "trial").rows())
     return [trial.config for trial in snapshot.trials if (trial.key.dataset, trial.key.number) in places]
+
+
+def result_rows(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the confirmed networks, or of the front of a search without confirmation."""
+    return search_front(study, trials) if study.confirm is None else confirmed(pooled(trials, reports)[0])
+
+
+def search_front(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the front of the search."""
+    searched = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+    return front(searched, study.objectives, constraints=study.constraints)
 
 
 def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ablate.config import DatasetFacts, Frozen, Positive, Protocol, Size, TaskConfig
 
+BUILT_IN = "transformer"  # the builder of the family itself
 Similarity = Literal["separate", "collapsed", "shared", "mirrored", "cholesky"]
 Value = Literal["separate", "collapsed", "stacked", "none", "key"]
 Projection = Literal["query", "key", "value", "output"]
@@ -15,8 +16,8 @@ SINGLE_HEAD_SIMILARITIES = ("collapsed", "mirrored", "cholesky")
 SINGLE_HEAD_VALUES = ("collapsed", "stacked")
 WITHOUT_KEY_VECTORS = ("collapsed", "mirrored", "cholesky")
 
-# Which projections exist, and may carry a bias, per form. A bias that would break the promised symmetry
-# (`mirrored`, `cholesky`) or that has no matrix of its own does not exist.
+# Which projections may carry a bias, per form. There is none where it would break the promised symmetry (`mirrored`,
+# `cholesky`), and none for a projection that uses the matrix of another.
 SIMILARITY_BIASES: dict[str, tuple[Projection, ...]] = {
     "separate": ("query", "key"),
     "collapsed": ("query", "key"),
@@ -40,7 +41,7 @@ def _none_to_zero(value: Any) -> Any:
 class ModelConfig(Frozen):
     """One architecture of the transformer family (sizes and names: docs/models.md; papers A and B)."""
 
-    builder: str = "transformer"
+    builder: str = BUILT_IN
     """A registered model builder or an import path `mypkg.net:build`."""
     width: Positive = 60
     """Model width N."""
@@ -97,7 +98,7 @@ class ModelConfig(Frozen):
 
 def impossible(config: ModelConfig) -> list[str]:
     """Return why `config` cannot be built, one sentence per reason (design table of the axes); empty if it can."""
-    if config.builder != "transformer":
+    if config.builder != BUILT_IN:
         return []
     faults = []
     if config.width % config.heads:

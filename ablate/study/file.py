@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ablate.config import leaves
 from ablate.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.registry import FAMILY, OWN_TASK, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
@@ -120,7 +121,7 @@ def _refuse_faults(study: Study, lines: Mapping[YamlPath, int], file: str) -> No
 
 def difference(old: str, new: str) -> list[str]:
     """Return the differences between two study files' texts, a line `path: old -> new` for each setting."""
-    before, after = (dict(_leaves(read_yaml(text, "study")[0], ())) for text in (old, new))
+    before, after = (_setting_texts(text) for text in (old, new))
     names = sorted(before.keys() | after.keys())
     missing = "(not set)"
     return [
@@ -264,12 +265,8 @@ def _place(dotted: str, places: Mapping[str, int]) -> int | None:
     return None
 
 
-def _leaves(value: Any, path: YamlPath) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, (*path, str(key)))
-    else:
-        yield dotted(path), json.dumps(value, default=str)
+def _setting_texts(text: str) -> dict[str, str]:
+    return {name: json.dumps(value, default=str) for name, value in leaves(read_yaml(text, "study")[0]).items()}
 
 
 def _unique(faults: Sequence[Fault]) -> list[Fault]:

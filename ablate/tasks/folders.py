@@ -42,10 +42,10 @@ def fetch_command(name: str, data_dir: Path | None) -> str:
     return f"ablate data fetch {name}{place}"
 
 
-def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, mend: str = "") -> DataError:
+def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, remedy: str = "") -> DataError:
     """Return the one-line error of a data set with `faults` (file: `missing` or a description of its damage).
 
-    `mend` says what to do if `ablate data fetch` cannot help.
+    `remedy` says what to do if `ablate data fetch` cannot help.
     """
     folder = data_folder(data_dir)
     missing = [path for path, fault in faults.items() if fault == "missing"]
@@ -60,7 +60,7 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, mend:
     if damaged:
         parts.append(f"data set {name} in {folder} is damaged ({'; '.join(damaged)})")
     return DataError(
-        f"{'; '.join(parts)}. {mend or f'Get it with: {fetch_command(name, data_dir)}'}"
+        f"{'; '.join(parts)}. {remedy or f'Get it with: {fetch_command(name, data_dir)}'}"
         " (or name its folder by --data-dir or ABLATE_DATA)"
     )
 

@@ -99,7 +99,7 @@ def code_archive() -> bytes:
 
 
 def _pyfunc() -> Any:
-    with warnings.catch_warnings():  # MLflow warns of its own type hints during its import
+    with warnings.catch_warnings():  # importing MLflow warns of type hints inside MLflow
         warnings.simplefilter("ignore")
         return importlib.import_module("mlflow.pyfunc")
 

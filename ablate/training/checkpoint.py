@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -124,6 +124,31 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
         own = [name for found, name in _newest_first(folder) if found.attempt <= checkpoint_id.attempt]
         for name in own[KEPT:]:
             folder.remove(name)
+
+
+def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:
+    """Write a checkpoint of an earlier attempt again as one of `attempt`, and return it.
+
+    If the earlier attempt still runs somewhere, its later checkpoints are then ignored.
+    """
+    position = replace(found.checkpoint_id, attempt=attempt)
+    report = None if found.report is None else replace(found.report, checkpoint=position.name)
+    mine = replace(found, checkpoint_id=position, report=report)
+    write(place, mine)
+    return mine
+
+
+def final_report(found: Checkpoint | None, config: TrialConfig, place: Place | None) -> tuple[Checkpoint, Report]:
+    """Return the checkpoint of the last epoch of the trial that `config` evaluates, and its report.
+
+    Raises CheckpointError if `found`, the newest one in `place`, is not of the last epoch.
+    """
+    if found is None or found.report is None or not found.report.final:
+        where = "" if place is None else f" in {redact_url(place)}"
+        raise CheckpointError(
+            f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
+        )
+    return found, found.report
 
 
 def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> Checkpoint | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.config import Idle
-from ablate.models.settings import ModelConfig
+from ablate.models.settings import BUILT_IN, ModelConfig
 from ablate.training.settings import Schedule, TrainConfig
 
 
@@ -23,7 +23,7 @@ def _of_model(setting: str, where: str, holds: Callable[[ModelConfig, str], bool
     return FamilyIdle(
         setting=f"model.{setting}",
         where=where,
-        holds=lambda model, _, output: model.builder == "transformer" and holds(model, output),
+        holds=lambda model, _, output: model.builder == BUILT_IN and holds(model, output),
     )
 
 
@@ -64,7 +64,7 @@ def effective(model: ModelConfig, training: TrainConfig, output: str) -> tuple[M
     """
     names = {rule.setting for rule in idle(model, training, output)}
     own = _defaults(ModelConfig, names, "model.")
-    if model.builder == "transformer":
+    if model.builder == BUILT_IN:
         own |= {"mlp": model.hidden, "mlp_ratio": None, "bias": model.biases()}
     schedule = training.schedule.model_copy(update=_defaults(Schedule, names, "training.schedule."))
     changes = _defaults(TrainConfig, names, "training.") | {"schedule": schedule}

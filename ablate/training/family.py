@@ -7,13 +7,11 @@ from typing import Any, ClassVar, Self
 
 from ablate.config import DatasetFacts, Idle, TrainableSettings
 from ablate.errors import Fault, RegistryError
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 from ablate.registry import MODELS
 from ablate.training.effect import RULES, effective, idle
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
-
-BUILT_IN = "transformer"
 
 
 class FamilySettings(TrainableSettings):

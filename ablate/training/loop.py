@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.errors import CheckpointError, PausedError
+from ablate.errors import PausedError
 from ablate.files import Place
 from ablate.models.settings import InputShape
-from ablate.redaction import redact_url
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
 from ablate.training import checkpoint
@@ -202,18 +201,14 @@ def _run_test(trial: _Trial, place: Place | None, pause: Callable[[], bool]) -> 
         if pause():
             raise PausedError(f"trial {config.key} has paused")
 
-    found = None if place is None else checkpoint.newest(place, config.origin)
-    if found is None or found.report is None or not found.report.final:
-        where = "" if place is None else f" in {redact_url(place)}"
-        raise CheckpointError(
-            f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
-        )
+    newest = None if place is None else checkpoint.newest(place, config.origin)
+    found, report = checkpoint.final_report(newest, config, place)
     trial.group.restore(found.tensors)
     values = _test_values(trial, between)
     rows = torch.stack([torch.where(trial.group.alive, value, torch.nan) for value in values.values()]).T.tolist()
-    pairs = zip(found.report.metrics, rows, strict=True)
+    pairs = zip(report.metrics, rows, strict=True)
     metrics = tuple({**before, **dict(zip(values, row, strict=True))} for before, row in pairs)
-    return replace(found.report, metrics=metrics, wall_seconds=0.0, checkpoint=None)
+    return replace(report, metrics=metrics, wall_seconds=0.0, checkpoint=None)
 
 
 def _test_values(trial: _Trial, between: Callable[[], None]) -> dict[str, Tensor]:

@@ -114,9 +114,7 @@ class TrainingProgress:
             self._saved, self._saved_at = (self.epoch, self.step), found.wall_seconds
             self._midway = found if self.step else None
             if found.checkpoint_id.attempt < self.attempt:
-                report = replace(found.report, checkpoint=self.checkpoint_id.name) if found.report is not None else None
-                found = replace(found, checkpoint_id=self.checkpoint_id, report=report)
-                checkpoint.write(self.place, found)
+                found = checkpoint.rewrite(self.place, found, self.attempt)
             self.report = found.report
         elif self.attempt > 1:
             self._write(Means(None))

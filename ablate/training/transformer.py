@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
@@ -17,7 +17,7 @@ from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
     from ablate.tasks import Data
-    from ablate.trainable import PlannedTrials, ServedNetwork
+    from ablate.trainable import PlannedTrials, ServedNetwork, TrialContext
 
 DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
@@ -85,23 +85,11 @@ class Transformer:
             protocol=planned.protocol,
         )
 
-    def train(
-        self,
-        config: TrialConfig,
-        *,
-        data_dir: Path | None,
-        checkpoints: Place | None,
-        device: str,
-        attempt: int,
-        pause: Callable[[], bool],
-    ) -> Iterator[Report]:
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Return `ablate.training.train` on data that this process loads once per data set."""
         from ablate.training.loop import train
 
-        data = _load(config.task.model_dump_json(), data_dir)
-        return train(
-            config, data_dir=data_dir, checkpoints=checkpoints, device=device, attempt=attempt, pause=pause, data=data
-        )
+        return train(config, **context, data=_load(config.task.model_dump_json(), context["data_dir"]))
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
         """Return replicate 0 of a trained trial for prediction."""

@@ -56,7 +56,7 @@ def batches(run: StudyRun) -> int:
 
 
 def killed(command: Command, run: StudyRun, after: int) -> bool:
-    """Kill a command after so many further batches; return False where it had ended before."""
+    """Kill a command after `after` more batches; return False if it had ended before."""
     aim = batches(run) + after
     while batches(run) < aim and command.code is None:
         time.sleep(0.002)

@@ -64,7 +64,7 @@ def train(config: Mapping[str, Any], run: Any) -> Iterator[dict[str, float]]:
 
 
 def test(model: nn.Module, config: Mapping[str, Any]) -> dict[str, float]:
-    """Return a loss on samples of its own."""
+    """Return a loss on validation samples."""
     return {"test_loss": validate(model, TensorDataset(torch.eye(8), torch.arange(8) % 2))}
 
 

@@ -71,11 +71,11 @@ class Translation(TokenPrediction):
         """Raise DataError if a file is missing or has another number of lines."""
         faults = self._faults(data_dir)
         if faults:
-            mend = (
+            remedy = (
                 "It has no lasting address: put train, val and test_2016_flickr, each as .de and .en (task 1, raw text,"
                 f" of github.com/multi30k/dataset), into {self.location(data_dir)}"
             )
-            raise unusable(self.config.task, data_dir, faults, mend=mend)
+            raise unusable(self.config.task, data_dir, faults, remedy=remedy)
 
     def load(self, data_dir: Path | None) -> SentencePairs:
         """Return the three parts as int16 ids: sources, and targets with `end`, padded with `pad`."""
