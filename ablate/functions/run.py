@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from ablate.errors import PausedError, TrialError
-from ablate.functions.building import build_keyed, count_parameters
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.replacing import replace_parts
+from ablate.models.keyed import build_keyed, count_parameters
 from ablate.randomness import stream
 
 M = TypeVar("M", bound=nn.Module)

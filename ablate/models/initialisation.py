@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ablate.models.builder import build
+from ablate.models.keyed import build_keyed
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.randomness import stream
 
@@ -16,18 +17,24 @@ def initial_parameters(
     """Return one replicate's initial weights by parameter path, float32 on the CPU, without a replicate axis.
 
     A module with a method `initial(draw)` (all built-in ones) receives standard normal values keyed by (study seed,
-    data set, seed, path). Any other module is built under a torch generator seeded from the same stream. Global
-    random states do not change.
+    data set, seed, path). Any other module draws by its own rules from generators with the same keys, and its buffers
+    are returned too, in their own types. Global random states do not change.
     """
-    begin = int(stream(study_seed, dataset, seed, "initialisation").integers(2**63))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(begin)
-        module = build(config, shape)
 
     def draw(path: str, size: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(stream(study_seed, dataset, seed, "initialisation", path).standard_normal(size))
 
-    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    def number(path: str) -> int:
+        return int(stream(study_seed, dataset, seed, "initialisation", path).integers(2**63))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number(""))
+        module = build(config, shape)
     keyed = getattr(module, "initial", None)
-    values = named if keyed is None else named | keyed(draw)
-    return {name: values[name].to(torch.float32).contiguous().clone() for name in named}
+    if keyed is None:
+        module = build_keyed(lambda: build(config, shape), number)
+    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    drawn = {} if keyed is None else keyed(draw)
+    values = {name: drawn.get(name, value).to(torch.float32) for name, value in named.items()}
+    buffers = {} if keyed else dict(module.named_buffers())
+    return {name: value.contiguous().clone() for name, value in (values | buffers).items()}

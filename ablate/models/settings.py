@@ -153,6 +153,10 @@ class InputShape(DatasetFacts):
     """Length in tokens of the windows on one text that are the training samples; 0: the samples are no windows.
 
     Window i begins at token i."""
+    sample: tuple[Positive, ...] | None = None
+    """Shape of one sample before it is made into tokens: [C, H, W] of images, [F] of the row of a table."""
+    patch: tuple[Positive, Positive] | None = None
+    """Height and width in pixels of the patches that images are cut into."""
 
     def trained_samples(self, task: TaskConfig, protocol: Protocol) -> int:
         """Return how many samples a trial of this protocol trains on: K (paper A, Eq. 12).

@@ -44,7 +44,7 @@ def _measure(config_json: str, shape_json: str) -> Size:
 def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
     with device:
         module: nn.Module = build(config, shape).eval()
-        sample = _sample(shape)
+        sample = zeros(shape, samples=1)
         counter = FlopCounterMode(display=False)
         with torch.no_grad(), counter:
             module(sample)
@@ -53,9 +53,9 @@ def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size
     return Size(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
 
 
-def _sample(shape: InputShape) -> Tensor | tuple[Tensor, Tensor]:
-    """Return one sample of zeros with the maximum number of tokens, as a model of `shape` reads it."""
+def zeros(shape: InputShape, *, samples: int) -> Tensor | tuple[Tensor, Tensor]:
+    """Return samples of zeros with the maximum number of tokens, as a model of `shape` reads them."""
     if shape.inputs == "vectors":
-        return torch.zeros(1, shape.tokens, shape.features)
-    ids = torch.zeros(1, shape.tokens, dtype=torch.int64)
-    return (torch.zeros(1, shape.source_tokens, dtype=torch.int64), ids) if shape.source_tokens else ids
+        return torch.zeros(samples, shape.tokens, shape.features)
+    ids = torch.zeros(samples, shape.tokens, dtype=torch.int64)
+    return (torch.zeros(samples, shape.source_tokens, dtype=torch.int64), ids) if shape.source_tokens else ids

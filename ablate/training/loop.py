@@ -20,7 +20,7 @@ from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
 from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.family import family
-from ablate.training.modules import initial_weights, plain_module
+from ablate.training.modules import initial_weights, plain_module, stackable
 from ablate.training.order import epoch_index, keys, steps_per_epoch
 from ablate.training.progress import CADENCE, Cadence, TrainingProgress, never
 from ablate.training.rows import DTYPES, ReplicaGroup
@@ -109,14 +109,16 @@ def _prepare(config: TrialConfig, *, data_dir: Path | None, device: str, data: D
     steps = steps_per_epoch(parts.train.index.shape[1], training)
     schedule = multipliers(training.schedule, epochs=config.epochs, steps_per_epoch=steps)
     rows = len(config.seeds)
+    module = plain_module(config, shape)
     group = ReplicaGroup(
-        plain_module(config, shape),
+        module,
         [initial_weights(config, shape, replicate=replicate) for replicate in range(rows)],
         [training] * rows,
         [schedule] * rows,
         loss=task.loss,
         pad=data.pad,
         device=device,
+        stacked=stackable(module, shape),
     )
     check_decoding(task, data, group, config)
     return _Trial(config=config, task=task, data=data, shape=shape, parts=parts, group=group, judged=judged)

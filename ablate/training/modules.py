@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -9,10 +12,12 @@ from ablate.errors import CheckpointError, RequestError
 from ablate.files import Place
 from ablate.models import build, initial_parameters
 from ablate.models.settings import InputShape
+from ablate.models.size import zeros
 from ablate.randomness import stream
 from ablate.redaction import redact_url
 from ablate.training import checkpoint
 from ablate.training.family import family
+from ablate.training.rows import plain_call
 from ablate.trial import TrialConfig
 
 
@@ -24,8 +29,36 @@ def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
         return build(family(config).model, shape)
 
 
+def stackable(module: nn.Module, shape: InputShape) -> bool:
+    """Return whether `torch.func.vmap` runs all replicates of a module at once, with the numbers of one alone.
+
+    It does not if an operation has no rule for it (an LSTM), or if training draws random numbers (dropout). The
+    module is tried on two samples of zeros; its weights, its buffers and global random states do not change.
+    """
+    if getattr(module, "row_native", False):
+        return True
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    rows = {name: _twice(value.detach()) for name, value in state.items()}
+    sample = zeros(shape, samples=2)
+    two = _twice(sample) if isinstance(sample, Tensor) else (_twice(sample[0]), _twice(sample[1]))
+    before = module.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="There is a performance drop")
+            torch.func.vmap(partial(plain_call, module.train()))(rows, two)
+    except Exception:  # a fault of the module itself is raised again when it runs
+        return False
+    finally:
+        module.train(before)
+    return True
+
+
+def _twice(value: Tensor) -> Tensor:
+    return value[None].repeat(2, *[1] * value.ndim)
+
+
 def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
-    """Return the initial parameters of one replicate by path, float32."""
+    """Return the initial parameters of one replicate by path, float32, and the buffers of a user's own module."""
     seed, dataset = config.seeds[replicate], config.key.dataset
     return initial_parameters(family(config).model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
 
@@ -46,9 +79,9 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
         raise CheckpointError(f"no whole checkpoint of {config.key} in {redact_url(checkpoints)}")
     assert found.shape is not None
     weights = {
-        name.removeprefix("weights."): value[replicate]
+        name.partition(".")[2]: value[replicate]
         for name, value in found.tensors.items()
-        if name.startswith("weights.")
+        if name.startswith(("weights.", "buffer."))
     }
     module = plain_module(config, found.shape)
     if family(config).training.precision == "float64":

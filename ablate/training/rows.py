@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +52,10 @@ class ReplicaGroup:
 
     `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
     but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
-    receives every parameter as [R, ...]; any other module goes through torch.func.vmap. The group takes ownership of
-    the module: a row-native module holds the rows from then on. Parameters that do not require a gradient do not
-    change. A row's loss is the mean over its targets that are not `pad`.
+    receives every parameter as [R, ...]; any other module goes through torch.func.vmap, or runs one row after another
+    if it is not `stacked`. The group takes ownership of the module: a row-native module holds the rows from then on.
+    Parameters that do not require a gradient do not change; buffers are a row's own, and the module may change them. A
+    row's loss is the mean over its targets that are not `pad`.
     A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
     False and its weights do not change by a bit. Other rows are not affected.
     """
@@ -68,10 +70,11 @@ class ReplicaGroup:
         loss: Loss,
         pad: int | None = None,
         device: torch.device | str = "cpu",
+        stacked: bool = True,
     ) -> None:
         self.optimizer, self.precision = configs[0].optimizer, configs[0].precision
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
-        self.pad = pad
+        self.pad, self.stacked = pad, stacked
         self.generators: list[torch.Generator] = []
         self.module = module.to(device=self.device, dtype=self.dtype)
         self.settings = RowSettings.of(configs, schedules).to(self.device)
@@ -84,7 +87,11 @@ class ReplicaGroup:
         for place in self.places:
             place.of(self.state.weights).copy_(torch.stack([row[place.name] for row in initial]))
         fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
-        self.fixed = {name: value.to(self.device, self.dtype) for name, value in fixed.items()}
+        self.fixed = {
+            name: value.to(self.device, self.dtype if value.is_floating_point() else None)
+            for name, value in fixed.items()
+        }
+        self.buffers = {n: self.fixed[n] for n, _ in self.module.named_buffers() if n in self.fixed}
         self.leaves = {p.name: nn.Parameter(p.of(self.state.weights)) for p in self.places}
         self.row_native = bool(getattr(module, "row_native", False))
         if self.row_native:
@@ -122,14 +129,26 @@ class ReplicaGroup:
         with self._autocast():
             if self.row_native:
                 scores: Tensor = self.module(x)
+            elif self.stacked:
+                scores = torch.func.vmap(partial(plain_call, self.module))({**self.leaves, **self.fixed}, x)
             else:
-                parameters = {**self.leaves, **self.fixed}
-                scores = torch.func.vmap(self._plain, randomness="different")(parameters, x)
+                scores = torch.stack([self._alone(row, x) for row in range(self.rows)])
         return scores.to(self.dtype)
 
-    def _plain(self, parameters: dict[str, Tensor], x: ModelInput) -> Tensor:
-        scores: Tensor = torch.func.functional_call(self.module, parameters, (x,))
-        return scores
+    def _alone(self, row: int, x: ModelInput) -> Tensor:
+        """Return the scores of one row; torch's global generator is the row's own during the call."""
+        values = {name: value[row] for name, value in {**self.leaves, **self.fixed}.items()}
+        mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
+        if not self.generators:
+            return plain_call(self.module, values, mine)
+        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
+        before = source.get_rng_state()
+        source.set_rng_state(self.generators[row].get_state())
+        try:
+            return plain_call(self.module, values, mine)
+        finally:
+            self.generators[row].set_state(source.get_rng_state())
+            source.set_rng_state(before)
 
     @torch.no_grad()
     def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
@@ -142,7 +161,8 @@ class ReplicaGroup:
     def key_dropout(self, keys: Sequence[int]) -> None:
         """Give the dropout of every row its own generator, seeded from the row's key.
 
-        Dropout is any module with an attribute `generators` (`ablate.models.layers.Dropout`).
+        Of a row-native module, dropout is any part with an attribute `generators` (`ablate.models.layers.Dropout`).
+        Of a module that runs one row after another, it is whatever draws from torch's global generator.
         """
         self.generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
         for part in self.module.modules() if self.row_native else ():
@@ -212,12 +232,15 @@ class ReplicaGroup:
             if rows.shape[1]
             for place in self.places
         }
+        found |= {f"buffer.{name}": value.cpu().contiguous().clone() for name, value in self.buffers.items()}
         return found | {"step": self.state.step.cpu().clone(), "alive": self.state.alive.cpu().clone()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
         mine = self.tensors()
+        if not any(name.startswith("buffer.") for name in tensors):  # of a version that held them constant
+            mine = {name: value for name, value in mine.items() if not name.startswith("buffer.")}
         for name in sorted(mine.keys() ^ tensors.keys()):
             raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
         for name, value in mine.items():
@@ -229,8 +252,16 @@ class ReplicaGroup:
             place.of(self.state.first).copy_(tensors[f"first.{place.name}"])
             if self.state.second.shape[1]:
                 place.of(self.state.second).copy_(tensors[f"second.{place.name}"])
+        for name in self.buffers.keys() & {name.removeprefix("buffer.") for name in mine}:
+            self.buffers[name].copy_(tensors[f"buffer.{name}"])
         self.state.step.copy_(tensors["step"])
         self.state.alive.copy_(tensors["alive"])
+
+
+def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
+    """Return the scores of one replicate's parameters and buffers; buffers may change."""
+    scores: Tensor = torch.func.functional_call(module, values, (x,))
+    return scores
 
 
 def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -14,9 +14,9 @@ from torch import nn
 import ablate
 from ablate.errors import RequestError
 from ablate.files import Place
+from ablate.models.samples import join
 from ablate.tasks import Data, data_folder, load_task
 from ablate.tasks.base import Classification, Stream
-from ablate.tasks.images.patches import join
 from ablate.tasks.text.tokens import TokenPrediction
 from ablate.trainable import ServedNetwork, Tensor
 from ablate.training import served_model

@@ -14,8 +14,8 @@ from torchvision.models import resnet18, vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
 from ablate.errors import TrialError
-from ablate.functions.building import build_keyed, count_parameters
 from ablate.functions.replacing import replace_parts
+from ablate.models.keyed import build_keyed, count_parameters
 from support.commands import run
 
 IMAGES = torch.linspace(0, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)

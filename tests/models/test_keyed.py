@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from ablate.functions.building import build_keyed, count_parameters
+from ablate.models.keyed import build_keyed, count_parameters
 
 
 def key(path: str) -> int:

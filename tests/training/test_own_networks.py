@@ -1,0 +1,147 @@
+"""Networks of a user's own in the engine, against an ordinary PyTorch loop for each replicate."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from ablate.errors import PausedError, RequestError
+from ablate.models import build, initial_parameters
+from ablate.models.samples import give_samples
+from ablate.models.settings import InputShape, ModelConfig
+from ablate.tasks import Classification, load_task
+from ablate.training import ReplicaGroup, multipliers, predictor, train
+from ablate.training.modules import stackable
+from ablate.training.progress import Cadence
+from ablate.training.settings import Schedule, TrainConfig
+from ablate.trial import TrialConfig
+from support.entries import entry
+from support.own_networks import NETWORKS, STACKED, plain_losses
+from support.small_training import numbers, one_thread, trial
+
+__all__ = ["one_thread"]
+
+SHAPE = load_task(entry(task="digits", patch=2)).shape(None)
+SEEDS, STEPS, BATCH, RATES = (3, 4, 5), 12, 10, (1e-3, 1e-2, 3e-2)
+PLAIN_LOOP = 1e-12  # float64; BatchNorm divides by small deviations
+EVER = Cadence(ask_seconds=0.0)
+
+
+def model(name: str, **options: object) -> ModelConfig:
+    return ModelConfig(builder=NETWORKS[name], options=options)
+
+
+def weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
+    return initial_parameters(config, SHAPE, study_seed=1, dataset="d", seed=seed)
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    size = (len(SEEDS), BATCH, SHAPE.tokens, SHAPE.features)
+    drawn = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(STEPS)]
+    return [(x, torch.randint(SHAPE.outputs, x.shape[:2], generator=generator)) for x in drawn]
+
+
+def grouped(config: ModelConfig, *, stacked: bool) -> ReplicaGroup:
+    trains = [TrainConfig(learning_rate=rate, weight_decay=0.1, precision="float64") for rate in RATES]
+    constant = multipliers(Schedule(name="constant"), epochs=1, steps_per_epoch=STEPS)
+    start, loss = [weights(config, seed) for seed in SEEDS], Classification().loss
+    group = ReplicaGroup(build(config, SHAPE), start, trains, [constant] * len(SEEDS), loss=loss, stacked=stacked)
+    group.module.train()
+    group.key_dropout(SEEDS)
+    return group
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_losses_and_buffers_are_those_of_a_plain_loop_for_each_replicate(name: str) -> None:
+    config, data = model(name), batches()
+    assert stackable(build(config, SHAPE), SHAPE) == STACKED[name]
+    ways = [grouped(config, stacked=stacked) for stacked in {False, STACKED[name]}]
+    losses = [torch.stack([group.step(x, y)[1] for x, y in data]) for group in ways]
+    held_out = data[0][0]
+    for group in ways:
+        group.module.eval()
+    for row, (seed, rate) in enumerate(zip(SEEDS, RATES, strict=True)):
+        module = build(config, SHAPE)
+        module.load_state_dict(weights(config, seed), strict=False)
+        alone = plain_losses(module.double().train(), [(x[row], y[row]) for x, y in data], rate=rate, seed=seed)
+        assert alone[0] != alone[-1]
+        for group, found in zip(ways, losses, strict=True):
+            torch.testing.assert_close(found[:, row], alone, rtol=0, atol=PLAIN_LOOP)
+            torch.testing.assert_close(group.forward(held_out)[row], module.eval()(held_out[row]), rtol=0, atol=1e-9)
+
+
+def config_of(name: str, **changes: object) -> TrialConfig:
+    training = TrainConfig(epochs=3, batch_size=32, learning_rate=1e-2)
+    task = entry(task="digits", patch=2, train_limit=320)
+    return trial(model=model(name), task=task, train=training, **changes)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("name", ["Cnn", "Lstm", "Dropping"])
+def test_a_trial_interrupted_anywhere_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    config = config_of(name, stage="confirm")
+    whole = list(train(config, checkpoints=tmp_path / "whole"))
+    for done in (1, 2):
+        folder = tmp_path / str(done)
+        list(islice(train(config, checkpoints=folder), done))
+        assert numbers(list(train(config, checkpoints=folder))) == numbers(whole[done - 1 :])
+    for steps in (4, 10, 14):  # between two steps, and in the validation of an epoch
+        asked = iter(range(steps))
+        folder = tmp_path / f"paused-{steps}"
+        with pytest.raises(PausedError):
+            list(train(config, checkpoints=folder, pause=lambda asked=asked: next(asked, None) is None, cadence=EVER))
+        resumed = list(train(config, checkpoints=folder))
+        assert numbers(resumed) == numbers(whole[-len(resumed) :])
+
+
+@pytest.mark.parametrize("name", ["Cnn", "Dropping"])
+def test_the_loaded_network_scores_what_was_reported(name: str, tmp_path: Path) -> None:
+    """BatchNorm's running statistics are part of a checkpoint: without them the accuracy is another one."""
+    config = config_of(name, stage="confirm")
+    reported = list(train(config, checkpoints=tmp_path))[-1].metrics
+    data = load_task(config.task).load(None)
+    for replicate, metrics in enumerate(reported):
+        module = predictor(config, tmp_path, replicate)
+        right = module(data.tokens(data.test_inputs)).argmax(-1) == data.test_targets
+        assert right.double().mean().item() == pytest.approx(metrics["test_accuracy"], abs=1e-12)
+
+
+def test_a_module_that_takes_samples_gets_the_images() -> None:
+    seen: list[Tensor] = []
+    module = build(model("Cnn"), SHAPE)
+    module.first.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))  # type: ignore[union-attr]
+    data = load_task(entry(task="digits", patch=2)).load(None)
+    module(data.tokens(data.train_inputs[:3]))
+    pixels = {image.tobytes() for image in load_digits().images.astype("float32")}
+    restored = (seen[0] - data.shift) / data.scale
+    assert restored.shape == (3, 1, 8, 8)
+    assert all(image.round().numpy().tobytes() in pixels for image in restored[:, 0])
+
+
+def test_weights_are_keyed_by_path_whatever_part_is_left_out() -> None:
+    whole, part = weights(model("Cnn"), 3), weights(model("Cnn", middle=False), 3)
+    assert part.keys() < whole.keys()
+    assert all(torch.equal(part[name], whole[name]) for name in part)
+    assert not torch.equal(weights(model("Cnn"), 4)["head.weight"], whole["head.weight"])
+    assert torch.equal(weights(model("Tied"), 3)["first.weight"], weights(model("Tied"), 3)["first.weight"])
+
+
+@pytest.mark.parametrize(
+    ("takes", "rule"),
+    [
+        ("samples", "Linear takes samples, and those of this task are tokens [B, 4, 3]: remove its attribute `takes`"),
+        ("image", "Linear.takes is 'image', it is one of tokens, samples"),
+    ],
+)
+def test_what_a_module_cannot_take_is_refused_in_a_line(takes: str, rule: str) -> None:
+    module = nn.Linear(3, 3)
+    module.takes = takes  # type: ignore[assignment]
+    with pytest.raises(RequestError, match=re.escape(rule)):
+        give_samples(module, InputShape(tokens=4, features=3, outputs=3, train_samples=10))
