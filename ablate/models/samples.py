@@ -39,7 +39,7 @@ def as_samples(tokens: Tensor, shape: InputShape) -> Tensor:
 
 
 def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `tasks` cutting them."""
+    """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `cut` of the tasks."""
     (high, wide), (height, width) = patch, size
     grid = patches.reshape(len(patches), height // high, width // wide, high, wide, -1)
     return grid.permute(0, 1, 3, 2, 4, 5).reshape(len(patches), height, width, -1)

@@ -65,6 +65,17 @@ class Decoded(Protocol):
 
 
 @runtime_checkable
+class Scored(Protocol):
+    """A task with metrics over a whole split at once, such as F1 or R²; `split_names` are their names."""
+
+    split_names: tuple[str, ...]
+
+    def split_metrics(self, scores: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the metrics of one replicate, from the scores [n, ...] and targets [n, ...] of a split, on the CPU."""
+        ...
+
+
+@runtime_checkable
 class Written(Protocol):
     """A task of text that converts between ids and readable text; `opening` is a possible beginning of a text."""
 
@@ -146,6 +157,8 @@ class Data:
     """Height, width and channels of the images that the inputs are patches of."""
     ids: bool = False
     """Whether inputs are ids; `scale` and `shift` do not apply to ids."""
+    real_targets: bool = False
+    """Whether targets are real numbers; otherwise they are whole ones."""
     pad: int | None = None
     """The target that is ignored; also the padding id in inputs of an encoder-decoder."""
     start: int | None = None
@@ -166,8 +179,10 @@ class Data:
             if inputs.shape[1:] != self.train_inputs.shape[1:]:
                 got, rule = tuple(inputs.shape[1:]), tuple(self.train_inputs.shape[1:])
                 raise DataError(f"Data: a sample of {split} has the shape {got}, one of train {rule}")
-            if targets.is_floating_point():
-                raise DataError(f"Data: {split} targets are {targets.dtype}, not whole numbers")
+            if targets.is_floating_point() and not self.real_targets:
+                raise DataError(
+                    f"Data: {split} targets are {targets.dtype}, not whole numbers (real_targets=True allows it)"
+                )
             if self.class_names and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.class_names):
                 raise DataError(f"Data: {split} has targets outside 0 to {len(self.class_names) - 1}")
 

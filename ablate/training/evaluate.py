@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.tasks import Task
+from ablate.tasks.base import Scored
 from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples
 
@@ -39,17 +40,24 @@ class Means:
 
 @torch.no_grad()
 def evaluate(
-    group: ReplicaGroup, task: Task, samples: Samples, *, batch: int = BATCH, between: Callable[[], None] | None = None
+    group: ReplicaGroup,
+    task: Task,
+    samples: Samples,
+    *,
+    batch: int = BATCH,
+    between: Callable[[], None] | None = None,
+    judged: bool = True,
 ) -> dict[str, Tensor]:
     """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each.
 
-    `between` is called before every batch and may raise.
+    Metrics over the whole split are among them unless `judged` is False. `between` is called before every batch and
+    may raise.
 
     `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
     CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
     """
     group.module.eval()
-    means = Means(group.pad)
+    means, whole = Means(group.pad), _WholeSplit(task if judged and isinstance(task, Scored) else None)
     left = samples.index.shape[1]
     filled = torch.cat([samples.index, samples.index[:, -1:].expand(-1, -left % WHOLE)], dim=1)
     with closing(samples.batches(filled, max(batch // WHOLE, 1) * WHOLE)) as batches:
@@ -57,7 +65,37 @@ def evaluate(
             if between is not None:
                 between()
             scores = group.forward(x)
+            if isinstance(task, Scored):  # its loss may be a mean over the batch
+                scores, targets = scores[:, :left], targets[:, :left]
             values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
             means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
+            whole.add(scores[:, :left], targets[:, :left])
             left -= targets.shape[1]
-    return means.values()
+    return means.values() | whole.values(group)
+
+
+class _WholeSplit:
+    """Gathers the scores and targets of a split for a task's metrics over all of it."""
+
+    def __init__(self, task: Scored | None) -> None:
+        self._task = task if task is not None and task.split_names else None
+        self._scores: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def add(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch, [R, B, ...] each."""
+        if self._task is not None:
+            self._scores.append(scores.cpu())
+            self._targets.append(targets.cpu())
+
+    def values(self, group: ReplicaGroup) -> dict[str, Tensor]:
+        """Return the metrics by name, float64 [R] each; NaN for a replicate that diverged."""
+        if self._task is None:
+            return {}
+        scores, targets = torch.cat(self._scores, dim=1), torch.cat(self._targets, dim=1)
+        names, rows = self._task.split_names, []
+        for one, wanted in zip(scores, targets, strict=True):
+            finite = bool(torch.isfinite(one).all())
+            rows.append(self._task.split_metrics(one, wanted) if finite else dict.fromkeys(names, float("nan")))
+        found = {name: [row[name] for row in rows] for name in names}
+        return {n: torch.tensor(v, dtype=torch.float64, device=group.device) for n, v in found.items()}

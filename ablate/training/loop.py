@@ -224,7 +224,7 @@ def _evaluated(trial: _Trial, samples: Samples, between: Callable[[], None]) -> 
     """Return loss and metrics of `samples`; scores per token and images from disk use the batch size of training."""
     large = trial.shape.output == "token" or not isinstance(samples.inputs, Tensor)
     batch = min(BATCH, family(trial.config).training.batch_size) if large else BATCH
-    return evaluate(trial.group, trial.task, samples, batch=batch, between=between)
+    return evaluate(trial.group, trial.task, samples, batch=batch, between=between, judged=trial.judged)
 
 
 def _measure_corpus(trial: _Trial, samples: Samples, part: str, between: Callable[[], None]) -> dict[str, Tensor]:

@@ -74,9 +74,9 @@ class Samples:
         """Yield (x, targets) of the samples `index_rn` [R, n] in batches of `batch` per replicate.
 
         x is [R, B, T, F] in the dtype of `scale`, ids int64 [R, B, T], or the pair (source [R, B, S'], targets shifted
-        right after `start` [R, B, T']), both trimmed to the longest of the batch over all replicates. Targets are int64
-        [R, B] or [R, B, T], trimmed alike. `keys` has one number per replicate that keys the augmentation of a
-        `Stream`, None in evaluation.
+        right after `start` [R, B, T']), both trimmed to the longest of the batch over all replicates. Targets are
+        [R, B, ...], int64 or real numbers, trimmed alike. `keys` has one number per replicate that keys the
+        augmentation of a `Stream`, None in evaluation.
         """
         moved = index_rn.to(self.targets.device)
         if not isinstance(self.inputs, Tensor):
@@ -90,7 +90,7 @@ class Samples:
         for index_rb in torch.split(moved, batch, dim=1):
             # only the requested rows: windows overlap, and all of them would be larger than the text
             picked = rows.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
-            yield picked.long() if self.ids else self._vectors(picked), _whole_numbers(self.targets, index_rb)
+            yield picked.long() if self.ids else self._vectors(picked), _picked(self.targets, index_rb)
 
     def _paired(
         self, inputs: Tensor, pairs: Pairs, index_rn: Tensor, moved: Tensor, batch: int
@@ -98,8 +98,8 @@ class Samples:
         places = zip(torch.split(index_rn, batch, dim=1), torch.split(moved, batch, dim=1), strict=True)
         for on_cpu, index_rb in places:
             longest = int(pairs.source[on_cpu].max()), int(pairs.target[on_cpu].max())
-            source = _whole_numbers(inputs[:, : longest[0]], index_rb)
-            targets = _whole_numbers(self.targets[:, : longest[1]], index_rb)
+            source = _picked(inputs[:, : longest[0]], index_rb)
+            targets = _picked(self.targets[:, : longest[1]], index_rb)
             yield (source, F.pad(targets[..., :-1], (1, 0), value=self.start)), targets
 
     def _streamed(
@@ -111,7 +111,7 @@ class Samples:
                 # replicates that use the same images share their memory, here and on the device
                 distinct = images[:1] if images.stride(0) == 0 else images
                 vectors = self._vectors(self._copied(distinct)).expand(len(images), -1, -1, -1)
-                yield vectors, _whole_numbers(self.targets, index_rb)
+                yield vectors, _picked(self.targets, index_rb)
         finally:
             if isinstance(read, Generator):  # its processes end with the epoch, not with the next garbage collection
                 read.close()
@@ -125,9 +125,10 @@ class Samples:
         return torch.addcmul(self.shift, inputs.to(self.scale.dtype), self.scale)
 
 
-def _whole_numbers(values: Tensor, index_rb: Tensor) -> Tensor:
-    """Return the rows `index_rb` of `values` [n, ...] as int64 [R, B, ...]; `values` keep their stored dtype."""
-    return values.index_select(0, index_rb.reshape(-1)).long().view(*index_rb.shape, *values.shape[1:])
+def _picked(values: Tensor, index_rb: Tensor) -> Tensor:
+    """Return the rows `index_rb` of `values` [n, ...], [R, B, ...]; whole numbers are stored small and become int64."""
+    rows = values.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *values.shape[1:])
+    return rows if rows.is_floating_point() else rows.long()
 
 
 def lengths(ids: Tensor, pad: int | None) -> Tensor:

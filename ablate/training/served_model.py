@@ -62,11 +62,11 @@ class ServedModel:
     def predict(self, model_input: np.ndarray, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """Return class probabilities float32 of images, of other inputs in stored units, or of ids.
 
-        Images are uint8 [B, H, W] or [B, H, W, C], other inputs [B, T, F], and ids [B, T]. Probabilities are [B, M],
-        [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the network's scores are
-        returned. A network trained on another loss than cross-entropy always returns its scores. A network that maps
-        text to text takes source ids [B, S] and returns the generated ids int64 [B, T']. Raises RequestError for
-        another shape or output, and for ids that are not in the vocabulary.
+        Images are [B, H, W] or [B, H, W, C], rows of a table [B, F], other inputs [B, T, F], and ids [B, T].
+        Probabilities are [B, M], [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the
+        network's scores are returned. A network trained on another loss than cross-entropy always returns its scores.
+        A network that maps text to text takes source ids [B, S] and returns the generated ids int64 [B, T']. Raises
+        RequestError for another shape or output, and for ids that are not in the vocabulary.
         """
         import torch
 
@@ -96,14 +96,15 @@ class ServedModel:
         return description.shape.pad if description.shape.pad is not None else description.end or 0
 
     def _patches(self, inputs: np.ndarray) -> np.ndarray:
-        """Return images as patches [B, T, F]; other inputs do not change."""
+        """Return images as patches [B, T, F], rows [B, F] of a table as tokens; other inputs do not change."""
         import torch
 
         from ablate.tasks.images.patches import cut
 
-        image, patch = self.description.image, self.description.patch
+        image, patch, sample = self.description.image, self.description.patch, self.description.shape.sample
         if image is None or patch is None:
-            return inputs
+            rows = sample is not None and inputs.shape[1:] == sample
+            return inputs.reshape(len(inputs), self.description.shape.tokens, -1) if rows else inputs
         images = inputs[..., None] if image[2] == 1 and inputs.ndim == 3 else inputs
         if images.ndim != 4 or images.shape[1:] != image:
             expected = image[:2] if image[2] == 1 else image
@@ -114,7 +115,8 @@ class ServedModel:
         shape = self.description.shape
         if shape.inputs == "vectors" and not self.description.writes:
             if inputs.ndim != 3 or inputs.shape[1:] != (shape.tokens, shape.features):
-                raise RequestError(f"inputs are [B, {shape.tokens}, {shape.features}], got {list(inputs.shape)}")
+                expected = ", ".join(map(str, shape.sample or (shape.tokens, shape.features)))
+                raise RequestError(f"inputs are [B, {expected}], got {list(inputs.shape)}")
             return
         longest, known = vocabulary(shape)
         if inputs.ndim != 2 or not 0 < inputs.shape[1] <= longest:

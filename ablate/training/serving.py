@@ -15,6 +15,7 @@ import ablate
 from ablate.errors import RequestError
 from ablate.files import Place
 from ablate.models.samples import join
+from ablate.models.settings import InputShape
 from ablate.tasks import Data, data_folder, load_task
 from ablate.tasks.base import Classification, Stream
 from ablate.tasks.text.tokens import TokenPrediction
@@ -41,7 +42,7 @@ def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> 
     shape = task.shape(folder)
     if shape.source_tokens and not callable(getattr(module, "greedy", None)):
         raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
-    patch = getattr(config.task, "patch", None) if data.image else None  # only tasks of images have one
+    patch = shape.patch if data.image else None
     description = Description(
         model=family(config).model,
         shape=shape,
@@ -54,13 +55,14 @@ def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> 
         patch=patch,
         classes=isinstance(task, Classification | TokenPrediction) or bool(data.class_names),
     )
-    return describe(module, description, _example(data, patch))
+    return describe(module, description, _example(data, patch, shape))
 
 
 def describe(module: nn.Module, description: Description, example: Any) -> ServedNetwork:
     """Return a network with its inputs and outputs.
 
-    `example` is an array of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or of ids [n, T].
+    `example` is an array of rows [n, F], of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or
+    of ids [n, T].
     """
     shape = description.shape
     text = Tensor(dtype="int64", shape=(-1,))
@@ -89,7 +91,7 @@ def builder_code(builder: str) -> list[Path]:
     return [] if place.is_relative_to(sysconfig.get_path("purelib")) else [place]  # installed: a requirement
 
 
-def _example(data: Data, patch: Any) -> Any:
+def _example(data: Data, patch: Any, shape: InputShape) -> Any:
     """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
 
     Images are [n, H, W, C], grey ones [n, H, W].
@@ -100,7 +102,8 @@ def _example(data: Data, patch: Any) -> Any:
     else:
         examples = data.test_inputs[:EXAMPLES].cpu()
     if data.image is None:
-        return (examples.long() if data.ids else examples).numpy()
+        shaped = examples.reshape(len(examples), *shape.sample) if shape.sample else examples
+        return (examples.long() if data.ids else shaped).numpy()
     images = join(examples, patch, data.image[:2])
     return (images.squeeze(-1) if data.image[2] == 1 else images).numpy()
 

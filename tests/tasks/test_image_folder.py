@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from ablate.errors import DataError, RequestError
+from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import read_task
 from ablate.tasks import load_task
 from ablate.tasks.images.image_folder import ImageFolder
-from ablate.tasks.images.patches import join
 from support.entries import entry
 
 
@@ -47,7 +47,9 @@ class TestLayouts:
     def test_without_splits_a_fifth_of_each_class_is_the_test_part(self, pets: Path) -> None:
         task = _task()
         data = task.load(pets.parent)
-        assert task.shape(pets.parent) == InputShape(tokens=6, features=48, outputs=2, train_samples=12)
+        assert task.shape(pets.parent) == InputShape(
+            tokens=6, features=48, outputs=2, train_samples=12, sample=(3, 8, 12), patch=(4, 4)
+        )
         assert data.class_names == ("cat", "dog")
         assert data.test_targets.tolist() == [0, 0, 1]
         assert data.validation_inputs is None

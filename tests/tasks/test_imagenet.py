@@ -20,13 +20,13 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from ablate.errors import DataError, RequestError, TrialError
+from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import read_task
 from ablate.tasks import Data, archives, fetch, load_task
 from ablate.tasks.base import Stream
 from ablate.tasks.images import image_stream, imagenet
 from ablate.tasks.images.image_stream import ImageStream, decode
-from ablate.tasks.images.patches import join
 from support.entries import refusal
 
 WNIDS = ("n01443537", "n01629819", "n02123045")
@@ -115,13 +115,19 @@ class TestTinyImageNet:
         torch.testing.assert_close(join(tokens[0], (16, 16), (64, 64)), expected.permute(0, 2, 3, 1))
 
     def test_the_shape_without_files_is_the_published_one(self, tmp_path: Path) -> None:
-        expected = InputShape(tokens=16, features=768, outputs=200, train_samples=100_000)
+        expected = InputShape(
+            tokens=16, features=768, outputs=200, train_samples=100_000, sample=(3, 64, 64), patch=(16, 16)
+        )
         assert _task().shape(tmp_path) == expected
-        vit = InputShape(tokens=196, features=768, outputs=200, train_samples=100_000)
+        vit = InputShape(
+            tokens=196, features=768, outputs=200, train_samples=100_000, sample=(3, 224, 224), patch=(16, 16)
+        )
         assert _task(image_size=224).shape(tmp_path) == vit
 
     def test_a_subset_of_classes_is_counted(self, tiny: Path) -> None:
-        assert _task().shape(tiny) == InputShape(tokens=16, features=768, outputs=3, train_samples=12)
+        assert _task().shape(tiny) == InputShape(
+            tokens=16, features=768, outputs=3, train_samples=12, sample=(3, 64, 64), patch=(16, 16)
+        )
         (tiny / "tiny-imagenet-200" / "wnids.txt").write_text(f"{WNIDS[0]}\n{WNIDS[2]}\n")
         data = _task().load(tiny)
         assert _task().shape(tiny).outputs == 2
@@ -163,10 +169,14 @@ class TestImageNet:
         assert data.train_targets.tolist() == [0, 0, 0, 1, 1, 1]
         assert data.test_targets.tolist() == [0, 1]
         assert data.class_names == WNIDS[:2]
-        assert task.shape(large) == InputShape(tokens=4, features=768, outputs=2, train_samples=6)
+        assert task.shape(large) == InputShape(
+            tokens=4, features=768, outputs=2, train_samples=6, sample=(3, 32, 32), patch=(16, 16)
+        )
 
     def test_the_shape_without_files_is_that_of_the_papers(self, tmp_path: Path) -> None:
-        expected = InputShape(tokens=196, features=768, outputs=1000, train_samples=1_281_167)
+        expected = InputShape(
+            tokens=196, features=768, outputs=1000, train_samples=1_281_167, sample=(3, 224, 224), patch=(16, 16)
+        )
         assert _task("imagenet").shape(tmp_path) == expected
 
     def test_absent_and_incomplete_folders_say_the_layout(self, large: Path, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from ablate.errors import DataError, RegistryError, RequestError
+from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.tasks import available, fetch, load_task
 from ablate.tasks.images import mnist
-from ablate.tasks.images.patches import join
 from support.entries import entry
 from support.paths import REPOSITORY
 
@@ -50,7 +50,9 @@ class TestRealFiles:
         data = task.load(_real(name))
         assert data.train_targets[:5].tolist() == labels
         assert data.train_inputs.dtype == torch.uint8
-        assert task.shape(None) == InputShape(tokens=16, features=49, outputs=10, train_samples=60_000)
+        assert task.shape(None) == InputShape(
+            tokens=16, features=49, outputs=10, train_samples=60_000, sample=(1, 28, 28), patch=(7, 7)
+        )
         reader = getattr(torchvision.datasets, FOLDERS[name])
         for train, inputs, targets in [
             (True, data.train_inputs, data.train_targets),
@@ -246,7 +248,9 @@ class TestCifar:
     def test_the_shape_needs_no_files(self, name: str) -> None:
         shape = load_task(entry(task=name, patch=8)).shape(Path("/nowhere"))
         outputs = 10 if name == "cifar10" else 100
-        assert shape == InputShape(tokens=16, features=192, outputs=outputs, train_samples=50_000)
+        assert shape == InputShape(
+            tokens=16, features=192, outputs=outputs, train_samples=50_000, sample=(3, 32, 32), patch=(8, 8)
+        )
 
 
 # Per channel of [0, 1] pixels over the 50,000 train images, as usually printed.

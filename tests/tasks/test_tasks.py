@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional as F
 
 from ablate.errors import DataError, RegistryError, RequestError
+from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.tasks import TASKS, Classification, Data, Task, data_folder, load_task
 from ablate.tasks.base import stratified_split
-from ablate.tasks.images.patches import cut, join
+from ablate.tasks.images.patches import cut
 from support.entries import entry, is_not_had, refusal
 from support.paths import REPOSITORY
 
@@ -117,7 +118,9 @@ class TestDigits:
         task = load_task(entry(task="digits", patch=4))
         data = task.load(None)
         tokens = data.tokens(data.train_inputs, torch.float64)
-        assert task.shape(None) == InputShape(tokens=4, features=16, outputs=10, train_samples=len(data.train_inputs))
+        assert task.shape(None) == InputShape(
+            tokens=4, features=16, outputs=10, train_samples=len(data.train_inputs), sample=(1, 8, 8), patch=(4, 4)
+        )
         assert tokens.shape == (1438, 4, 16)
         assert torch.equal(tokens, data.train_inputs.double() / 8 - 1)
 

@@ -18,9 +18,10 @@ import torch
 from ablate.errors import RequestError
 from ablate.files import DiskFolder
 from ablate.models import build
+from ablate.models.samples import join
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import load_task
-from ablate.tasks.images.patches import cut, join
+from ablate.tasks.images.patches import cut
 from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
 from ablate.tracking.publish import save
 from ablate.training import predictor, train

@@ -1,0 +1,1 @@
+"""Tasks made from a user's arrays, torch Datasets or tables of columns (`ablate.Task`)."""

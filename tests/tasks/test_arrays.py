@@ -1,0 +1,302 @@
+"""`ablate.Task`: any arrays, losses and metrics, against scikit-learn, torchmetrics and a plain computation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+import torch.nn.functional as F
+import torchmetrics
+from sklearn.metrics import f1_score, r2_score, roc_auc_score
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import ablate
+from ablate.errors import AblateError
+from ablate.models.settings import InputShape, ModelConfig
+from ablate.tasks import load_task
+from ablate.tasks.settings import OwnTaskConfig
+from ablate.training import predictor, train
+from ablate.training.settings import TrainConfig
+from support.small_training import one_thread, trial
+
+__all__ = ["one_thread"]
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.normal(size=(900, 6)).astype(np.float32)
+REAL = ROWS @ RANDOM.normal(size=6).astype(np.float32) + 0.3 * RANDOM.normal(size=900).astype(np.float32)
+BINARY = (REAL > 0.5).astype(np.int64)
+LABELS = (ROWS[:, :3] + RANDOM.normal(size=(900, 3)) > 0.3).astype(np.int64)  # several for each sample
+PICTURES = RANDOM.integers(0, 255, size=(500, 8, 6), dtype=np.uint8)
+MASKS = (PICTURES > 128).astype(np.int64) + (PICTURES > 200)  # a class for each pixel
+IDS = RANDOM.integers(0, 7, size=(500, 5))
+
+
+class Rows(nn.Module):
+    takes = "samples"
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        assert shape.sample is not None
+        self.layers = nn.Sequential(nn.Linear(shape.sample[0], 8), nn.Tanh(), nn.Linear(8, shape.outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layers(x)
+        return scores
+
+
+class Pixels(nn.Module):
+    takes = "samples"
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        assert shape.sample is not None
+        self.layer = nn.Conv2d(shape.sample[0], shape.outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(x)  # [B, M, H, W], as PyTorch's losses take them
+        return scores
+
+
+class Tokens(nn.Module):
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        self.layer = nn.Embedding(shape.features, shape.outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(x)
+        return scores
+
+
+def halves(x: Any, y: Any) -> dict[str, Any]:
+    cut = len(x) * 2 // 3
+    return {"train": (x[:cut], y[:cut]), "test": (x[cut:], y[cut:])}
+
+
+def squared(scores: Tensor, targets: Tensor) -> Tensor:
+    return ((scores - targets) ** 2).mean()
+
+
+TASKS: dict[str, ablate.Task] = {
+    "regression": ablate.Task(
+        **halves(ROWS, REAL), metrics={"r2": lambda s, t: r2_score(t, s), "object": torchmetrics.R2Score()}
+    ),
+    "own_loss": ablate.Task(**halves(ROWS, REAL), loss=squared, metrics={"r2": lambda s, t: r2_score(t, s)}),
+    "ranking": ablate.Task(**halves(ROWS, BINARY), loss="bce", metrics={"auc": lambda s, t: roc_auc_score(t, s)}),
+    "labels": ablate.Task(
+        **halves(ROWS, LABELS),
+        loss="bce",
+        metrics={
+            "f1": torchmetrics.F1Score(task="multilabel", num_labels=3, average="macro"),
+            "other_f1": lambda s, t: f1_score(t, s > 0, average="macro"),
+        },
+    ),
+    "segmentation": ablate.Task(**halves(PICTURES, MASKS), metrics={"classes": lambda s, t: len(s.argmax(1).unique())}),
+    "words": ablate.Task(**halves(IDS, (IDS * 3 + 1) % 7), inputs="ids"),
+}
+NETWORKS = {"segmentation": "Pixels", "words": "Tokens"}
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    return trial(
+        model=ModelConfig(builder=f"{__name__}:{NETWORKS.get(name, 'Rows')}"),
+        task=OwnTaskConfig(task=f"{__name__}:build_{name}"),
+        train=TrainConfig(epochs=3, batch_size=32, learning_rate=3e-2),
+        **changes,
+    )
+
+
+def __getattr__(name: str) -> Callable[[OwnTaskConfig], ablate.Task]:
+    if name.startswith("build_"):
+        return TASKS[name.removeprefix("build_")]
+    raise AttributeError(name)
+
+
+def scored(name: str, folder: Path) -> list[tuple[dict[str, float], Tensor, Tensor]]:
+    """Train both replicates and return what was reported, and scores and targets of the test part."""
+    config = config_of(name, stage="confirm")
+    reported = list(train(config, checkpoints=folder))[-1].metrics
+    data = load_task(config.task).load(None)
+    assert isinstance(data.test_inputs, Tensor)
+    found = []
+    for replicate, metrics in enumerate(reported):
+        with torch.no_grad():
+            scores = predictor(config, folder, replicate)(data.tokens(data.test_inputs))
+        found.append((metrics, scores, data.test_targets))
+    return found
+
+
+def right(classes: Tensor, targets: Tensor) -> float:
+    return float((classes == targets).double().mean())
+
+
+@pytest.mark.parametrize("name", ["regression", "own_loss"])
+def test_a_regression_is_scored_over_the_whole_split(name: str, tmp_path: Path) -> None:
+    for metrics, scores, targets in scored(name, tmp_path):
+        assert metrics["test_loss"] == pytest.approx(float(F.mse_loss(scores[:, 0], targets)), rel=1e-5)
+        whole = r2_score(targets, scores[:, 0])
+        assert metrics["test_r2"] == pytest.approx(whole, rel=1e-5)
+        batches = [slice(i, i + 256) for i in range(0, len(targets), 256)]
+        means = np.average([r2_score(targets[b], scores[b, 0]) for b in batches], weights=[256, len(targets) - 256])
+        assert abs(means - whole) > 1e-4, "a mean of batches would be seen"
+        assert metrics["val_r2"] > 0.5
+        assert metrics.get("test_object", whole) == pytest.approx(whole, rel=1e-5)
+
+
+def test_several_labels_and_a_ranking(tmp_path: Path) -> None:
+    for metrics, scores, targets in scored("labels", tmp_path / "labels"):
+        loss = F.binary_cross_entropy_with_logits(scores, targets.float())
+        assert metrics["test_loss"] == pytest.approx(float(loss), rel=1e-5)
+        assert metrics["test_f1"] == pytest.approx(f1_score(targets, scores > 0, average="macro"), abs=1e-6)
+        assert metrics["test_other_f1"] == pytest.approx(metrics["test_f1"], abs=1e-6)
+    for metrics, scores, targets in scored("ranking", tmp_path / "ranking"):
+        assert metrics["test_auc"] == pytest.approx(roc_auc_score(targets, scores[:, 0]), abs=1e-9)
+        assert metrics["test_auc"] > 0.9
+
+
+def test_a_class_for_each_pixel_and_for_each_token(tmp_path: Path) -> None:
+    for metrics, scores, targets in scored("segmentation", tmp_path / "segmentation"):
+        assert scores.shape == (167, 3, 8, 6)
+        assert metrics["test_loss"] == pytest.approx(float(F.cross_entropy(scores, targets)), rel=1e-5)
+        assert metrics["test_accuracy"] == pytest.approx(right(scores.argmax(1), targets), abs=1e-6)
+    for metrics, scores, targets in scored("words", tmp_path / "words"):
+        assert scores.shape == (167, 5, 7)
+        assert metrics["test_loss"] == pytest.approx(float(F.cross_entropy(scores.mT, targets)), rel=1e-5)
+        assert metrics["test_accuracy"] == pytest.approx(
+            float((scores.argmax(-1) == targets).double().mean()), abs=1e-6
+        )
+
+
+def test_a_mean_and_one_value_per_sample_train_alike() -> None:
+    """The same loss by name, as a mean and without a reduction: the same numbers."""
+    named, mean = (list(train(config_of(name)))[-1].metrics for name in ("regression", "own_loss"))
+    TASKS["each"] = ablate.Task(**halves(ROWS, REAL), loss=lambda s, t: (s - t) ** 2)
+    each = list(train(config_of("each")))[-1].metrics
+    for one, other, third in zip(named, mean, each, strict=True):
+        assert one["val_loss"] == pytest.approx(other["val_loss"], rel=1e-4)
+        assert third["val_loss"] == pytest.approx(other["val_loss"], rel=1e-4)
+
+
+SOURCES: dict[str, Callable[[Any, Any], tuple[Any, dict[str, Any]]]] = {
+    "pair of lists": lambda x, y: ((x.tolist(), y.tolist()), {}),
+    "dataset": lambda x, y: (TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), {}),
+    "items": lambda x, y: ([(a, int(b)) for a, b in zip(x, y, strict=True)], {}),
+    "dictionary": lambda x, y: ({"pixel_values": x, "labels": y}, {}),
+    "named columns": lambda x, y: ({"z": y, "x": x, "why": y}, {"columns": ("x", "why")}),
+    "pandas": lambda x, y: (pd.DataFrame({"x": list(x), "label": y}), {}),
+    "polars": lambda x, y: (pl.DataFrame({"x": x, "label": y}), {}),
+    "function": lambda x, y: (lambda: (x, y), {}),
+    "names": lambda x, y: ((x, np.array(["no", "yes"])[y]), {}),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_form_of_the_same_data_is_the_same_data(source: str) -> None:
+    made, options = SOURCES[source](ROWS[:600], BINARY[:600])
+    other, _ = SOURCES[source](ROWS[600:], BINARY[600:])
+    data = ablate.Task(train=made, test=other, **options)(OwnTaskConfig(task="x:y")).load(None)
+    expected = ablate.Task(**halves(ROWS, BINARY))(OwnTaskConfig(task="x:y")).load(None)
+    for part in ("train_inputs", "train_targets", "test_inputs", "test_targets"):
+        assert torch.equal(getattr(data, part).float(), getattr(expected, part).float())
+    assert data.class_names == (("no", "yes") if source == "names" else ("0", "1"))
+
+
+@pytest.mark.parametrize("order", ["first", "last", "none"])
+def test_images_in_any_order_of_axes_are_cut_alike_and_scaled_to_mean_0(order: str) -> None:
+    channels = 1 if order == "none" else 3
+    images = RANDOM.integers(0, 255, size=(50, 8, 6, channels), dtype=np.uint8)
+    given = {"last": images, "first": images.transpose(0, 3, 1, 2), "none": images[..., 0]}[order]
+    task = ablate.Task(**halves(given, np.arange(50) % 5))(OwnTaskConfig(task="x:y"))
+    shape, data = task.shape(None), task.load(None)
+    assert (shape.sample, shape.patch, shape.outputs) == ((channels, 8, 6), (4, 3), 5)
+    tokens = data.tokens(data.train_inputs)  # type: ignore[arg-type]
+    by_channel = tokens.reshape(-1, channels)
+    torch.testing.assert_close(by_channel.mean(0), torch.zeros(channels), atol=1e-5, rtol=0)
+    torch.testing.assert_close(by_channel.std(0), torch.ones(channels), atol=1e-3, rtol=0)
+    first = tokens[0, 0].reshape(4, 3, channels) / data.scale[:channels] if channels == 3 else None  # type: ignore[index]
+    if first is not None:
+        shift = (data.shift / data.scale)[:channels]  # type: ignore[operator]
+        torch.testing.assert_close((first - shift).round().to(torch.uint8), torch.from_numpy(images[0, :4, :3]))
+
+
+def test_without_a_test_part_a_fixed_fifth_is_held_out() -> None:
+    tasks = [ablate.Task(train=(ROWS, y))(OwnTaskConfig(task="x:y")) for y in (REAL, REAL, BINARY)]
+    one, same, classes = (task.load(None) for task in tasks)
+    assert torch.equal(one.test_inputs, same.test_inputs)  # type: ignore[arg-type]
+    assert len(one.test_targets) == 180
+    assert classes.test_targets.double().mean() == pytest.approx(BINARY.mean(), abs=0.01)
+    rows = torch.cat([one.train_inputs, one.test_inputs])  # type: ignore[list-item]
+    assert {row.numpy().tobytes() for row in rows} == {row.tobytes() for row in ROWS}
+
+
+FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "loss": (lambda: ablate.Task((ROWS, REAL), loss="mes"), "Task: loss 'mes' is not known. Did you mean 'mse'?"),
+    "inputs": (lambda: ablate.Task((ROWS, REAL), inputs="image"), "Task: inputs 'image' is not known. Did you mean"),
+    "metric": (lambda: ablate.Task((ROWS, REAL), metrics={"f 1": r2_score}), "Task: metric 'f 1' is <function"),
+    "source": (lambda: ablate.Task(ROWS[0, 0])(CONFIG), "Task: train is a float32: give (inputs, targets)"),
+    "lengths": (lambda: ablate.Task((ROWS, REAL[1:]))(CONFIG), "Task: train has 900 inputs and 899 targets"),
+    "columns": (lambda: ablate.Task({"a": ROWS, "b": REAL})(CONFIG), "the columns a, b: say columns=(INPUTS, TARGETS)"),
+    "column": (
+        lambda: ablate.Task({"a": ROWS, "b": REAL}, columns=("a", "c"))(CONFIG),
+        "Task: train has no column 'c'. Known: a, b",
+    ),
+    "whole": (lambda: ablate.Task((IDS, IDS[:, 0]))(CONFIG).shape(None), "the shape [5] of whole numbers: say inputs="),
+    "negative": (
+        lambda: ablate.Task((ROWS, BINARY - 1))(CONFIG).shape(None),
+        "a target is -1: classes are whole",
+    ),
+    "axes": (
+        lambda: ablate.Task((np.zeros((9, 5, 6, 7)), BINARY[:9]))(CONFIG).shape(None),
+        "Task: images have the shape [5, 6, 7]: give [n, C, H, W] or [n, H, W, C], C is 1, 3 or 4",
+    ),
+    "class names": (
+        lambda: ablate.Task((ROWS[:4], ["a", "b", "a", "b"]), (ROWS[:2], ["a", "c"]))(CONFIG),
+        "Task: the parts do not have the same class names",
+    ),
+}
+CONFIG = OwnTaskConfig(task="x:y")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_is_said_in_a_line(fault: str) -> None:
+    call, rule = FAULTS[fault]
+    with pytest.raises(AblateError, match=re.escape(rule)) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+TRAINED: dict[str, tuple[dict[str, Any], str]] = {
+    "shape": (
+        {"loss": lambda s, t: (s - t)[:5]},
+        "the loss has the shape [5] for targets [32]: return its mean, or",
+    ),
+    "failing": ({"loss": lambda s, t: s @ t[:3]}, "the loss failed on scores [32, 1] and targets [32]: "),
+    "number": ({"loss": lambda s, t: 0.5}, "the loss returned a float, not a tensor"),
+    "metric": ({"metrics": {"bad": lambda s, t: 1 / 0}}, "metric bad failed: "),
+}
+
+
+@pytest.mark.parametrize("fault", TRAINED)
+def test_a_loss_or_metric_that_fails_ends_the_trial_in_a_line(fault: str) -> None:
+    options, rule = TRAINED[fault]
+    TASKS["wrong"] = ablate.Task(**halves(ROWS, REAL), **options)
+    with pytest.raises(AblateError, match=re.escape(rule)):
+        list(train(config_of("wrong")))
+
+
+def test_a_replicate_without_finite_scores_has_no_metric() -> None:
+    """scikit-learn refuses NaN: such a replicate is one that has diverged, not an error."""
+    damaged = (np.full_like(ROWS[:50], np.nan), REAL[:50])
+    TASKS["damaged"] = ablate.Task(
+        **halves(ROWS, REAL), validation=damaged, metrics={"r2": lambda s, t: r2_score(t, s)}
+    )
+    last = list(train(config_of("damaged")))[-1]
+    assert (last.epoch, last.final, last.diverged) == (1, True, (True, True))
+    assert all(np.isnan(m["val_loss"]) for m in last.metrics)
