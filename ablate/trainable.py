@@ -95,6 +95,13 @@ class Trainable(Protocol):
     def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
         """Return the size of a configuration, counted without training it, or None if only a report tells it."""
 
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
+        """Return the trainable parameters of a configuration that `measure` cannot size, or None if it is unknown.
+
+        The user's code is run up to its first epoch, so a plan asks this and a search does not. Raises RequestError for
+        a fault that is found on the way.
+        """
+
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
         """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
 

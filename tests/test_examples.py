@@ -37,7 +37,9 @@ def test_the_readme_of_the_examples_names_every_folder_and_no_other() -> None:
 
 @pytest.mark.timeout(LIMIT)
 @pytest.mark.services
-@pytest.mark.parametrize("name", ["own_data", "own_arrays", "own_function", pytest.param("own_model", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["own_data", "own_arrays", "own_function", pytest.param("own_model", marks=pytest.mark.slow)]
+)
 def test_an_example_finds_and_confirms_a_network(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(EXAMPLES / name, tmp_path / name)
     command = {row[0]: row[2] for row in ROW.findall((EXAMPLES / "README.md").read_text())}[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,17 +20,22 @@ from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials
 
+SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """One architecture on one data set, sized on the built module; `q` is K*M/P (paper A, Eq. 12), or None."""
+    """One architecture on one data set, sized on the built module; `q` is K*M/P (paper A, Eq. 12), or None.
+
+    Of a user's function only `params` are known, or nothing.
+    """
 
     variant: str
     dataset: str
     settings: TrainableSettings
     size: Size | None
+    params: int | None
     q: float | None
 
     def columns(self) -> dict[str, Any]:
@@ -38,7 +44,8 @@ class PlannedRow:
             "variant": self.variant,
             "dataset": self.dataset,
             **self.settings.summary(),
-            **({} if self.size is None else {"params": self.size.params, "flops": self.size.flops}),
+            **({} if self.params is None else {"params": self.params}),
+            **({} if self.size is None else {"flops": self.size.flops}),
             **({} if self.q is None else {"q": round(self.q, 2)}),
         }
 
@@ -107,15 +114,18 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
 
 def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRow]:
     listed = _plan_design(study, dataset) if study.compare is not None else _plan_search(study, dataset)
-    task, trainable = study.task(dataset), load_trainable(study.trainable)
+    task, trainable, begun = study.task(dataset), load_trainable(study.trainable), time.monotonic()
     for values in listed[:: -(-len(listed) // LISTED)]:
         settings = study.settings_of(dataset, values)
         size = trainable.measure(settings, facts)
+        patient = time.monotonic() - begun < SIZING_SECONDS
+        counted = trainable.count_by_running(settings, dataset) if size is None and patient else None
         yield PlannedRow(
             variant=_row_name(values),
             dataset=dataset,
             settings=settings,
             size=size,
+            params=counted if size is None else size.params,
             q=None if size is None else facts.overdetermination(size, task, study.protocol),
         )
 

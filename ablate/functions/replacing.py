@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import TrialError, did_you_mean
+from ablate.errors import NAMES_SHOWN, TrialError, did_you_mean
 from ablate.registry import Registry
 
 PARTS = Registry("part", {})
 SHARE, REMOVE = "share", "remove"
-SHOWN = 30  # paths that an error names
 
 
 class Skip(nn.Module):
@@ -56,12 +56,14 @@ def _found(module: nn.Module, pattern: str) -> list[str]:
     """Return the paths that match; raise TrialError with those that exist if none does."""
     found = list(_matching(module, pattern))
     if not found:
-        known = [path for path, _ in module.named_modules() if path]
-        raise TrialError(
-            f"replace: no module has the path {pattern!r}. {did_you_mean(pattern, known)[:200]} Paths:"
-            f" {', '.join(known[:SHOWN])}{', …' if len(known) > SHOWN else ''}"
-        )
+        raise TrialError(f"replace: no module has the path {pattern!r}. {did_you_mean(pattern, _paths(module))}")
     return found
+
+
+def _paths(module: nn.Module) -> list[str]:
+    """Return the paths of the modules inside; of a large network one pattern for those that differ in numbers."""
+    known = [path for path, _ in module.named_modules() if path]
+    return known if len(known) <= NAMES_SHOWN else list(dict.fromkeys(re.sub(r"[0-9]+", "*", path) for path in known))
 
 
 def _place(module: nn.Module, path: str) -> tuple[nn.Module, str]:
@@ -100,8 +102,7 @@ def _shared(module: nn.Module, old: nn.Module, path: str, other: str) -> nn.Modu
     try:
         found = module.get_submodule(other)
     except AttributeError:
-        known = [known for known, _ in module.named_modules() if known]
-        rule = f"no module has the path {other!r}. {did_you_mean(other, known)}"
+        rule = f"no module has the path {other!r}. {did_you_mean(other, _paths(module))}"
         raise TrialError(f"replace {path}: share: {rule}") from None
     sizes = [[tuple(p.shape) for p in one.parameters()] for one in (old, found)]
     if sizes[0] != sizes[1]:

@@ -138,13 +138,15 @@ class Run:
         The number of trainable parameters becomes the metric `params`.
         """
         self._built += 1
-        module = build_keyed(
-            lambda: cls(*arguments, **named), lambda path: self._number("initialisation", self._built, path)
-        )
+        module = self.construct(lambda: cls(*arguments, **named))
         if self._built == 1:
             replace_parts(module, self._replace)
         self.params = (self.params or 0) + count_parameters(module)
         return module.to(self.device)
+
+    def construct(self, make: Callable[[], M]) -> M:
+        """Return `make()` with each weight drawn from a stream keyed by its path."""
+        return build_keyed(make, lambda path: self._number("initialisation", self._built, path))
 
     def _refuse_changes_after_report(self) -> None:
         """Raise TrialError if code after the first `yield` changed what is kept: a restarted trial would skip it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
 from ablate.functions.function import Function
+from ablate.functions.settings import FunctionSettings
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class OwnTrainable:
 
     def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
         """Return None: only a report tells the size, if at all."""
+        return None
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
+        """Return None: nothing of a user's is run for a plan."""
         return None
 
     def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
@@ -62,6 +67,13 @@ class FunctionTrainable(OwnTrainable):
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
+        """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""
+        from ablate.functions.sizing import count_by_running
+
+        assert isinstance(settings, FunctionSettings)
+        return count_by_running(self.function, settings, dataset=dataset)
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; see `ablate.functions.lockstep.train`."""

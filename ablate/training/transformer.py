@@ -74,6 +74,9 @@ class Transformer:
         assert isinstance(settings, FamilySettings)
         return measure(settings.model, _shape(facts))
 
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> None:
+        """Return None: `measure` sizes every network."""
+
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
         """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
         from ablate.training.timing import seconds_per_trial

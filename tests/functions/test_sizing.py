@@ -1,0 +1,122 @@
+"""`ablate plan` counts the parameters of a user's function, by running it up to its loop."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models import vit_b_16
+
+from support.commands import run
+
+VIT = """
+from torchvision.models import vit_b_16
+
+def train(config, run):
+    print("a line of the user's code is no part of the plan")
+    model = run.build(vit_b_16, num_classes=10, image_size=32)
+    run.keep(model=model)
+    for epoch in run.epochs():
+        raise SystemExit("a plan trains nothing")
+        yield {"val_accuracy": 0.5}
+
+def test(model, config):
+    return {"test_accuracy": 0.0}
+"""
+LEAVE_ONE_OUT = """\
+study: ablated
+trainable: mine:train
+epochs: 20
+parts:
+  attention: {replace: {"encoder.layers.*.self_attention": zero}}
+  mlps: {replace: {"encoder.layers.*.mlp": zero}}
+  last: {replace: {encoder.layers.encoder_layer_11: remove}}
+  one: {replace: {"encoder.layers.*.ln_1": {share: encoder.layers.encoder_layer_0.ln_1}}}
+replicates: 5
+objectives: [{metric: val_accuracy, direction: maximize}]
+compare: {baseline: complete, metrics: [val_accuracy, test_accuracy]}
+"""
+SEARCH = """\
+study: sized
+trainable: mine:train
+config: {width: {choices: [8, 16]}}
+epochs: 2
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: 2}
+confirm: null
+"""
+
+
+def planned(
+    code: str, study: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> tuple[int, list[dict[str, str]], str]:
+    (folder / "mine.py").write_text(code)
+    (folder / "study.yaml").write_text(study)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    status, out, err = run(capfd, "plan", "study.yaml", "--format", "csv")
+    return status, list(csv.DictReader(io.StringIO(out))), err
+
+
+@pytest.mark.services
+def test_the_leave_one_out_plan_of_a_vision_transformer_of_someone_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """vit_b_16: 12 attentions of 4 * 768^2 + 4 * 768, 12 MLPs of 2 * 768 * 3072 + 3072 + 768, norms of 2 * 768."""
+    status, rows, err = planned(VIT, LEAVE_ONE_OUT, tmp_path, monkeypatch, capfd)
+    assert status == 0, err
+    with torch.device("meta"):
+        complete = sum(p.numel() for p in vit_b_16(num_classes=10, image_size=32).parameters())
+    attention, mlp, norm = 4 * 768**2 + 4 * 768, 2 * 768 * 3072 + 3072 + 768, 2 * 768
+    assert {row["variant"]: int(row["params"]) for row in rows} == {
+        "complete": complete,
+        "without-attention": complete - 12 * attention,
+        "without-mlps": complete - 12 * mlp,
+        "without-last": complete - attention - mlp - 2 * norm,
+        "without-one": complete - 11 * norm,
+    }
+    wrong = LEAVE_ONE_OUT.replace("*.mlp", "*.mpl")
+    status, _, err = planned(VIT, wrong, tmp_path, monkeypatch, capfd)
+    assert status == 2
+    [line] = [line for line in err.splitlines() if line.startswith("ablate: ")]
+    assert "replace: no module has the path 'encoder.layers.*.mpl'" in line
+    assert ", encoder.layers.encoder_layer_*.mlp, " in line
+    assert len(line) < 600
+
+
+HEAD = "import torch\nfrom torch import nn\n"
+FORMS = {
+    "loop": ("    for epoch in run.epochs():\n        yield {'val_loss': 1.0}\n", ["72", "144"]),
+    "needs values": (
+        "    float(model.weight.sum())\n    for epoch in run.epochs():\n        yield {'val_loss': 1.0}\n",
+        None,
+    ),
+    "own loop": ("    for epoch in range(2):\n        yield {'val_loss': 1.0}\n", None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_is_sized_where_its_code_allows_it(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop, params = FORMS[form]
+    body = "def train(config, run):\n    model = run.build(nn.Linear, 8, config['width'])\n    run.keep(model=model)\n"
+    before = torch.get_rng_state()
+    status, rows, err = planned(HEAD + body + loop, SEARCH, tmp_path, monkeypatch, capfd)
+    assert status == 0, err
+    assert [row.get("params") for row in rows] == (params or [None, None])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_cannot_be_kept_is_refused_by_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = HEAD + "def train(config, run):\n    config['width']\n    run.keep(model=3)\n    yield {'val_loss': 1.0}\n"
+    status, _, err = planned(code, SEARCH, tmp_path, monkeypatch, capfd)
+    assert status == 2
+    assert "trainable 'mine:train': run.keep(model=...): a int cannot be kept." in " ".join(err.split())
