@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import yaml
@@ -16,9 +17,12 @@ from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, write_module
-from ablate.inspection.studies import Stored, read_study, rebuild, result_rows, search_front
+from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front
 from ablate.locations import RUNS
 from ablate.objectives import losses
+
+if TYPE_CHECKING:
+    from ablate.report.drawing import Figure
 
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
@@ -63,7 +67,7 @@ def _condition(when: When) -> dict[str, Any]:
     return {} if when is None else {"when": {name: list(values) for name, values in when.items()}}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyHandle:
     """A study by its name: its tables as of now, its report, and its continuation."""
 
@@ -103,12 +107,28 @@ class StudyHandle:
         """Write the report from the ledger and return the path of its page."""
         return rebuild(self.name, self.options)[1]
 
+    def figures(self) -> list[Figure]:
+        """Return the figures of the report's page; a notebook shows each as a picture."""
+        return figures_of(self._stored())
+
     def _stored(self) -> Stored:
         return read_study(self.name, self.options)
 
     def _repr_html_(self) -> str:
-        """Return the front as a table, for notebooks."""
-        return f"<p>Study <b>{self.name}</b></p>{self.front()._repr_html_()}"
+        """Return the front as a table and the first figure, for notebooks."""
+        shown = [base64.b64encode(figure._repr_png_()).decode() for figure in self.figures()[:1]]
+        pictures = "".join(f'<img style="max-width: 100%" src="data:image/png;base64,{text}">' for text in shown)
+        return f"<p>Study <b>{self.name}</b></p>{self._short(self.front())._repr_html_()}{pictures}"
+
+    def __repr__(self) -> str:
+        """Return the name, without the options."""
+        return f"StudyHandle({self.name!r})"
+
+    def _short(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the columns that a reader compares: trial, settings, size and metrics."""
+        settings = [name for name in rows.columns if "." in name and not name.startswith("metric.")]
+        metrics = [name for name in rows.columns if name.startswith(("val_", "test_"))]
+        return rows.select("dataset", "trial", "replicates", *settings, "params", *metrics)
 
 
 def search(

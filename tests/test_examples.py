@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -10,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import polars as pl
 import pytest
 
@@ -59,16 +60,27 @@ def test_a_task_from_arrays_takes_at_most_15_lines() -> None:
 
 
 @pytest.mark.timeout(LIMIT)
-@pytest.mark.slow
-def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
-    folder = shutil.copytree(EXAMPLES / "notebook", tmp_path / "notebook")
-    notebook = json.loads((folder / "front.ipynb").read_text())
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert len(cells) >= 3
-    assert not any(cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
-    (folder / "cells.py").write_text("import matplotlib\nmatplotlib.use('Agg')\n" + "\n".join(cells))
-    in_folder([sys.executable, "cells.py"], folder)
-    assert (folder / "runs" / "notebook" / "front.png").stat().st_size > 1000
+def test_the_notebook_runs_in_a_kernel_and_shows_tables_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    notebook = nbformat.read(EXAMPLES / "notebook" / "front.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, timeout=LIMIT, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [[output.get("data", {}) for output in cell.outputs] for cell in code]
+    [live] = [data["text/html"] for data in shown[1] if "ended" in data.get("text/html", "")]
+    assert "front of data" in live
+    assert "finishing" in live, "the one table is drawn again until the end"
+    study = shown[1][-1]
+    assert study["text/plain"] == "StudyHandle('notebook')"
+    assert "data:image/png;base64," in study["text/html"]
+    assert "test_accuracy" in study["text/html"]
+    assert "mlflow_run_id" not in study["text/html"]
+    assert "text/html" in shown[2][-1]
+    assert len(shown[3][-1]["image/png"]) > 10_000
+    assert (tmp_path / "runs" / "notebook" / "report" / "index.html").is_file()
+    assert (tmp_path / "runs" / "notebook" / "code" / "code_of_notebook.py").is_file()
 
 
 @pytest.mark.timeout(LIMIT)

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablate.driver.notebook import NotebookTable
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning import FrontMember, Standing
@@ -19,6 +20,7 @@ from ablate.tuning import FrontMember, Standing
 FRONT_ROWS, RUNNING_ROWS = 5, 8
 BAR_CELLS, NAME_CELLS = 16, 18
 PLAIN_SECONDS = 10.0  # between two lines without a terminal
+NOTEBOOK_SECONDS = 0.5  # between two drawings in a notebook
 STAGES = {"search": "search", "confirm": "confirmation"}
 STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
 
@@ -26,7 +28,8 @@ STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
 class ProgressDisplay:
     """Displays the progress of a study; `update` may be called at any rate.
 
-    A terminal is redrawn twice a second. Its tables fit 80 columns, and its bars need no colour.
+    A terminal is redrawn twice a second, and so is the output of a notebook's cell. Tables fit 80 columns, and bars
+    need no colour.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class ProgressDisplay:
         self._clock = clock
         self._started = clock()
         self._last_line = self._started
+        self._notebook = NotebookTable() if console.is_jupyter else None
         self._slots = 0  # the most trials seen at a time
         self._live = Live(console=console, refresh_per_second=2, transient=True, get_renderable=self._render)
 
@@ -59,15 +63,21 @@ class ProgressDisplay:
     ) -> None:
         if self._console.is_terminal:
             self._live.__exit__(kind, value, trace)
+        elif self._notebook is not None:
+            self._notebook.show(self._render())
         elif kind is None:
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def update(self) -> None:
-        """Print a plain line at most every PLAIN_SECONDS; do nothing on a terminal, which redraws itself."""
-        if self._console.is_terminal or self._clock() - self._last_line < PLAIN_SECONDS:
+        """Draw a notebook's table, or print a plain line, if it is time; a terminal redraws itself."""
+        pause = PLAIN_SECONDS if self._notebook is None else NOTEBOOK_SECONDS
+        if self._console.is_terminal or self._clock() - self._last_line < pause:
             return
         self._last_line = self._clock()
-        self._console.print(self.line(), highlight=False, soft_wrap=True)
+        if self._notebook is not None:
+            self._notebook.show(self._render())
+        else:
+            self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def line(self) -> str:
         """Return the progress in one plain line, with the current stage of each data set."""

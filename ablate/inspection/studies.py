@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import RenderableType
@@ -19,9 +20,12 @@ from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.locations import Locations
 from ablate.locations.homes import refuse_other_ledger
 from ablate.objectives import signed
-from ablate.report import result_lines, write_report
+from ablate.report import draw_figures, result_lines, write_report
 from ablate.study import Study, parse_study
 from ablate.trial import TrialConfig, TrialState
+
+if TYPE_CHECKING:
+    from ablate.report.drawing import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,12 @@ def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
     return write_report(cover_datasets(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+
+
+def figures_of(found: Stored) -> list[Figure]:
+    """Return the figures of a study's page, drawn from its ledger."""
+    study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
+    return draw_figures(study, trials_table(snapshot), reports_table(snapshot), snapshot.notes)
 
 
 def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
+    from ablate.report.drawing import Figure
     from ablate.study import Study
 
-__all__ = ["comparison_lines", "front_lines", "front_table", "result_lines", "write_maps", "write_report"]
+__all__ = [
+    "comparison_lines",
+    "draw_figures",
+    "front_lines",
+    "front_table",
+    "result_lines",
+    "write_maps",
+    "write_report",
+]
 
 
 def result_lines(
@@ -27,6 +36,16 @@ def result_lines(
     if study.compare is not None:
         return comparison_lines(study, trials, reports)
     return front_lines(study, trials, reports, notes)
+
+
+def draw_figures(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
+    """Return the figures of a study's page; a notebook shows each as a picture."""
+    from ablate.report.comparison import page as comparison_page
+    from ablate.report.front import page
+
+    if study.compare is not None:
+        return comparison_page.draw(study, trials, reports)
+    return page.draw(study, trials, reports, notes)
 
 
 def write_report(

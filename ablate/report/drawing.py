@@ -56,6 +56,10 @@ class Figure:
     spec: dict[str, Any] = field(default_factory=dict)
     panels: tuple[Figure, ...] = ()
 
+    def _repr_png_(self) -> bytes:
+        """Return the figure as a notebook shows it."""
+        return png(self)
+
     def picture(self) -> dict[str, Any]:
         """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
         if not self.panels:
@@ -79,11 +83,16 @@ def paint(spec: Any, palette: Mapping[str, str]) -> Any:
 
 
 def write_png(figure: Figure, folder: Path) -> Path:
-    """Write a figure atomically, in light colours on white, at twice its size in pixels."""
-    spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
+    """Write a figure atomically as a PNG file and return its path."""
     name = f"{figure.stem}.png"
-    DiskFolder(folder).write(name, vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+    DiskFolder(folder).write(name, png(figure))
     return folder / name
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file, in light colours on white, at twice its size in pixels."""
+    spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
+    return bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
 
 
 def safe_stem(name: str) -> str:

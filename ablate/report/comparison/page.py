@@ -30,6 +30,11 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     return write_files(home / "report", page, tables=tables, drawn=drawn)
 
 
+def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
+    """Return the figures of the page."""
+    return comparison_figures(study, cells(study, trials, reports), seed_values(study, trials, reports))
+
+
 def render(
     study: Study,
     trials: pl.DataFrame,

@@ -33,8 +33,7 @@ MOST_ERRORS = 20
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
-    fronts = front_table(study, trials, reports)
-    found = [findings(study, dataset, trials, reports, fronts, notes) for dataset in study.labels]
+    fronts, found = _found(study, trials, reports, notes)
     drawn = {part.dataset: figures(study, part) for part in found}
     tables = {
         "front.csv": fronts,
@@ -43,6 +42,18 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     }
     page = render(study, trials, reports, found, drawn, tables, notes)
     return write_files(home / "report", page, tables=tables, drawn=[f for part in drawn.values() for f in part])
+
+
+def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
+    """Return the figures of the page."""
+    return [figure for part in _found(study, trials, reports, notes)[1] for figure in figures(study, part)]
+
+
+def _found(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any]
+) -> tuple[pl.DataFrame, list[Findings]]:
+    fronts = front_table(study, trials, reports)
+    return fronts, [findings(study, dataset, trials, reports, fronts, notes) for dataset in study.labels]
 
 
 def render(
