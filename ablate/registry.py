@@ -7,10 +7,13 @@ package. `lazy_names` does the same for the names of a package.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -82,6 +85,21 @@ def _import_own(module_name: str) -> ModuleType:
     except BaseException:
         sys.path.remove(here)
         raise
+
+
+def own_code(name: str) -> list[Path]:
+    """Return the user's package or file that holds the part at an import path; empty for an installed one."""
+    top = name.partition(":")[0].partition(".")[0] if ":" in name else ""
+    try:
+        spec = importlib.util.find_spec(top) if top and top != __name__.partition(".")[0] else None
+    except ValueError:  # a module without a specification, such as a script that runs
+        return []
+    if spec is None:
+        return []
+    folders = list(spec.submodule_search_locations or ())
+    place = Path(folders[0]) if folders else Path(spec.origin or "")
+    installed = any(place.is_relative_to(sysconfig.get_path(part)) for part in ("purelib", "platlib", "stdlib"))
+    return [place] if place.exists() and not installed else []  # installed code is a requirement
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:

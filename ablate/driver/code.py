@@ -1,12 +1,18 @@
-"""Notices that the source files of a user's training function have changed since the study last ran."""
+"""The user's code of a study: what its workers need, and whether it has changed since the study last ran."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from ablate.errors import StudyMismatchError
 from ablate.ledger import Ledger, StudyWriter
+from ablate.registry import own_code
+from ablate.study import Study
 
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CODE = "code"  # the event that holds the files; of several, the last is valid
 
 
@@ -31,6 +37,23 @@ def note_code(writer: StudyWriter, ledger: Ledger, study: str, files: Mapping[st
     """Record the files that the study runs with, if they are not those that it last ran with."""
     if files and files != _recorded(ledger, study):
         writer.note(CODE, None, {"files": dict(files)})
+
+
+def user_code(study: Study) -> tuple[Path, ...]:
+    """Return the user's packages and files that a study names by import path, which its workers need."""
+    named = sorted({text for text in _texts(study.model_dump(mode="json")) if IMPORT_PATH.fullmatch(text)})
+    return tuple(dict.fromkeys(place.absolute() for text in named for place in own_code(text)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _recorded(ledger: Ledger, study: str) -> dict[str, str] | None:

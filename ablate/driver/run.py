@@ -19,7 +19,7 @@ from ablate.analysis.tables import write_study_file
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver.cautions import cautions
-from ablate.driver.code import note_code, refuse_other_code
+from ablate.driver.code import note_code, refuse_other_code, user_code
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
@@ -93,7 +93,7 @@ def search(
         files = load_trainable(study.trainable).source_files()
         refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
         options = _place(options, study, ledger)
-        executor = make_executor(options, home, options.checkpoint_root(study.name))
+        executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
         with resumption.acquire_when_free(
             partial(_held, ledger, study, text, options), partial(_say, console)
         ) as writer:
@@ -225,13 +225,13 @@ def check_resources(options: RunOptions) -> None:
     if options.autoscale is not None and options.address is None:
         rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
         raise ResourceError(f"--autoscale {options.autoscale}: {rule}")
-    _ray_executor(options, options.runs_dir, options.runs_dir).check()
+    _ray_executor(options, options.runs_dir, options.runs_dir, ()).check()
 
 
-def make_executor(options: RunOptions, home: Path, store: Place) -> Executor:
+def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[Path, ...] = ()) -> Executor:
     """Return the executor for `options`; without `gpus`, it uses all GPUs of this machine."""
     if options.executor == "ray":
-        return _ray_executor(options, home, store)
+        return _ray_executor(options, home, store, code)
     return LocalExecutor(
         home=home,
         store=store,
@@ -242,7 +242,7 @@ def make_executor(options: RunOptions, home: Path, store: Place) -> Executor:
     )
 
 
-def _ray_executor(options: RunOptions, home: Path, store: Place) -> RayExecutor:
+def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
     here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(
         home=home,
@@ -255,6 +255,7 @@ def _ray_executor(options: RunOptions, home: Path, store: Place) -> RayExecutor:
         address=options.address,
         autoscale=options.autoscale,
         trainer=options.trainer,
+        code=code,
         grace_seconds=options.grace_seconds,
     )
 

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ablate.errors import CheckpointDownError, PausedError, TrialError
 from ablate.execution.memory import keep_freed_memory
@@ -50,7 +50,8 @@ class Assignment:
     `attempt` counts how often the trial was handed out, over all drivers. Checkpoint names contain it, so that a
     process that was given up and returns overwrites nothing. Checkpoints lie below `store`. `device` is a torch device,
     never `auto`. `trainer`, an import path, takes the place of the
-    trainable's `train`. Parts given by import path are also searched for on `search_path`.
+    trainable's `train`. Parts given by import path are also searched for on `search_path`. `code` refers to the user's
+    code in a cluster's object store (`carried_code`), if it was sent.
     """
 
     config: TrialConfig
@@ -61,6 +62,7 @@ class Assignment:
     trainer: str | None
     threads: int
     search_path: tuple[str, ...] = ()
+    code: Any = None
 
     def __str__(self) -> str:
         return str(self.config.key)

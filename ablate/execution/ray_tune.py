@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.autoscaling import NodeRequest, bundle_of
+from ablate.execution.carried_code import pack
 from ablate.execution.cluster import (
     JOIN_SECONDS,
     SlotPlan,
@@ -54,7 +56,8 @@ class RayExecutor:
     """Trains on `gpus` GPUs, `gpus_per_trial` for each trial, or on CPUs when `gpus` is 0.
 
     `device` "cpu" forces the CPU even if the trial holds a GPU. Without `address` it starts Ray on this machine. With
-    `autoscale` it starts on the present nodes and requests more from Ray's autoscaler, up to that number of nodes.
+    `autoscale` it starts on the present nodes and requests more from Ray's autoscaler, up to that number of nodes. The
+    workers of a cluster get `code`, the user's packages and files.
     """
 
     home: Path
@@ -67,6 +70,7 @@ class RayExecutor:
     address: str | None = None
     autoscale: int | None = None
     trainer: str | None = None
+    code: tuple[Path, ...] = ()
     grace_seconds: float = 25.0
 
     def check(self) -> None:
@@ -93,9 +97,10 @@ class RayExecutor:
             patience = JOIN_SECONDS if self.address else 0.0
             held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
             request = self._request(held)
+            code = ray.put(pack(self.code)) if self.code and self.address else None
             conductor = TuneSession(
                 search=search,
-                assign=lambda config: self._assignment(config, search.attempt(config.key), held),
+                assign=lambda config: self._assignment(config, search.attempt(config.key), held, code),
                 on_event=on_event,
                 interruption=interruption,
                 answers=line.answers,
@@ -122,7 +127,7 @@ class RayExecutor:
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
         return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
 
-    def _assignment(self, config: TrialConfig, attempt: int, held: SlotPlan) -> Assignment:
+    def _assignment(self, config: TrialConfig, attempt: int, held: SlotPlan, code: Any) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
         return Assignment(
             config=config,
@@ -133,6 +138,7 @@ class RayExecutor:
             trainer=self.trainer,
             threads=held.threads,
             search_path=tuple(sys.path),
+            code=code,
         )
 
 

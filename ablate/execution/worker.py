@@ -6,9 +6,11 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
+import ray
 from ray.exceptions import RayError
 from ray.tune import Trainable
 
+from ablate.execution.carried_code import unpack
 from ablate.execution.executor import Assignment, advance
 from ablate.execution.ray_private import has_flag, set_flag
 from ablate.trial import Report
@@ -51,6 +53,9 @@ class TrialActor(Trainable):
     def _take(self, config: dict[str, Any]) -> None:
         self.cleanup()
         assignment: Assignment = config[ASSIGNMENT]
+        if assignment.code is not None:
+            content: Any = ray.get(assignment.code)
+            unpack(content)
         self._reports = assignment.reports(self._pause.is_set)
         self.config: dict[str, Any] = {}  # Tune would send it back with every result
 

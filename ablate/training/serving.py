@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sysconfig
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-import ablate
 from ablate.errors import RequestError
 from ablate.files import Place
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
+from ablate.registry import own_code
 from ablate.tasks import Data, data_folder, load_task
 from ablate.tasks.base import Classification, Stream
 from ablate.tasks.text.tokens import TokenPrediction
@@ -77,18 +75,8 @@ def describe(module: nn.Module, description: Description, example: Any) -> Serve
         outputs=text if description.writes else scores,
         options={} if description.writes else {"output": description.outputs[0]},
         class_names=description.class_names,
-        code=tuple(builder_code(description.model.builder)),
+        code=tuple(own_code(description.model.builder)),
     )
-
-
-def builder_code(builder: str) -> list[Path]:
-    """Return the user's package or file that holds a model's builder; empty for a built-in or an installed one."""
-    top = builder.partition(":")[0].partition(".")[0] if ":" in builder else ""
-    spec = importlib.util.find_spec(top) if top and top != ablate.__name__ else None
-    if spec is None or spec.origin is None:
-        return []
-    place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
-    return [] if place.is_relative_to(sysconfig.get_path("purelib")) else [place]  # installed: a requirement
 
 
 def _example(data: Data, patch: Any, shape: InputShape) -> Any:

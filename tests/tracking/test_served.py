@@ -20,13 +20,14 @@ from ablate.files import DiskFolder
 from ablate.models import build
 from ablate.models.samples import join
 from ablate.models.settings import InputShape, ModelConfig
+from ablate.registry import own_code
 from ablate.tasks import load_task
 from ablate.tasks.images.patches import cut
 from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
 from ablate.tracking.publish import save
 from ablate.training import predictor, train
 from ablate.training.served_model import Description, ServedModel
-from ablate.training.serving import builder_code, describe
+from ablate.training.serving import describe
 from ablate.training.settings import TrainConfig
 from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
 from support.entries import entry
@@ -203,9 +204,9 @@ def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatc
     (tmp_path / "mynet" / "__init__.py").write_text("")
     (tmp_path / "flatnet.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert builder_code("mynet.deep:build") == [tmp_path / "mynet"]
-    assert builder_code("flatnet:build") == [tmp_path / "flatnet.py"]
-    assert builder_code("torch.nn:Linear") == builder_code("transformer") == []
+    assert own_code("mynet.deep:build") == [tmp_path / "mynet"]
+    assert own_code("flatnet:build") == [tmp_path / "flatnet.py"]
+    assert own_code("torch.nn:Linear") == own_code("transformer") == []
 
 
 @pytest.mark.services
