@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TEST = "test"
 TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
+STACKED = "runs"  # name of the second parameter of a function that trains all seeds at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,15 @@ class Function:
     def reports_epochs(self) -> bool:
         """Whether it yields a report for each epoch, instead of returning one."""
         return inspect.isgeneratorfunction(inspect.unwrap(self.train))
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it trains all seeds of a trial at once: its second parameter is called `runs`."""
+        try:
+            names = list(inspect.signature(self.train).parameters)
+        except (TypeError, ValueError):  # a function written in C has no signature
+            return False
+        return names[1:2] == [STACKED]
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Raise RequestError if the function does not fit the study file.
@@ -76,19 +86,13 @@ class Function:
         files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
         return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
-    def tested(self, run: Run, config: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of the test function; raise TrialError unless their names start with `test_`."""
-        from ablate.functions.run import checked_metrics
-
+    def tested(self, run: Run, config: Mapping[str, Any]) -> Any:
+        """Return what the test function returns for the kept model; raise TrialError if one of the two is missing."""
         if self.test is None:
             raise TrialError("there is no function `test` beside the training function")
         if "model" not in run.kept:
             raise TrialError("`test` is given what was kept as `model`: call run.keep(model=...)")
-        found = checked_metrics(self.test(run.kept["model"], config), run)
-        found.pop("params", None)
-        if wrong := [name for name in found if not name.startswith("test_")]:
-            raise TrialError(f"`test` returned {', '.join(wrong)}: the names of its metrics start with test_")
-        return found
+        return self.test(run.kept["model"], config)
 
     def _check_signature(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
         try:

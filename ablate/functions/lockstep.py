@@ -13,17 +13,24 @@ from ablate.errors import TrialError
 from ablate.files import Place
 from ablate.functions.function import Function
 from ablate.functions.keeping import GlobalRandomness
-from ablate.functions.run import Kept, Run, checked_metrics
+from ablate.functions.run import Kept, Run, checked_metrics, checked_test
 from ablate.functions.settings import FunctionSettings
+from ablate.functions.stacked import Runs
 from ablate.trainable import TrialContext
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.progress import Stopwatch
 from ablate.trial import Report, TrialConfig
 
+Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
+Check = Callable[[object, Run], dict[str, float]]
 
-class _Seed:
-    """One seed of a trial: its run, the user's generator, and the global random state that belongs to it."""
+
+class _Call:
+    """One call of the user's function: its run, its generator, and the global random state that belongs to it.
+
+    There is one for each seed of a trial, or one for all seeds of a stacked function.
+    """
 
     def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
         self.run = run
@@ -33,22 +40,29 @@ class _Seed:
         self._generator: Generator[Any, None, None] | None = None
         self._started = False
 
-    def advance(self) -> dict[str, float] | None:
-        """Return the metrics of the next report, or None at the end; other seeds' random states are not seen."""
+    def advance(self) -> Metrics | None:
+        """Return the metrics of the next report, or None at the end; random states of other calls are not seen."""
         with self._own_randomness():
             if self._generator is None:
                 begun = self._function.train(dict(self._config), self.run)
                 self._generator = begun if isinstance(begun, Generator) else _nothing()
                 if not isinstance(begun, Generator):
                     self.run.epoch = 1
-                    return checked_metrics(begun, self.run)
+                    return self._checked(begun, checked_metrics)
             reported = next(self._generator, None)
-            return None if reported is None else checked_metrics(reported, self.run)
+            return None if reported is None else self._checked(reported, checked_metrics)
 
-    def test(self) -> dict[str, float]:
+    def test(self) -> Metrics:
         """Return what the function's `test` says of the kept model."""
         with self._own_randomness():
-            return self._function.tested(self.run, dict(self._config))
+            return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
+
+    def _checked(self, value: object, check: Check) -> Metrics:
+        if not isinstance(self.run, Runs):
+            return (check(value, self.run),)
+        if not isinstance(value, list | tuple) or len(value) != len(self.run):
+            raise TrialError(f"a function with `runs` gives a list of {len(self.run)} dictionaries, one for each seed")
+        return tuple(check(one, run) for one, run in zip(value, self.run, strict=True))
 
     def close(self) -> None:
         """End the user's generator: its `finally` blocks run."""
@@ -76,7 +90,7 @@ def _nothing() -> Generator[Any, None, None]:
 @dataclass(kw_only=True)
 class _Lockstep:
     config: TrialConfig
-    seeds: Sequence[_Seed]
+    calls: Sequence[_Call]
     place: Place | None
     attempt: int
     clock: Stopwatch
@@ -103,34 +117,37 @@ class _Lockstep:
         Raises CheckpointError if the checkpoint of its last epoch is missing.
         """
         _, report = checkpoint.final_report(found, self.config, self.place)
-        metrics = []
-        for seed, before in zip(self.seeds, report.metrics, strict=True):
-            seed.advance()  # to the end of its loop, which has no epoch left: the objects are kept and restored
-            metrics.append({**before, **seed.test()})
-        yield replace(report, metrics=tuple(metrics), wall_seconds=0.0, checkpoint=None)
+        for call in self.calls:
+            call.advance()  # to the end of its loop, which has no epoch left: the objects are kept and restored
+        yield replace(report, metrics=self.tested(report.metrics), wall_seconds=0.0, checkpoint=None)
 
     def reports(self, epoch: int) -> Iterator[Report]:
         """Yield a report for each epoch after `epoch`, its checkpoint durable."""
         length = self.config.epochs
         while epoch < length:
             self.clock.start()
-            metrics = [seed.advance() for seed in self.seeds]
+            advanced = [call.advance() for call in self.calls]
             seconds = self.clock.stop()
-            if any(m is None for m in metrics):
+            metrics = tuple(each for found in advanced if found is not None for each in found)
+            if len(metrics) < len(self.config.seeds):
                 if epoch == 0:
                     raise TrialError("the function ended without a report: `yield` a dictionary of metrics each epoch")
                 raise TrialError(f"the function ended after {epoch} of {length} epochs: loop over run.epochs()")
-            reached = {seed.run.epoch for seed in self.seeds}
+            reached = {call.run.epoch for call in self.calls}
             if reached != {epoch + 1}:
                 raise TrialError(
                     f"the function reported in epoch {max(reached)} where {epoch + 1} was due: `yield` once in each"
                     " epoch of run.epochs()"
                 )
             epoch += 1
-            found = tuple(m for m in metrics if m is not None)
             if epoch == length and self.config.stage == "confirm":
-                found = tuple({**m, **seed.test()} for m, seed in zip(found, self.seeds, strict=True))
-            yield self.keep(Report(epoch=epoch, metrics=found, wall_seconds=seconds, final=epoch == length))
+                metrics = self.tested(metrics)
+            yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length))
+
+    def tested(self, metrics: Sequence[Mapping[str, float]]) -> Metrics:
+        """Return `metrics` with those of the test split added."""
+        added = [found for call in self.calls for found in call.test()]
+        return tuple({**before, **found} for before, found in zip(metrics, added, strict=True))
 
     def keep(self, report: Report) -> Report:
         """Write the checkpoint that belongs to a report and return the report with its name."""
@@ -138,11 +155,11 @@ class _Lockstep:
             return report
         position = CheckpointId(attempt=self.attempt, epoch=report.epoch)
         report = replace(report, checkpoint=position.name)
-        kept = [seed.run.state() for seed in self.seeds]
+        kept = [call.run.state() for call in self.calls]
         if not self.checked:
             self.checked = True
-            for seed, state in zip(self.seeds, kept, strict=True):
-                seed.run.reported = state
+            for call, state in zip(self.calls, kept, strict=True):
+                call.run.reported = state
         tensors = {f"{i}.{name}": tensor for i, one in enumerate(kept) for name, tensor in one.tensors.items()}
         checkpoint.write(
             self.place,
@@ -173,7 +190,7 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     found = None if checkpoints is None else checkpoint.newest(checkpoints, config.origin, attempt=where)
     lockstep = _Lockstep(
         config=config,
-        seeds=_seeds(function, config, found, device=context["device"], pause=context["pause"]),
+        calls=_calls(function, config, found, device=context["device"], pause=context["pause"]),
         place=checkpoints,
         attempt=attempt,
         clock=Stopwatch(),
@@ -181,31 +198,33 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     try:
         yield from lockstep.read_test(found) if config.evaluates is not None else lockstep.resumed(found)
     finally:
-        for seed in lockstep.seeds:
-            seed.close()
+        for call in lockstep.calls:
+            call.close()
 
 
-def _seeds(
+def _calls(
     function: Function, config: TrialConfig, found: Checkpoint | None, *, device: str, pause: Callable[[], bool]
-) -> list[_Seed]:
+) -> list[_Call]:
     assert isinstance(config.settings, FunctionSettings)
-    again = found is None or not function.reports_epochs  # one that returns is run from its beginning
-    kept = [None] * len(config.seeds) if again or found is None else _kept(found)
-    runs = (
-        Run(
-            study_seed=config.study_seed,
-            dataset=config.key.dataset,
-            seed=seed,
-            length=config.epochs,
-            device=device,
-            stage=config.stage,
-            replace=config.settings.replace,
-            pause=pause,
-            found=state,
-        )
-        for seed, state in zip(config.seeds, kept, strict=True)
+    count = 1 if function.stacked else len(config.seeds)
+    # a function that returns is run from its beginning, and so is one whose seeds were kept in another way
+    again = found is None or not function.reports_epochs or len(found.state["seeds"]) != count
+    kept: Sequence[Kept | None] = [None] * count if again or found is None else _kept(found)
+    common: dict[str, Any] = {
+        "study_seed": config.study_seed,
+        "dataset": config.key.dataset,
+        "length": config.epochs,
+        "device": device,
+        "stage": config.stage,
+        "replace": config.settings.replace,
+        "pause": pause,
+    }
+    runs: list[Run] = (
+        [Runs(seeds=config.seeds, found=kept[0], **common)]
+        if function.stacked
+        else [Run(seed=seed, found=state, **common) for seed, state in zip(config.seeds, kept, strict=True)]
     )
-    return [_Seed(function, config.settings.config, run) for run in runs]
+    return [_Call(function, config.settings.config, run) for run in runs]
 
 
 def _kept(found: Checkpoint) -> list[Kept]:

@@ -238,6 +238,15 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
     return found
 
 
+def checked_test(value: object, run: Run) -> dict[str, float]:
+    """Return what `test` returned as metrics; raise TrialError unless they are, with names that start with `test_`."""
+    found = checked_metrics(value, run)
+    found.pop("params", None)
+    if wrong := [name for name in found if not name.startswith("test_")]:
+        raise TrialError(f"`test` returned {', '.join(wrong)}: the names of its metrics start with test_")
+    return found
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return f"{text[:60]}{'…' if len(text) > 60 else ''} ({type(value).__name__})"
