@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Subset, random_split
 from torchvision.datasets import FashionMNIST
 from torchvision.transforms import v2
 
-EPOCHS = 4
+EPOCHS = 3
 PLAIN = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.286], [0.353])]
 AUGMENTED = [v2.RandomCrop(28, padding=2), v2.RandomHorizontalFlip(), *PLAIN]
 
@@ -32,7 +32,7 @@ def load(train, transforms, samples):
 
 
 def split(transforms):
-    return random_split(load(True, transforms, 1200), [1000, 200], torch.Generator().manual_seed(0))
+    return random_split(load(True, transforms, 800), [600, 200], torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
@@ -61,4 +61,4 @@ def train(config, run):
 
 
 def test(model, config):
-    return {"test_accuracy": accuracy(model, load(False, PLAIN, 1000))}
+    return {"test_accuracy": accuracy(model, load(False, PLAIN, 500))}

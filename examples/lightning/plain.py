@@ -17,16 +17,16 @@ class Net(L.LightningModule):
             nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 10)
         )
 
-    def training_step(self, batch, _):
+    def training_step(self, batch, index):
         x, y = batch
         loss = nn.functional.cross_entropy(self.layers(x), y)
         self.log("train_loss", loss, on_epoch=True, on_step=False)
         return loss
 
-    def validation_step(self, batch, _):
+    def validation_step(self, batch, index):
         self.log("val_accuracy", self.accuracy(batch))
 
-    def test_step(self, batch, _):
+    def test_step(self, batch, index):
         self.log("test_accuracy", self.accuracy(batch))
 
     def accuracy(self, batch):
