@@ -72,7 +72,7 @@ def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> N
             said[line[2:]] = ran(line[2:], tmp_path)
     assert len(said) == 9
     mine = pl.read_parquet(tmp_path / "runs" / "mine" / "trials.parquet")
-    assert mine.filter(stage="search").height == 16
+    assert mine.filter(stage="search").height == 12
     assert set(mine.filter(stage="confirm")["state"]) == {"COMPLETE"}
     best = mine.filter(stage="confirm").sort("val_accuracy")["config.width"][-1]
     assert said["python look.py"].split()[-1] == str(best)

@@ -69,6 +69,8 @@ def fit(run: Run, trainer: Any, model: Any, *data: Any, **named: Any) -> Iterato
     run.keep(model=model, trainer=memory)
     for epoch in run.epochs():
         run.seed_globals("start")  # the same split and the same order of set-up in each epoch
+        if memory.state:
+            trainer.num_sanity_val_steps = 0  # the first epoch has done it
         try:
             trainer.fit(model, *data, **named, ckpt_path=NAME if memory.state else None)
         except SystemExit:  # Lightning's answer to a signal

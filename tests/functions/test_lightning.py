@@ -181,20 +181,21 @@ def test_a_fit_pauses_between_two_batches(batch: int) -> None:
     assert len(found) == (batch - 1) // 4  # asked before an epoch and before each of its 3 batches
 
 
-def test_a_signal_that_ends_lightnings_fit_pauses_the_trial() -> None:
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
+def test_a_signal_that_ends_lightnings_fit_pauses_the_trial(hook: str) -> None:
     lightning = package("lightning")
     arrived: list[int] = []
     former = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
 
-    class Terminated(lightning.Callback):  # type: ignore[misc]
-        def on_validation_end(self, trainer: Any, _: Any) -> None:
-            if trainer.current_epoch == 1:
-                signal.raise_signal(signal.SIGTERM)
+    def terminate(trainer: Any, *_: Any) -> None:
+        if trainer.current_epoch == 1 and not arrived:
+            signal.raise_signal(signal.SIGTERM)
 
+    terminated = import_module("lightning.pytorch.callbacks").LambdaCallback(**{hook: terminate})
     run = a_run(pause=lambda: bool(arrived))
     try:
         with pytest.raises(PausedError):
-            list(stepped(lightning, run, parts(lightning), callbacks=[Terminated()]))
+            list(stepped(lightning, run, parts(lightning), callbacks=[terminated]))
         assert (run.epoch, len(arrived)) == (2, 1)
     finally:
         signal.signal(signal.SIGTERM, former)
