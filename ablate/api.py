@@ -16,7 +16,7 @@ from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
-from ablate.functions.source import CODE, find_code, import_path, write_module
+from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front
 from ablate.locations import RUNS
 from ablate.objectives import losses
@@ -157,8 +157,8 @@ def search(
     same call continues a study. Raises AblateError, as the command does.
     """
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
-    content: dict[str, Any] = {"study": name, "seed": seed, "trainable": _path(train, asked.home(name) / CODE)}
-    content |= {"config": dict(space or {})} | ({} if epochs is None else {"epochs": epochs})
+    content: dict[str, Any] = {"study": name, "seed": seed, "trainable": "", "config": dict(space or {})}
+    content |= {} if epochs is None else {"epochs": epochs}
     content |= {
         "objectives": [_objective(text) for text in objectives],
         "sampler": {"name": sampler} if isinstance(sampler, str) else dict(sampler),
@@ -168,7 +168,10 @@ def search(
         "budget": {"trials": trials},
         "confirm": None if confirm is None else {"replicates": confirm},
     }
-    return _run(name, yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
+    code = asked.home(name) / CODE
+    with kept_if_refused(code):
+        content["trainable"] = _path(train, code)
+        return _run(name, yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
 
 
 def compare(

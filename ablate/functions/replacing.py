@@ -23,9 +23,12 @@ class Skip(nn.Module):
     In place of `nn.MultiheadAttention` it returns a pair with None for the weights.
     """
 
-    def __init__(self, *, zero: bool, pair: bool) -> None:
+    def __init__(self, old: nn.Module, *, zero: bool) -> None:
         super().__init__()
-        self.zero, self.pair = zero, pair
+        self.zero, self.pair = zero, isinstance(old, nn.MultiheadAttention)
+        if isinstance(old, nn.MultiheadAttention):
+            self.batch_first = old.batch_first  # torch's own transformer layers read both
+            self.in_proj_bias = None
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor | tuple[Tensor, None]:
         """Return x or zeros, alone or with None."""
@@ -50,6 +53,17 @@ def replace_parts(module: nn.Module, replacements: Mapping[str, Any]) -> None:
     doomed = [(parent, parent._modules[name], path) for parent, name, path, action in places if action == REMOVE]
     for parent, part, path in doomed:
         _remove(parent, part, path)
+    if places:
+        _leave_fast_paths(module)
+
+
+def _leave_fast_paths(module: nn.Module) -> None:
+    """Let torch's transformer layers call their parts in evaluation too, instead of reading the weights of each."""
+    for part in module.modules():
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0
 
 
 def _found(module: nn.Module, pattern: str) -> list[str]:
@@ -85,7 +99,7 @@ def _apply(module: nn.Module, parent: nn.Module, name: str, path: str, action: A
     if action == "freeze":
         old.requires_grad_(False)
     elif action in ("identity", "zero"):
-        parent._modules[name] = Skip(zero=action == "zero", pair=isinstance(old, nn.MultiheadAttention))
+        parent._modules[name] = Skip(old, zero=action == "zero")
     elif isinstance(action, Mapping) and list(action) == [SHARE]:
         parent._modules[name] = _shared(module, old, path, str(action[SHARE]))
     elif isinstance(action, str) and ":" in action:

@@ -34,7 +34,8 @@ class Run:
     """One seed of one trial.
 
     `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "search" or
-    "confirm". Everything random is keyed by (study seed, data set, seed, purpose) and equal in every trial of a study.
+    "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed, data set, seed,
+    purpose) and equal in every trial of a study.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Run:
         found: Kept | None = None,
     ) -> None:
         self.seed, self.dataset, self.stage, self.device = seed, dataset, stage, torch.device(device)
+        self.length = length
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
         self.epoch = 0
         self._replace = replace or {}
-        self._study_seed, self._length, self._pause, self._found = study_seed, length, pause, found
+        self._study_seed, self._pause, self._found = study_seed, pause, found
         self._begun = False
         self.reported: Kept | None = None  # the state at the first report of this process
         self._loaders = self._built = 0
@@ -100,10 +102,9 @@ class Run:
             differing = ", ".join(sorted(self._found.states.keys() ^ self.kept.keys()))
             if differing:
                 raise TrialError(f"run.keep: the checkpoint and the function do not keep the same objects: {differing}")
-        for epoch in range(self.epoch + 1, self._length + 1):
+        for epoch in range(self.epoch + 1, self.length + 1):
             self._refuse_changes_after_report()
-            if self._pause():
-                raise PausedError(f"seed {self.seed} has paused after {self.epoch} epochs")
+            self.pause_if_asked()
             self.epoch, self._loaders = epoch, 0
             self.seed_globals("epoch", epoch)
             yield epoch
@@ -147,6 +148,11 @@ class Run:
     def construct(self, make: Callable[[], M]) -> M:
         """Return `make()` with each weight drawn from a stream keyed by its path."""
         return build_keyed(make, lambda path: self._number("initialisation", self._built, path))
+
+    def pause_if_asked(self) -> None:
+        """Raise PausedError if the trial is to pause; what was trained since the last report is trained again."""
+        if self._pause():
+            raise PausedError(f"seed {self.seed} has paused in epoch {self.epoch}")
 
     def _refuse_changes_after_report(self) -> None:
         """Raise TrialError if code after the first `yield` changed what is kept: a restarted trial would skip it."""
@@ -206,8 +212,7 @@ class Batches:
         order = torch.Generator()
         order.manual_seed(run._number("order", run.epoch, *self._made, self._passes))
         for batch in self._make(order):
-            if run._pause():
-                raise PausedError(f"seed {run.seed} has paused in epoch {run.epoch}")
+            run.pause_if_asked()
             yield batch
 
 

@@ -10,11 +10,12 @@ import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ablate.errors import RequestError
+from ablate.errors import RequestError, StudyMismatchError
 from ablate.files import DiskFolder
 from ablate.functions.function import TEST
 
@@ -53,6 +54,18 @@ def write_module(function: Callable[..., Any], folder: Path) -> str:
     importlib.invalidate_caches()
     sys.modules.pop(module, None)
     return f"{module}:{name}"
+
+
+@contextmanager
+def kept_if_refused(folder: Path) -> Iterator[None]:
+    """Write the modules in `folder` back if the study refuses what was written meanwhile: it still runs with them."""
+    before = {path.name: path.read_bytes() for path in folder.glob("*.py")}
+    try:
+        yield
+    except StudyMismatchError:
+        for name, content in before.items():
+            DiskFolder(folder).write(name, content)
+        raise
 
 
 def _parts(names: list[str], known: dict[str, Any]) -> Iterator[str]:

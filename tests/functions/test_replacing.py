@@ -161,6 +161,32 @@ def test_a_transformer_without_attention_mixes_no_tokens() -> None:
     assert torch.equal(net(IMAGES)[0], net(IMAGES)[1])
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize(
+    "part", ["self_attn", "norm1", "linear1", "dropout1", "linear2"], ids=lambda part: f"without {part}"
+)
+def test_a_transformer_encoder_of_torch_is_ablated_in_training_and_evaluation(
+    part: str, padded: bool, training: bool
+) -> None:
+    """The oracle is a layer without dropout, computed by hand from its parts."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
+    x, padding = torch.randn(3, 5, 8), torch.tensor([[False] * 5, [False] * 4 + [True], [False] * 5])
+    mask = padding if padded else None
+    replace_parts(net, {f"layers.1.{part}": "zero"})
+    first, last = net.layers
+    with torch.no_grad():
+        found = net.train(training)(x, src_key_padding_mask=mask)
+        y = first.train()(x, src_key_padding_mask=mask)
+        mixed = 0 if part in ("self_attn", "dropout1") else last.self_attn(y, y, y, key_padding_mask=mask)[0]
+        y = 0 * y if part == "norm1" else last.norm1(y + mixed)
+        inner = 0 * y if part == "linear1" else torch.relu(last.linear1(y))
+        expected = last.norm2(y + (0 if part == "linear2" else last.linear2(inner)))
+    torch.testing.assert_close(found[~padding], expected[~padding])
+
+
 @pytest.mark.slow
 def test_the_parts_of_vit_b_16_and_their_sizes() -> None:
     """86 million weights; 12 attentions of 4 * 768^2 + 4 * 768, 12 MLPs of 2 * 768 * 3072 + 3072 + 768."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 When = Literal["before", "after"]
@@ -76,3 +76,10 @@ def failing(stage: str, message: str) -> None:
 def set_environment(variables: Mapping[str, str]) -> None:
     """Set variables of this process."""
     os.environ.update(variables)
+
+
+def in_folder(folder: str, then: Callable[[], object] | None = None) -> None:
+    """Work in a folder, where modules of a study file are found, and put a further fault into the command."""
+    os.chdir(folder)
+    if then is not None:
+        then()

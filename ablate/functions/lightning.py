@@ -1,0 +1,97 @@
+"""Trains a LightningModule one epoch at a time, so that each epoch is a report and a checkpoint (docs/functions.md)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ablate.errors import TrialError
+
+if TYPE_CHECKING:
+    from ablate.functions.run import Run
+
+NAME = "ablate"  # the checkpoint that stays in memory; every other one is written as the Trainer would
+REPORTED = ("val_", "train_")
+
+
+class _Memory:
+    """A CheckpointIO that holds what the Trainer saves as NAME; the weights are those of the module itself."""
+
+    def __init__(self, other: Any, model: Any) -> None:
+        self.state: Mapping[str, Any] = {}
+        self._other, self._model = other, model
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if path != NAME:
+            self._other.save_checkpoint(checkpoint, path, storage_options)
+        else:
+            self.state = {key: value for key, value in checkpoint.items() if key != "state_dict"}
+
+    def load_checkpoint(self, path: Any, *further: Any, **options: Any) -> dict[str, Any]:
+        if path != NAME:
+            found: dict[str, Any] = self._other.load_checkpoint(path, *further, **options)
+            return found
+        return copy.deepcopy({**self.state, "state_dict": self._model.state_dict()})
+
+    def remove_checkpoint(self, path: Any) -> None:
+        self._other.remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        self._other.teardown()
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.state = state
+
+
+def fit(run: Run, trainer: Any, model: Any, *data: Any, **named: Any) -> Iterator[dict[str, float]]:
+    """Yield after each epoch what `trainer.fit(model, *data, **named)` logged; `model` comes from `run.build`.
+
+    The metrics are those of `trainer.callback_metrics` that start with `val_` or `train_`; a slash in a name becomes
+    an underscore. Each epoch is one `Trainer.fit` that continues from the last one's optimisers, schedulers, callbacks
+    and counters, whether or not the trial was interrupted. The study file's `epochs` replaces `max_epochs`, and only
+    the study stops a trial early. Raises TrialError for a Trainer of several devices or with a bound on its steps.
+    """
+    if trainer.world_size != 1 or trainer.max_steps != -1:
+        raise TrialError("ablate.functions.lightning.fit: give the Trainer devices=1 and no max_steps")
+    root = type(trainer).__module__.partition(".trainer")[0]  # lightning.pytorch or pytorch_lightning
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # lines that would repeat each epoch
+    memory = _Memory(trainer.strategy.checkpoint_io, model)
+    trainer.strategy.checkpoint_io = memory
+    trainer.fit_loop.max_epochs, trainer.fit_loop.min_epochs = run.length, 0
+    trainer.callbacks.insert(0, _one_epoch(import_module(f"{root}.callbacks").LambdaCallback, run))
+    run.keep(model=model, trainer=memory)
+    for epoch in run.epochs():
+        run.seed_globals("start")  # the same split and the same order of set-up in each epoch
+        if memory.state:
+            trainer.num_sanity_val_steps = 0  # the first epoch has done it
+        try:
+            trainer.fit(model, *data, **named, ckpt_path=NAME if memory.state else None)
+        except SystemExit:  # Lightning's answer to a signal
+            run.pause_if_asked()
+            raise
+        if trainer.current_epoch != epoch:
+            raise TrialError(f"the Trainer has done {trainer.current_epoch} epochs where {epoch} were due")
+        trainer.save_checkpoint(NAME)
+        found = {name.replace("/", "_"): value for name, value in trainer.callback_metrics.items()}
+        yield {name: float(value) for name, value in found.items() if name.startswith(REPORTED)}
+
+
+def _one_epoch(callback: Any, run: Run) -> Any:
+    """Return a callback that keys the random numbers of an epoch, ends the fit after it, and pauses between batches."""
+
+    def stop(trainer: Any, module: Any) -> None:
+        trainer.should_stop = True
+
+    return callback(
+        on_fit_start=lambda trainer, module: run.seed_globals("loaders", run.epoch),  # seeds of a loader's workers
+        on_train_epoch_start=lambda trainer, module: run.seed_globals("epoch", run.epoch),
+        on_train_batch_start=lambda *_: run.pause_if_asked(),
+        on_train_epoch_end=stop,
+    )
