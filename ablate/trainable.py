@@ -86,8 +86,11 @@ class Trainable(Protocol):
     def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
         """Return the facts of a data set, which need not be here; raise RequestError if its settings do not fit."""
 
-    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
-        """Return what a user should know of a data set before it is trained on, a sentence each."""
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+        """Return what a user should know before a data set is trained on, a sentence each.
+
+        `settings` are those of any configuration of the study, or None if no drawn one was valid.
+        """
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the names of the metrics that a trial reports, or None if only training tells."""

@@ -23,7 +23,8 @@ def cautions(study: Study, facts: Mapping[str, DatasetFacts]) -> tuple[str, ...]
 
 
 def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:
-    for remark in load_trainable(study.trainable).remarks(study.task(label)):
+    any_settings = next(_configurations(study, label), None)
+    for remark in load_trainable(study.trainable).remarks(study.task(label), facts, any_settings):
         yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
     rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]

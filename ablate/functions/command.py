@@ -18,7 +18,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.config import DatasetFacts, TaskConfig
+from ablate.config import DatasetFacts, TaskConfig, TrainableSettings
 from ablate.errors import PausedError, RequestError, TrialError, did_you_mean
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.trainable import OwnTrainable
@@ -74,7 +74,7 @@ class CommandTrainable(OwnTrainable):
         """Return nothing: what a command runs is unknown."""
         return {}
 
-    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
         """Return what a user should know of a command."""
         return ("a command keeps no checkpoint: a trial that is interrupted begins again",)
 

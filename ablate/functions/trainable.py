@@ -61,7 +61,7 @@ class FunctionTrainable(OwnTrainable):
         """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
         return self.function.source_files()
 
-    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
         """Return nothing."""
         return ()
 

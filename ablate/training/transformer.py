@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
-from ablate.models.settings import InputShape
+from ablate.models.settings import BUILT_IN, InputShape
 from ablate.registry import read_task
 from ablate.training.family import FamilySettings
 from ablate.trial import Report, TrialConfig
@@ -44,13 +44,14 @@ class Transformer:
 
         return load_task(task).shape(data_dir)
 
-    def remarks(self, task: TaskConfig) -> tuple[str, ...]:
-        """Return the task's own remarks."""
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+        """Return the task's own remarks, and one on a user's network whose replicates cannot be stacked."""
         from ablate.tasks import load_task
         from ablate.tasks.base import Remarked
 
         found = load_task(task)
-        return tuple(found.remarks()) if isinstance(found, Remarked) else ()
+        own = tuple(found.remarks()) if isinstance(found, Remarked) else ()
+        return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the task's metrics of both splits, or None for a task whose metrics only training tells."""
@@ -108,6 +109,21 @@ def _load(task: str, data_dir: Path | None) -> Data:
     from ablate.tasks import load_task
 
     return load_task(read_task(json.loads(task))).load(data_dir)
+
+
+def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
+    builder = settings.model.builder
+    if builder == BUILT_IN:
+        return ()
+    import torch
+
+    from ablate.models import build
+    from ablate.training.modules import stackable
+
+    with torch.random.fork_rng(devices=[]):
+        if stackable(build(settings.model, shape), shape):
+            return ()
+    return (f"the replicates of {builder} are trained one after another: torch.func.vmap cannot stack them",)
 
 
 def _shape(facts: DatasetFacts) -> InputShape:

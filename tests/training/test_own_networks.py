@@ -21,6 +21,7 @@ from ablate.training.modules import stackable
 from ablate.training.progress import Cadence
 from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import TrialConfig
+from support.commands import run
 from support.entries import entry
 from support.own_networks import NETWORKS, STACKED, plain_losses
 from support.small_training import numbers, one_thread, trial
@@ -145,3 +146,23 @@ def test_what_a_module_cannot_take_is_refused_in_a_line(takes: str, rule: str) -
     module.takes = takes  # type: ignore[assignment]
     with pytest.raises(RequestError, match=re.escape(rule)):
         give_samples(module, InputShape(tokens=4, features=3, outputs=3, train_samples=10))
+
+
+STUDY = """\
+study: own
+datasets: {{digits: {{patch: 2}}}}
+model: {{builder: "{builder}"}}
+training: {{epochs: 1}}
+budget: {{trials: 1}}
+"""
+
+
+@pytest.mark.parametrize("name", ["Cnn", "Lstm"])
+def test_the_plan_says_whether_replicates_are_stacked(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY.format(builder=NETWORKS[name]))
+    code, out, err = run(capfd, "plan", str(tmp_path / "study.yaml"))
+    assert code == 0, err
+    said = f"the replicates of {NETWORKS[name]} are trained one after another: torch.func.vmap cannot stack them"
+    assert (said in " ".join((out + err).split())) == (not STACKED[name])
