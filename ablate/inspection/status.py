@@ -25,7 +25,7 @@ from ablate.report.front.findings import best_row
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning.planned import planned_trials
-from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
+from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading the test split"}
@@ -116,8 +116,10 @@ def resume_command(found: Stored, locations: Locations) -> str:
 
 def _requests(events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
     """Return the requests of users that wait for a driver, and those that a driver could not carry out."""
-    waiting = [_asked(event) for event in find_unanswered(events)]
-    refused = [_asked(event) | {"reason": reason} for event, reason in find_refused(events)]
+    waiting = [_asked(event) for event in find_unanswered(events) if event.payload["command"] != STOP]
+    refused = [
+        _asked(event) | {"reason": reason} for event, reason in find_refused(events) if event.payload["command"] != STOP
+    ]
     return {"pending": waiting, "refused": refused}
 
 

@@ -28,7 +28,7 @@ class Requests:
     """The requests to the driver of a study that it has not answered yet.
 
     `begin` is called before each write. `seconds` is the time between two looks for new requests; before a new
-    suggestion there always is one.
+    suggestion and at a report there always is one.
     """
 
     study: str
@@ -81,7 +81,8 @@ class Requests:
         return reopened
 
     def pruned(self, key: TrialKey) -> NewEvent | None:
-        """Return the event that answers a request to prune a trial, or None if there is none."""
+        """Return the event that answers a request to prune a trial, or None if the ledger has none."""
+        self.refresh(at_once=True)
         for request in self.pending:
             wanted = request.payload["command"] == PRUNE and request.payload["trial"] == key.number
             if wanted and request.dataset == key.dataset:
@@ -154,6 +155,7 @@ class Requests:
     def _reopen(self, request: EventRecord, trial: TrialProgress) -> None:
         self.begin()
         self.writer.reopen(trial.key, _answer(request))
+        trial.state = TrialState.WAITING
 
     def _refuse(self, request: EventRecord, reason: str) -> None:
         self._note_refusal(_answer(request), reason)

@@ -109,7 +109,6 @@ class Search:
             if not trial.decisions:
                 subsearch.require_objectives(trial, report)
             decision, state, error = self._judge(subsearch, trial, report)
-            self._requests.refresh()
             event = self._requests.pruned(key) if state is None else None
             if event is not None:
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED

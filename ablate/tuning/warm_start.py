@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 WARM_START = "warm_start"
-USED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def find_observations(study: Study, other: Mapping[str, RecordedSearch]) -> dict[str, Any]:
@@ -72,7 +71,9 @@ def _finished(search: RecordedSearch) -> int:
 def _observation(study: Study, label: str, trial: TrialProgress) -> dict[str, Any] | None:
     """Return what a sampler is told of a trial, as JSON; None if the trial has no place in the space of `label`."""
     space, parameters = study.space_for(label), trial.config.parameters
-    if trial.state not in USED or not space.contains(parameters):
+    stops = study.scheduler.name != "none"  # otherwise its sampler is not made for trials that were stopped
+    used = (TrialState.COMPLETE, TrialState.PRUNED) if stops else (TrialState.COMPLETE,)
+    if trial.state not in used or not space.contains(parameters):
         return None
     try:
         values = {name: space.ranges[name].read(value) for name, value in parameters.items()}
