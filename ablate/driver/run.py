@@ -45,7 +45,8 @@ from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, sync_periodically
 from ablate.tracking import build as build_tracker
 from ablate.trainable import load_trainable
-from ablate.trial import TrialState
+from ablate.training import checkpoint
+from ablate.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
 
@@ -108,7 +109,10 @@ def search(
             earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
             for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in cautions(study, facts))):
                 _say(console, line)
-            engine = Search(study, writer, ledger, measure=measure, facts_of=facts.__getitem__)
+            engine = Search(
+                study, writer, ledger, measure=measure, facts_of=facts.__getitem__,
+                discard=partial(_discard, options.checkpoint_root(study.name)),
+            )  # fmt: skip
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
@@ -291,6 +295,10 @@ def _held(
         store=store,
         tracking=tracking,
     )
+
+
+def _discard(root: Place, key: TrialKey, epoch: int) -> None:
+    checkpoint.discard(checkpoint_folder(root, key), epoch)
 
 
 def _say(console: Console, text: str) -> None:

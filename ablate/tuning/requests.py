@@ -13,7 +13,7 @@ from typing import Any
 from ablate.errors import LedgerError
 from ablate.ledger import EventRecord, Ledger, NewEvent, NewTrial, StudyWriter
 from ablate.ledger.requests import ANSWERED
-from ablate.trial import TrialKey, TrialState
+from ablate.trial import Decision, TrialKey, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP
 from ablate.tuning.trial_progress import TrialProgress
@@ -27,14 +27,16 @@ log = logging.getLogger(__name__)
 class Requests:
     """The requests to the driver of a study that it has not answered yet.
 
-    `begin` is called before each write. `seconds` is the time between two looks for new requests; before a new
-    suggestion and at a report there always is one.
+    `begin` is called before each write. `discard` is called before a trial is reopened whose report ended it: it
+    removes the trial's checkpoints from that epoch on, which would repeat the report. `seconds` is the time between two
+    looks for new requests; before a new suggestion and at a report there always is one.
     """
 
     study: str
     writer: StudyWriter
     ledger: Ledger
     begin: Callable[[], None]
+    discard: Callable[[TrialKey, int], None]
     seconds: float = POLL_SECONDS
     pending: list[EventRecord] = field(default_factory=list)
     _read_at: float = float("-inf")
@@ -153,6 +155,8 @@ class Requests:
         return next((request for request in asked if request.payload["term"] == self.writer.epoch), None)
 
     def _reopen(self, request: EventRecord, trial: TrialProgress) -> None:
+        if trial.decisions.get(trial.epoch) is Decision.STOP and trial.config.evaluates is None:
+            self.discard(trial.key, trial.epoch)
         self.begin()
         self.writer.reopen(trial.key, _answer(request))
         trial.state = TrialState.WAITING

@@ -44,6 +44,7 @@ class Search:
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
+    `discard` removes a trial's checkpoints from an epoch on, `poll_seconds` pass between two looks for users' requests.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -58,6 +59,7 @@ class Search:
         facts_of: Callable[[str], DatasetFacts],
         patience: Patience = PATIENCE,
         poll_seconds: float = POLL_SECONDS,
+        discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
     ) -> None:
         self.study = study
         self._patience = patience
@@ -71,7 +73,7 @@ class Search:
         self._begun = self._behind = False
         self._returns = ResumptionLog()
         self._requests = Requests(
-            study=study.name, writer=writer, ledger=ledger, begin=self._begin, seconds=poll_seconds
+            study=study.name, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
         )
         self._restore()
 

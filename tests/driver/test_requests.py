@@ -99,7 +99,10 @@ def test_what_is_enqueued_is_the_next_trial_once_and_a_killed_study_suggests_the
     assert say("enqueue", "steered", "config.x=43")[0] == 0
     assert "Pending: enqueue data config.x=41 config.lr=0.05" in say("status", "steered")[1]
     pending = json.loads(say("status", "steered", "--json")[1])["requests"]["pending"]
-    assert [each["asked"] for each in pending] == ["enqueue data config.x=41 config.lr=0.05", "enqueue data config.x=43"]
+    assert [each["asked"] for each in pending] == [
+        "enqueue data config.x=41 config.lr=0.05",
+        "enqueue data config.x=43",
+    ]
     command.kill()
     assert len(steered.trials()) == 1, "killed before it could take up what is asked"
     steered.end()
@@ -240,7 +243,9 @@ def test_a_stopped_study_pauses_and_continues(steered: Steered, say: Say) -> Non
     command.until(steered.reported(2))
     code, out, err = say("stop", "steered")
     assert code == 0, err
-    assert out.endswith("pauses its trials and ends. To continue: ablate resume steered --runs-dir " + str(steered.runs))
+    assert out.endswith(
+        "pauses its trials and ends. To continue: ablate resume steered --runs-dir " + str(steered.runs)
+    )
     command.until(lambda: bool(steered.answers()))
     steered.allow(3)
     assert command.wait() == RESUMABLE, command.output
@@ -351,7 +356,14 @@ def test_every_fault_of_a_start_is_listed_with_its_line(steered: Steered, say: S
     assert [line.partition(" ")[0].rstrip(":") for line in lines] == ["11", "12", "13", "15", "16", "17"]
     for line, says in zip(
         lines,
-        ["whole number from 0 to 60", "not searched", "a number from 0.001", "equal to start.2", "'data'", "at least one"],
+        [
+            "whole number from 0 to 60",
+            "not searched",
+            "a number from 0.001",
+            "equal to start.2",
+            "'data'",
+            "at least one",
+        ],
         strict=True,
     ):
         assert says in line

@@ -13,7 +13,7 @@ BEST = 7
 
 
 def train(config: Mapping[str, Any], run: Any) -> Iterator[dict[str, float]]:
-    """Yield the squared distance from BEST; where x is listed in `broken`, fail at epoch 2; in `nan`, end without it."""
+    """Yield the squared distance from BEST; an x in `broken` fails at epoch 2, one in `nan` ends without it."""
     for epoch in run.epochs():
         pass_gate()
         broken = folder() / "broken"

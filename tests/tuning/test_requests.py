@@ -1,4 +1,4 @@
-"""Given configurations and observations reach Optuna as Optuna's own queue does, and a crash anywhere changes nothing."""
+"""What is given and observed reaches Optuna as by its own queue, and a crash anywhere changes nothing."""
 
 from __future__ import annotations
 
@@ -281,9 +281,7 @@ def test_optuna_is_told_the_trials_that_fit_and_no_other(tmp_path: Path, name: s
 
 @pytest.mark.parametrize("objectives", [ONE, TWO])
 @pytest.mark.parametrize("name", ["tpe", "nsga2", "gp"])
-def test_a_sampler_goes_on_where_a_user_prunes_without_a_scheduler(
-    tmp_path: Path, name: str, objectives: Any
-) -> None:
+def test_a_sampler_goes_on_where_a_user_prunes_without_a_scheduler(tmp_path: Path, name: str, objectives: Any) -> None:
     study = small(objectives=objectives, sampler={"name": name, "startup_trials": 3})
     with opened(study, tmp_path) as (search, _, _):
         first, second = search.next_trial(), search.next_trial()
