@@ -367,3 +367,68 @@ def test_every_fault_of_a_start_is_listed_with_its_line(steered: Steered, say: S
         strict=True,
     ):
         assert says in line
+
+
+COMPARED = """\
+study: steered
+trainable: support.steered_training:train
+config: {lr: 0.1}
+epochs: 4
+variants: [{name: near, config: {x: 6}}, {name: far, config: {x: 9}}]
+objectives: [{metric: val_loss, direction: minimize}]
+protocol: paper
+compare: {baseline: near, metrics: [val_loss]}
+"""
+
+
+@pytest.mark.parametrize("text", [COMPARED, STUDY + "deterministic: 2\n"], ids=["comparison", "deterministic"])
+def test_a_study_whose_order_is_fixed_takes_no_configuration_and_prunes_nothing(
+    steered: Steered, say: Say, text: str
+) -> None:
+    steered.file.write_text(text)
+    command = steered.begin()
+    command.until(steered.reported(1))
+    says = "is a comparison" if text is COMPARED else "is deterministic"
+    refused = [["enqueue", "steered", "config.x=5"], ["prune", "steered", "0"]]
+    for words in refused if text is COMPARED else [*refused, ["retry", "steered", "0"]]:
+        code, out, err = say(*words)
+        assert (code, out) == (2, ""), err
+        assert says in err
+    assert say("stop", "steered")[0] == 0, "it pauses like any other"
+    command.until(lambda: bool(steered.answers()))
+    steered.allow(2)
+    assert command.wait() == RESUMABLE, command.output
+    steered.end()
+    assert {trial.state for trial in steered.trials()} == {TrialState.COMPLETE}
+
+
+def test_a_comparison_has_no_start() -> None:
+    from ablate.errors import StudyFileError
+    from ablate.study import parse_study
+
+    with pytest.raises(StudyFileError, match="start: a comparison trains its whole design"):
+        parse_study(COMPARED + "start: [{variant: near}]\n")
+
+
+@pytest.mark.slow
+def test_a_study_on_ray_takes_what_is_asked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ray = ("--gpus", "0", "--cpus-per-trial", "1", "--device", "cpu", "--tracker", "none")
+    run = Steered(folder=tmp_path, text=STUDY, options=ray, cpus=1)
+    run.allow(1)
+    command = run.begin()
+    command.until(run.reported(1))
+    where = ("--runs-dir", str(run.runs))
+    for words in (("enqueue", "steered", "config.x=41"), ("prune", "steered", "0"), ("stop", "steered")):
+        code, _, err = commands.run(capfd, *words, *where)
+        assert code == 0, err
+        if words[0] == "prune":
+            run.allow(6)
+            command.until(lambda: len(run.trials()) > 1 and run.reported(3)())
+    command.until(lambda: len(run.answers()) == 3)
+    run.allow(MANY)
+    assert command.wait() == RESUMABLE, command.output
+    run.end()
+    trials = run.trials()
+    assert trials[0].state is TrialState.PRUNED
+    assert trials[1].config.parameters["config.x"] == 41
+    assert [trial.state for trial in trials[1:]] == [TrialState.COMPLETE] * 5
