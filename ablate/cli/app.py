@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from ablate import __version__
 from ablate.cli import options
 from ablate.cli.cluster import cluster_app
+from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.inspect import look_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
@@ -31,6 +32,7 @@ app = typer.Typer(
     help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
 )
 app.add_typer(look_app)
+app.add_typer(control_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
 START = """Start here:
@@ -90,6 +92,7 @@ def search(
     tracking_uri: options.TrackingUri = None,
     deterministic: options.Deterministic = False,
     extend: options.Extend = False,
+    from_study: options.FromStudy = None,
     grace: options.Grace = 25.0,
     metrics_port: options.MetricsPort = None,
     metrics_host: options.MetricsHost = METRICS_HOST,
@@ -105,7 +108,7 @@ def search(
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
             metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
-            code_changed=code_changed,
+            code_changed=code_changed, from_study=from_study,
         ),
         deterministic=deterministic,
     )  # fmt: skip

@@ -99,6 +99,14 @@ Extend = Annotated[
     bool,
     typer.Option("--extend", help="Continue with the larger budget, or the further replicates, that the file now has."),
 ]
+FromStudy = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="STUDY",
+        help="Tell the sampler of a new study the finished search trials of STUDY that have the same settings.",
+    ),
+]
 Grace = Annotated[
     float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
 ]

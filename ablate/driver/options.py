@@ -28,3 +28,4 @@ class RunOptions(Locations):
     extend: bool = False
     takeover: bool = False
     code_changed: bool = False
+    from_study: str | None = None

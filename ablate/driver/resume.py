@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from ablate.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
+from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study
 from ablate.trial import TrialKey, TrialState
 from ablate.tuning import Resumption
@@ -215,7 +216,9 @@ def _last_commit(
     trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[EventRecord]
 ) -> tuple[float, str | None]:
     """Return the time of the last commit, and its driver if the ledger names it."""
-    acts = [(r.driver_epoch, r.created_at) for r in reports] + [(n.driver_epoch, n.created_at) for n in notes]
+    acts = [(r.driver_epoch, r.created_at) for r in reports] + [
+        (n.driver_epoch, n.created_at) for n in notes if n.kind != REQUESTED
+    ]
     for trial in trials:
         acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_epoch, trial.finished_at or 0.0)]
     last = max(driver for driver, _ in acts)

@@ -18,6 +18,7 @@ from rich.console import Console
 from ablate.analysis.tables import write_study_file
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
+from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
 from ablate.driver.code import note_code, refuse_other_code, user_code
 from ablate.driver.options import RunOptions
@@ -44,7 +45,8 @@ from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, sync_periodically
 from ablate.tracking import build as build_tracker
 from ablate.trainable import load_trainable
-from ablate.trial import TrialState
+from ablate.training import checkpoint
+from ablate.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
 
@@ -92,6 +94,7 @@ def search(
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
         files = load_trainable(study.trainable).source_files()
         refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
+        observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
         with resumption.acquire_when_free(
@@ -101,11 +104,15 @@ def search(
                 places.mark(place, ledger)
             write_study_file(text, home)
             note_code(writer, ledger, study.name, files)
+            taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
             earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
-            for line in (*earlier, *(f"Note: {line}" for line in cautions(study, facts))):
+            for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in cautions(study, facts))):
                 _say(console, line)
-            engine = Search(study, writer, ledger, measure=measure, facts_of=facts.__getitem__)
+            engine = Search(
+                study, writer, ledger, measure=measure, facts_of=facts.__getitem__,
+                discard=partial(_discard, options.checkpoint_root(study.name)),
+            )  # fmt: skip
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
@@ -289,6 +296,10 @@ def _held(
         store=store,
         tracking=tracking,
     )
+
+
+def _discard(root: Place, key: TrialKey, epoch: int) -> None:
+    checkpoint.discard(checkpoint_folder(root, key), epoch)
 
 
 def _say(console: Console, text: str) -> None:

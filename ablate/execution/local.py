@@ -33,7 +33,11 @@ class LocalExecutor:
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
-        with Interruption(self.grace_seconds) as interruption, _threads_restored():
+        with (
+            Interruption(self.grace_seconds) as interruption,
+            search.listening(interruption.ask),
+            _threads_restored(),
+        ):
             while (config := search.next_trial()) is not None:
                 on_event()
                 assignment = Assignment(

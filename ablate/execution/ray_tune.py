@@ -92,6 +92,7 @@ class RayExecutor:
             Interruption(self.grace_seconds) as interruption,
             ray_session(self.address, check=interruption.listen_and_check),
             gcs_watchdog(gcs_address(), ended=ended_part) as line,
+            search.listening(interruption.ask),
         ):
             interruption.listen()
             patience = JOIN_SECONDS if self.address else 0.0

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SOON = 1e-3  # seconds; a timer of 0 would be none
 
 
 class Interruption:
@@ -51,6 +52,14 @@ class Interruption:
         """Call `listen` and `check`, while a library that replaces the handlers starts."""
         self.listen()
         self.check()
+
+    def ask(self) -> None:
+        """Act as on SIGTERM; any thread may call it."""
+        if self._signal is None:
+            self._deadline = time.monotonic() + self._grace_seconds
+            self._signal = signal.SIGTERM
+            if self._former:
+                signal.setitimer(signal.ITIMER_REAL, max(self._grace_seconds, SOON))
 
     @property
     def arrived(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,8 @@ from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.errors import AblateError
 from ablate.inspection.studies import Stored, cover_datasets, known_names, read_study
-from ablate.ledger import StudyRecord
+from ablate.ledger import EventRecord, StudyRecord
+from ablate.ledger.requests import find_refused, find_unanswered
 from ablate.locations import Locations
 from ablate.locations.homes import command_to_continue
 from ablate.objectives import count_states
@@ -24,7 +25,7 @@ from ablate.report.front.findings import best_row
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning.planned import planned_trials
-from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
+from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading the test split"}
@@ -36,7 +37,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
     record, trials = found.record, found.snapshot.trials
     study = cover_datasets(found.study, trials)
     here = recorded_searches(found.study, found.snapshot)
-    driver, finished = _driver(record), is_finished(here.values(), record.active_seconds)
+    driver, finished = running_driver(record), is_finished(here.values(), record.active_seconds)
     state = "running" if driver is not None else "finished" if finished else "interrupted"
     return {
         "study": record.name,
@@ -53,6 +54,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "wall_seconds": sum(t.wall_seconds for t in trials),
         "active_seconds": record.active_seconds,
         "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
+        "requests": _requests(found.snapshot.notes),
         "test_opened": [note.dataset for note in found.snapshot.notes if note.kind == "test_opened"],
     }
 
@@ -87,7 +89,7 @@ def overview(locations: Locations) -> list[Mapping[str, Any]]:
 
 
 def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
-    """Return lines on whether `study` is finished, running or interrupted, and what is left of its budget."""
+    """Return lines on whether `study` is finished, running or interrupted, its budget left, and users' requests."""
     words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
     stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
     driver = status["driver"]
@@ -99,7 +101,9 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
         state = "Finished: no trial is left to run. No driver is running."
     else:
         state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
-    return [state, _budget_text(status["budget"])]
+    pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
+    refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
+    return [state, _budget_text(status["budget"]), *refused, *pending]
 
 
 def resume_command(found: Stored, locations: Locations) -> str:
@@ -110,7 +114,21 @@ def resume_command(found: Stored, locations: Locations) -> str:
     return command_to_continue(words)
 
 
-def _driver(record: StudyRecord) -> dict[str, Any] | None:
+def _requests(events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
+    """Return the requests of users that wait for a driver, and those that a driver could not carry out."""
+    waiting = [_asked(event) for event in find_unanswered(events) if event.payload["command"] != STOP]
+    refused = [
+        _asked(event) | {"reason": reason} for event, reason in find_refused(events) if event.payload["command"] != STOP
+    ]
+    return {"pending": waiting, "refused": refused}
+
+
+def _asked(event: EventRecord) -> dict[str, Any]:
+    return {"request": event.rowid, "asked": event.payload["message"], "at": event.created_at}
+
+
+def running_driver(record: StudyRecord) -> dict[str, Any] | None:
+    """Return who drives a study now (holder, since, until), or None if nobody is known to."""
     if not record.holder or not record.held_until or record.held_until <= time.time() or record.holder_gone:
         return None
     return {"holder": record.holder, "since": record.held_since, "until": record.held_until}

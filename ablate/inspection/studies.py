@@ -49,12 +49,13 @@ class Stored:
 
 def read_study(name: str, locations: Locations) -> Stored:
     """Read study `name` from its ledger as of one moment; raise RequestError with the known names."""
-    with _open(name, locations) as ledger:
+    with open_ledger(name, locations) as ledger:
         return Stored.of(ledger, name)
 
 
 @contextmanager
-def _open(name: str, locations: Locations) -> Iterator[Ledger]:
+def open_ledger(name: str, locations: Locations) -> Iterator[Ledger]:
+    """Open the ledger of study `name`, which must exist; raise RequestError with the known names."""
     home = locations.home(name)
     if locations.storage is None:
         refuse_links(home, folders=())
@@ -80,7 +81,7 @@ def known_names(locations: Locations) -> list[str]:
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
-    with _open(name, locations) as ledger:
+    with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
     home = locations.make_home(name)

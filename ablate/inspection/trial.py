@@ -48,6 +48,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "flops": trial.flops,
         "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
         "mlflow_run": trial.mlflow_run_id,
+        "origin": _origin(trial.sampler_state.get("given")),
         "config": trial.config.to_json(),
         "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
                      "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
@@ -55,6 +56,14 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
                    for n in notes],
     }  # fmt: skip
+
+
+def _origin(given: Mapping[str, Any] | None) -> str | None:
+    """Return who gave settings of a trial, and which; None if the sampler chose all of them."""
+    if given is None:
+        return None
+    who = f"start.{given['start']} of the study file" if "start" in given else "enqueued by `ablate enqueue`"
+    return f"{who}: {', '.join(given['settings'])}"
 
 
 def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -72,6 +81,8 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"{count(found['params'])} parameters, {count(found['flops'])} FLOPs; seeds {config['seeds']}")
     for name, value in config["parameters"].items():
         yield Text(f"  {name}: {value}")
+    if found["origin"]:
+        yield Text(f"Given, not chosen by the sampler: {found['origin']}")
     if found["checkpoint"]:
         yield Text(f"Checkpoint: {found['checkpoint']}")
     if found["mlflow_run"]:
@@ -86,7 +97,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         if event.get("detail"):
             yield Text(event["detail"].rstrip(), style="dim")
     if found["error"]:
-        yield Text(f"FAIL: {found['error']}", style="red")
+        yield Text(f"{found['state']}: {found['error']}", style="red")
 
 
 def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
@@ -123,7 +134,8 @@ def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float:
 
 def _rest(event: Mapping[str, Any]) -> str:
     epoch = f" at epoch {event['epoch']}" if event.get("epoch") is not None else ""
-    return epoch + (f": {event['message']}" if event.get("message") else "")
+    refused = f": refused: {event['refused']}" if event.get("refused") else ""
+    return epoch + (f": {event['message']}" if event.get("message") else "") + refused
 
 
 def _utc(seconds: float) -> str:

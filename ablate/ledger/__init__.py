@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ablate.ledger.ledger import Ledger
-from ablate.ledger.records import EventRecord, NewTrial, ReportRecord, Snapshot, StudyRecord, TrialRecord
+from ablate.ledger.records import EventRecord, NewEvent, NewTrial, ReportRecord, Snapshot, StudyRecord, TrialRecord
 from ablate.ledger.study_writer import StudyWriter
 
-__all__ = ["EventRecord", "Ledger", "NewTrial", "ReportRecord", "Snapshot", "StudyRecord", "StudyWriter", "TrialRecord"]
+__all__ = [
+    "EventRecord",
+    "Ledger",
+    "NewEvent",
+    "NewTrial",
+    "ReportRecord",
+    "Snapshot",
+    "StudyRecord",
+    "StudyWriter",
+    "TrialRecord",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ from ablate.ledger.records import (
     study_from_row,
     trial_from_row,
 )
+from ablate.ledger.requests import ANSWERED, REQUESTED, add_request, find_unanswered, new_request
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
 from ablate.ledger.study_writer import StudyWriter
 from ablate.trial import TrialState
@@ -190,6 +191,16 @@ class Ledger:
     def events(self, name: str) -> list[EventRecord]:
         """Return a study's events in the order of commit."""
         return [note_from_row(row) for row in self._rows(_NOTES.where(study_table.c.name == name))]
+
+    def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> None:
+        """Commit a user's request to the driver of a study, whoever holds its lease; raise LedgerError."""
+        text = new_request(payload)
+        self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
+
+    def requests(self, name: str) -> list[EventRecord]:
+        """Return the requests to a study's driver that are not answered yet, in order."""
+        query = _NOTES.where(study_table.c.name == name, note_table.c.kind.in_((REQUESTED, ANSWERED)))
+        return find_unanswered(note_from_row(row) for row in self._rows(query))
 
     def mlflow_parents(self, name: str) -> dict[str, str]:
         """Return the MLflow parent run of each data set that has one."""

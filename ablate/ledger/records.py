@@ -135,6 +135,15 @@ class EventRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewEvent:
+    """An event before it is committed, in the transaction of the write that it belongs to."""
+
+    kind: str
+    dataset: str | None
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The whole record of one study at one moment; `study` is None if the ledger has no such study.
 

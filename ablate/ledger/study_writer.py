@@ -16,7 +16,7 @@ from ablate.errors import LedgerError, StaleDriverError
 from ablate.ledger import writes
 from ablate.ledger.database import Database
 from ablate.ledger.lease import Lease, LeaseRequest
-from ablate.ledger.records import NewTrial
+from ablate.ledger.records import NewEvent, NewTrial
 from ablate.ledger.schema import lease_table
 from ablate.trial import Decision, Report, TrialKey, TrialState
 
@@ -85,10 +85,13 @@ class StudyWriter:
         if self._lost:
             raise self._stale()
 
-    def add_trials(self, records: Sequence[NewTrial]) -> None:
-        """Commit suggestions as WAITING, all or none; raise LedgerError if a number is not its data set's next."""
+    def add_trials(self, records: Sequence[NewTrial], event: NewEvent | None = None) -> None:
+        """Commit suggestions as WAITING, all or none, with `event` if it is given.
+
+        Raises LedgerError if a number is not its data set's next.
+        """
         if records:
-            self._write(lambda scope: writes.add_trials(scope, records))
+            self._write(lambda scope: writes.add_trials(scope, records), event)
 
     def start(self, key: TrialKey) -> int:
         """Set a WAITING or RUNNING trial to RUNNING and return the number of this attempt, from 1."""
@@ -100,18 +103,24 @@ class StudyWriter:
 
     def report(
         self, key: TrialKey, report: Report, decision: Decision, state: TrialState | None = None,
-        error: str | None = None,
+        error: str | None = None, event: NewEvent | None = None,
     ) -> Decision:  # fmt: skip
-        """Commit a report with its decision, and the trial's end if `state` is given; return the stored decision.
+        """Commit a report with its decision, the trial's end if `state` is given, and `event`.
+
+        Returns the stored decision.
 
         A repeated epoch is ignored and its first decision returned. Raises LedgerError unless the trial is RUNNING, the
         epoch is later than its last one, and there is one mapping of metrics per replicate.
         """
-        return self._write(lambda scope: writes.report(scope, key, report, decision, state, error))
+        return self._write(lambda scope: writes.report(scope, key, report, decision, state, error), event)
 
-    def finish(self, key: TrialKey, state: TrialState, error: str | None = None) -> None:
-        """End a trial; a repeat with the same state is ignored, COMPLETE needs a RUNNING trial."""
-        self._write(lambda scope: writes.finish(scope, key, state, error))
+    def finish(self, key: TrialKey, state: TrialState, error: str | None = None, event: NewEvent | None = None) -> None:
+        """End a trial, with `event`; a repeat with the same state is ignored, COMPLETE needs a RUNNING trial."""
+        self._write(lambda scope: writes.finish(scope, key, state, error), event)
+
+    def reopen(self, key: TrialKey, event: NewEvent) -> None:
+        """Set a FAIL trial back to WAITING, without the report that ended it, if one did; commit `event` with it."""
+        self._write(lambda scope: writes.reopen(scope, key), event)
 
     def set_mlflow_run(self, key: TrialKey, run_id: str) -> None:
         """Store the MLflow run of a trial."""
@@ -156,14 +165,20 @@ class StudyWriter:
                 raise
             log.warning("the lease of study %r could not be released; it ends by itself", self.study)
 
-    def _write(self, body: Callable[[writes.Scope], T]) -> T:
+    def _write(self, body: Callable[[writes.Scope], T], event: NewEvent | None = None) -> T:
+        def act(scope: writes.Scope) -> T:
+            result = body(scope)
+            if event is not None:
+                writes.note(scope, event.kind, event.dataset, event.payload)
+            return result
+
         with self._lock:
             self._require_held()
             if self._active_since is None:
                 self._active_since = self._monotonic()
             attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
             self._revision = None  # unknown until the outcome is known
-            result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, body))
+            result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, act))
             return result
 
     def _fenced(self, connection: Connection, attempt: _Attempt[T], body: Callable[[writes.Scope], T]) -> tuple[T, int]:

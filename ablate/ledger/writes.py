@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
 
 from ablate.errors import LedgerError
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
@@ -140,6 +140,19 @@ def finish(scope: Scope, key: TrialKey, state: TrialState, error: str | None) ->
     allowed = (TrialState.RUNNING,) if state is TrialState.COMPLETE else (TrialState.WAITING, TrialState.RUNNING)
     _require(key, trial, *allowed, doing=f"set {state} on")
     _change(scope, trial, {"driver_epoch": scope.epoch, **_ending(scope, state, error)})
+
+
+def reopen(scope: Scope, key: TrialKey) -> None:
+    """Set a failed trial back to WAITING; a report that ended it is deleted, because it may come out differently."""
+    trial = _trial(scope, key)
+    _require(key, trial, TrialState.FAIL, doing="reopen")
+    own = report_table.c.trial_id == trial.id
+    scope.connection.execute(delete(report_table).where(own, report_table.c.decision == Decision.STOP))
+    last = select(report_table.c.epoch, report_table.c.checkpoint).where(own).order_by(report_table.c.epoch.desc())
+    kept = scope.connection.execute(last.limit(1)).one_or_none()
+    values: dict[str, Any] = {"state": TrialState.WAITING, "error": None, "finished_at": None}
+    reached = {"epochs_done": kept.epoch if kept else 0, "checkpoint": kept.checkpoint if kept else None}
+    _change(scope, trial, values | reached | {"driver_epoch": scope.epoch})
 
 
 def set_mlflow_run(scope: Scope, key: TrialKey, run_id: str) -> None:

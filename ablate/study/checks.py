@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ablate import registry
 from ablate.errors import Fault, RegistryError, did_you_mean
 from ablate.study.comparison_checks import comparison_faults
+from ablate.study.given import start_faults
 from ablate.study.ranges import is_range
 from ablate.study.space import Space
 from ablate.study.study import VARIANT, Study
@@ -25,7 +26,7 @@ def faults_of(study: Study) -> list[Fault]:
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
-    plain += _determinism_faults(study)
+    plain += [*_determinism_faults(study), *start_faults(study)]
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]

@@ -28,6 +28,7 @@ from ablate.study.sections import (
     PublishedFigure,
     SamplerConfig,
     SchedulerConfig,
+    Start,
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -219,6 +220,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "variants": Variant,
         "settings": DatasetSettings,
         "parts": Part,
+        "start": Start,
         "published": PublishedFigure,
         "compare": Compare,
         "trainable": Command,

@@ -209,6 +209,20 @@ class Constraint(Section):
     bound: float
 
 
+class Start(Section):
+    """A configuration that is tried first: values of searched settings by dotted name. The sampler chooses the rest."""
+
+    model_config = ConfigDict(extra="allow")
+
+    datasets: tuple[str, ...] | None = None
+    """Data sets on which it is tried. Default: all."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings that are given, by dotted name."""
+        return dict(self.model_extra or {})
+
+
 class Variant(Sectioned):
     """One named row of a table of architectures."""
 

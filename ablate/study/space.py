@@ -48,6 +48,10 @@ class Range(BaseModel):
     def contains(self, value: Any) -> bool:
         """Return whether this range contains `value`."""
 
+    @abstractmethod
+    def read(self, value: Any) -> Scalar:
+        """Return the value of this range that `value` means; raise ValueError that names the range."""
+
 
 def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | None) -> list[str]:
     low, high = bounds
@@ -69,6 +73,10 @@ def _is_between(bounds: tuple[float, float], value: Any) -> bool:
     low, high = bounds
     slack = 1e-9 * max(abs(low), abs(high), 1e-300)
     return low - slack <= value <= high + slack
+
+
+def _step_text(step: float | None) -> str:
+    return "" if step is None else f" in steps of {step:g}"
 
 
 class FloatRange(Range):
@@ -98,6 +106,16 @@ class FloatRange(Range):
     def contains(self, value: Any) -> bool:
         return _is_between(self.bounds, value)
 
+    def read(self, value: Any) -> Scalar:
+        (low, high), step = self.bounds, self.step
+        if _is_between(self.bounds, value):
+            if step is None:
+                return float(min(max(value, low), high))
+            place = round((value - low) / step)
+            if abs(low + place * step - value) <= 1e-9 * step and place < (self.count() or 1):
+                return float(low + place * step)
+        raise ValueError(f"must be a number from {low:g} to {high:g}{_step_text(step)}")
+
 
 class IntRange(Range):
     """`{int: [low, high], step: 2}`: a whole number between two bounds."""
@@ -121,6 +139,12 @@ class IntRange(Range):
     def contains(self, value: Any) -> bool:
         return _is_between(self.bounds, value)
 
+    def read(self, value: Any) -> Scalar:
+        low, high = self.bounds
+        if _is_between(self.bounds, value) and value == int(value) and int(value) in self.grid():
+            return int(value)
+        raise ValueError(f"must be a whole number from {low} to {high}{_step_text(self.step)}")
+
 
 class Choices(Range):
     """`{choices: [a, b]}`: one of the listed values."""
@@ -143,6 +167,14 @@ class Choices(Range):
     def contains(self, value: Any) -> bool:
         return any(_is_same(value, choice) for choice in self.choices)
 
+    def read(self, value: Any) -> Scalar:
+        tests = (_is_same, _is_equal_number, lambda one, two: str(one) == str(two))
+        for same in tests:
+            for choice in self.choices:
+                if same(value, choice):
+                    return choice
+        raise ValueError(f"must be one of {', '.join(map(str, self.choices))}")
+
     def index(self, value: Any) -> int:
         """Return the position of `value`, which is one of the choices."""
         return next(i for i, choice in enumerate(self.choices) if _is_same(value, choice))
@@ -151,6 +183,10 @@ class Choices(Range):
 def _is_same(one: Any, two: Any) -> bool:
     """Return whether two choices are equal and of one type: `1`, `True` and `1.0` are three choices."""
     return bool(one == two) and type(one) is type(two)
+
+
+def _is_equal_number(one: Any, two: Any) -> bool:
+    return not isinstance(one, bool) and not isinstance(two, bool) and bool(one == two)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from ablate.study.sections import (
     SamplerConfig,
     SchedulerConfig,
     Sectioned,
+    Start,
     Variant,
     constraint,
     labelled,
@@ -81,6 +82,8 @@ class Study(Sectioned):
     """Objectives of the search, one to four."""
     sampler: SamplerConfig = SamplerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    start: tuple[Start, ...] = ()
+    """Configurations that are tried first, such as `{model.depth: 2}`."""
     replicates: Annotated[int, Field(ge=1)] = 1
     """Seeds trained per search trial."""
     budget: Budget = Budget()
@@ -185,6 +188,12 @@ class Study(Sectioned):
         found = {name: value for name, value in self._settings(dataset).items() if is_range(value)}
         rows = [row for row in self.rows if row.datasets is None or dataset in row.datasets]
         return Space(ranges=order_by_condition(({VARIANT: _table(rows)} if rows else {}) | found))
+
+    def start_of(self, dataset: str) -> tuple[dict[str, Any], ...]:
+        """Return the configurations that are tried first on a data set, as its ranges have them."""
+        ranges = self.space_for(dataset).ranges
+        own = [each.values for each in self.start if each.datasets is None or dataset in each.datasets]
+        return tuple({name: ranges[name].read(value) for name, value in values.items()} for values in own)
 
     def settings_of(self, dataset: str, parameters: Mapping[str, Any]) -> TrainableSettings:
         """Return the complete settings of one trial, with the study's scale applied.

@@ -72,6 +72,18 @@ def write_yaml(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
 
+def read_scalar(text: str) -> Any:
+    """Return the number, truth value, null or text that one word means in a study file."""
+    loader = _Yaml12(text)
+    try:
+        node = loader.get_single_node()
+        return loader.construct_document(node) if isinstance(node, yaml.ScalarNode) else text
+    except yaml.YAMLError:
+        return text
+    finally:
+        loader.dispose()
+
+
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
     """Return the mapping in `text` and the line of every path; raise StudyFileError naming `file`."""
     loader: _Yaml12 | None = None

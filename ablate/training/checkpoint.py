@@ -138,6 +138,15 @@ def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:
     return mine
 
 
+def discard(place: Place, epoch: int) -> None:
+    """Remove the checkpoints from `epoch` on; raise CheckpointDownError if `place` cannot be written."""
+    with _faults_explained("removed", place):
+        folder = open_folder(place)
+        for checkpoint_id, name in _newest_first(folder):
+            if checkpoint_id.epoch >= epoch:
+                folder.remove(name)
+
+
 def final_report(found: Checkpoint | None, config: TrialConfig, place: Place | None) -> tuple[Checkpoint, Report]:
     """Return the checkpoint of the last epoch of the trial that `config` evaluates, and its report.
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ablate.config import DatasetFacts
 from ablate.errors import StudyFailedError
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
+from ablate.ledger.requests import ANSWERED
 from ablate.objectives import COST_METRICS, losses
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import confirmation_trials, evaluations, find_untested, shuffle
-from ablate.tuning.recorded import RecordedSearch
+from ablate.tuning.recorded import RETRY, RecordedSearch
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
 from ablate.tuning.suggester import Measure, Suggester
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.warm_start import WARM_START
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -31,6 +34,7 @@ class DatasetSearch(RecordedSearch):
     suggester: Suggester
     rungs: Rungs
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
+    started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
@@ -59,6 +63,17 @@ class DatasetSearch(RecordedSearch):
             epoch = payload.get("epoch")  # older events have no epoch: they count at every epoch
             setback = (kind, None if epoch is None else int(str(epoch)))
             self.setbacks.setdefault(int(str(payload["trial"])), []).append(setback)
+        elif kind == ANSWERED and "start" in payload:
+            self.started.add(int(str(payload["start"])))
+        elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
+            self.setbacks.pop(int(str(payload["trial"])), None)
+        elif kind == WARM_START:
+            self._observe(payload)
+
+    def _observe(self, payload: Mapping[str, Any]) -> None:
+        seen = payload["observations"].get(self.dataset, [])
+        for index, each in enumerate(seen):
+            self.suggester.observe(index - len(seen), each)
 
     def retries(self, number: int) -> int:
         """Return how many attempts of a trial failed and were retried at its current epoch."""
@@ -94,12 +109,30 @@ class DatasetSearch(RecordedSearch):
         """Return the next search trial, or None if the space is exhausted."""
         if (further := self.lacks_seeds()) is not None:
             return self._further(*further)
+        self._hear()
+        return self.suggester.suggest(self.next_number)
+
+    def suggest_given(self, given: Mapping[str, Any]) -> NewTrial | str:
+        """Return the next search trial with the settings `given`, or in words why there is none."""
+        self._hear()
+        return self.suggester.suggest_given(self.next_number, given)
+
+    def next_start(self) -> tuple[int, Mapping[str, Any]] | None:
+        """Return place and settings of the next configuration of `start` in the study file, or None."""
+        starts = enumerate(self._starts)
+        return next((each for each in starts if each[0] not in self.started), None)
+
+    @cached_property
+    def _starts(self) -> Sequence[Mapping[str, Any]]:
+        return self.study.start_of(self.dataset)
+
+    def _hear(self) -> None:
+        """Show the sampler of a deterministic study the results that its next suggestion may use."""
         if self.study.deterministic is not None:
             heard = self._heard_at(len(self.search_trials()))
             for trial in heard[self._told :]:
                 self.suggester.put(trial)
             self._told = len(heard)
-        return self.suggester.suggest(self.next_number)
 
     def add(self, new: NewTrial) -> TrialProgress:
         """Add a trial that was just committed and return its progress."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DRIVER_STARTED = "driver_started"
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 
+ENQUEUE, PRUNE, RETRY, STOP = "enqueue", "prune", "retry", "stop"  # what a user may ask of a driver
+
 
 @dataclass(kw_only=True)
 class RecordedSearch:

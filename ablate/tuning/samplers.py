@@ -16,6 +16,12 @@ from ablate.tuning.sequences import DesignSequence, GridSequence, SobolSequence
 IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
+NO_MEMORY = ("qmc", "random", "grid", "design")
+"""Samplers whose suggestions follow from no result."""
+
+OBSERVED = {"nsga2": {NSGAIISampler._get_generation_key(): 0}}
+"""What a sampler must find on a trial of another study: NSGA-II takes it for one of its first generation."""
+
 
 def build_tpe(request: SamplerRequest) -> BaseSampler:
     """Return Optuna's TPE with constant liar: running trials count as bad, which spreads parallel trials.

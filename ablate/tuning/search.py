@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
 from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger.requests import find_unanswered
 from ablate.objectives import count_states
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning.confirmation import FrontMember
@@ -28,6 +29,7 @@ from ablate.tuning.recorded import (
     is_over,
     is_time_up,
 )
+from ablate.tuning.requests import POLL_SECONDS, STOPPED, Requests
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.tuning.standing import Standing
 from ablate.tuning.suggester import Measure
@@ -42,6 +44,7 @@ class Search:
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
+    `discard` removes a trial's checkpoints from an epoch on, `poll_seconds` pass between two looks for users' requests.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -55,6 +58,8 @@ class Search:
         measure: Measure,
         facts_of: Callable[[str], DatasetFacts],
         patience: Patience = PATIENCE,
+        poll_seconds: float = POLL_SECONDS,
+        discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
     ) -> None:
         self.study = study
         self._patience = patience
@@ -67,6 +72,9 @@ class Search:
         self._stopped = False
         self._begun = self._behind = False
         self._returns = ResumptionLog()
+        self._requests = Requests(
+            study=study.name, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
+        )
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
@@ -76,6 +84,7 @@ class Search:
         search is over is frozen and confirmed.
         """
         with self._lock, self._in_step():
+            self._carry_out()
             while not self._stopped:
                 trial = self._unfinished() or self._suggest()
                 if trial is not None:
@@ -102,9 +111,13 @@ class Search:
             if not trial.decisions:
                 subsearch.require_objectives(trial, report)
             decision, state, error = self._judge(subsearch, trial, report)
+            event = self._requests.pruned(key) if state is None else None
+            if event is not None:
+                decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
             self._note_opened_test(subsearch, trial, report)
-            stands = self._writer.report(key, report, decision, state, error)
+            stands = self._writer.report(key, report, decision, state, error, event)
             trial.take(ReportSummary.of(key, report, stands))
+            self._requests.done(subsearch, event)
             if state is not None:
                 self._end(subsearch, trial, state)
             return stands
@@ -149,6 +162,10 @@ class Search:
     def check(self) -> None:
         """Raise StaleDriverError if another driver is known to have taken over the study; query no database."""
         self._writer.check()
+
+    def listening(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+        """Return a block in which a thread calls `stop` within seconds after a user asked this driver to stop."""
+        return self._requests.listening(stop, self._lock)
 
     def stop(self) -> None:
         """Stop handing out trials."""
@@ -245,6 +262,8 @@ class Search:
     def _unfinished(self) -> TrialProgress | None:
         while self._queue:
             trial = self._queue.popleft()
+            if trial.state.finished:  # pruned by a user
+                continue
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
                 if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
@@ -256,21 +275,33 @@ class Search:
         return None
 
     def _suggest(self) -> TrialProgress | None:
-        """Return a new trial for the data set with the fewest search trials, the first in the file among equals."""
+        """Return a new trial for the data set whose turn it is, the first in the file among equals."""
         self._note_time_up()
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
             if self.study.budget.scope == "per_dataset":  # a shared budget keeps the turns in order
                 ready = [each for each in ready if not each.waits]
-            subsearch = min(ready, key=lambda candidate: len(candidate.search_trials()), default=None)
+            self._requests.refresh(at_once=bool(ready))
+            subsearch = min(ready, key=self._turn, default=None)
             if subsearch is None or subsearch.waits:
                 return None
-            new = subsearch.suggest()
+            new, event = self._requests.suggest(subsearch)
             if new is not None:
                 self._begin()
-                self._writer.add_trials([new])
+                self._writer.add_trials([new], event)
+                self._requests.done(subsearch, event)
                 return subsearch.add(new)
             self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
+
+    def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
+        """Return what orders the data sets: a user's configuration first, then the fewest search trials."""
+        return self._requests.given(subsearch) is None, len(subsearch.search_trials())
+
+    def _carry_out(self) -> None:
+        """Carry out the requests that change trials that exist."""
+        self._requests.refresh()
+        if self._requests.carry_out(self._subsearches, held=self._out, end=self._end):
+            self._restore()
 
     def _hand_out(self, trial: TrialProgress) -> TrialConfig:
         self._begin()
@@ -340,7 +371,7 @@ class Search:
             subsearch.restore(
                 [t for t in found.trials if t.key.dataset == name],
                 [s for s in taken if s.key.dataset == name],
-                [n for n in found.notes if n.dataset == name],
+                [n for n in found.notes if n.dataset in (name, None)],
             )
         waiting = [t for each in self._subsearches.values() for t in each.trials.values() if not t.state.finished]
         order = list(self._subsearches)
@@ -348,4 +379,5 @@ class Search:
         self._queue = deque(t for t in waiting if t.key not in self._out)
         own = (note for note in found.notes if note.driver_epoch == self._writer.epoch)
         self._begun = any(note.kind == DRIVER_STARTED for note in own)
+        self._requests.pending = find_unanswered(found.notes)
         self._behind = False

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -22,6 +23,7 @@ from ablate.study import VARIANT
 from ablate.trial import TrialConfig, TrialKey, TrialState
 from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.tuning.request import SamplerRequest
+from ablate.tuning.samplers import OBSERVED
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
@@ -113,8 +115,41 @@ class Suggester:
             )
         return None
 
-    def _proposals(self, number: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yield (Optuna's values, sampler state) pairs, those of the study's sampler first."""
+    def suggest_given(self, number: int, given: Mapping[str, Any]) -> NewTrial | str:
+        """Return trial `number` with the settings `given`, the others the sampler's; or in words why there is none."""
+        fixed = self.dimensions.encode(given)
+        reason: str | None = None
+        for tried, (inner, state) in enumerate(self._proposals(number, fixed), start=1):
+            verdict = self._judge(number, inner)
+            if not isinstance(verdict, _Refusal):
+                return replace(verdict, sampler_state={**state, "attempts": tried})
+            reason = reason or verdict.reason
+            if set(inner) <= set(fixed):
+                break
+        return "it is in the study already" if reason is None else f"it cannot be trained because {reason}"
+
+    def observe(self, number: int, seen: Mapping[str, Any]) -> None:
+        """Show the sampler an observation of another study's trial (warm_start.py) under a negative number.
+
+        It is no trial of this study: its configuration may be suggested again.
+        """
+        parameters = seen["parameters"]
+        config = self._trial(number, parameters, self.study.settings_of(self.dataset, parameters))
+        trial = TrialProgress(
+            config=config,
+            size=None,
+            sampler_state={"trial": OBSERVED.get(self.study.sampler.name, {})},
+            state=TrialState(seen["state"]),
+            epoch=max(1, round(seen["share"] * config.epochs)),
+            wall_seconds=seen["metrics"].get("wall_seconds", 0.0),
+            means=seen["metrics"],
+        )
+        self.history.put(self.converter.to_frozen_trial(trial))
+
+    def _proposals(
+        self, number: int, fixed: Mapping[str, Any] = MappingProxyType({})
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield (Optuna's values, sampler state) pairs with the values `fixed`, those of the study's sampler first."""
         rejected: dict[str, Any] = {}
         product = self.dimensions.product()
         for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
@@ -125,16 +160,22 @@ class Suggester:
                     break
                 sampler = RandomSampler(seed=self._seed(number, attempt))
             try:
-                inner, trial_attrs, study_attrs = self._ask(sampler, number)
+                inner, trial_attrs, study_attrs = self._ask(sampler, number, fixed)
             except SequenceEndedError:
                 return
             rejected = trial_attrs
-            yield inner, {"trial": trial_attrs, "study": study_attrs}
+            if sequence and fixed:  # its place in the sequence is still to be visited
+                yield inner, {"trial": {}, "study": {}}
+            else:
+                yield inner, {"trial": trial_attrs, "study": study_attrs}
         if product is not None and product <= ENUMERATION_LIMIT:
             order = shuffled(product, study_seed=self.study.seed, dataset=self.dataset, purpose=f"rest {number}")
-            yield from ((inner, {}) for _, inner in walk(self.dimensions, order, 0))
+            rest = (inner for _, inner in walk(self.dimensions, order, 0))
+            yield from ((inner, {}) for inner in rest if fixed.items() <= inner.items())
 
-    def _ask(self, sampler: BaseSampler, number: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _ask(
+        self, sampler: BaseSampler, number: int, fixed: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         self.history.open(number)
         self._optuna.sampler = sampler
         inner: dict[str, Any] = {}
@@ -143,7 +184,8 @@ class Suggester:
             values: dict[str, Any] = {}
             for name, spec in self.dimensions.space.ranges.items():
                 if self.dimensions.space.is_active(name, values):
-                    inner[name] = _to_suggestion(trial, name, self.dimensions.distributions[name])
+                    own = self.dimensions.distributions[name]
+                    inner[name] = fixed[name] if name in fixed else _to_suggestion(trial, name, own)
                     values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()

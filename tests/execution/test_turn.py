@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from ray.exceptions import RaySystemError
@@ -157,7 +157,7 @@ def test_only_a_cluster_elsewhere_is_waited_for(
     for name, fake in fakes.items():
         monkeypatch.setattr(ray_tune, name, fake)
     with pytest.raises(StopIteration):
-        RayExecutor(home=tmp_path, address=address).run(Mock(), on_event=lambda: None)
+        RayExecutor(home=tmp_path, address=address).run(MagicMock(), on_event=lambda: None)
     assert waits == [seconds]
 
 

@@ -47,7 +47,18 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
 @pytest.mark.parametrize(
     ("name", "free"),
     [
-        ("search", {"--code-changed", "--cpus-per-trial", "--tracker", "--extend", "--relocate", "--deterministic"}),
+        (
+            "search",
+            {
+                "--code-changed",
+                "--cpus-per-trial",
+                "--tracker",
+                "--extend",
+                "--relocate",
+                "--deterministic",
+                "--from",
+            },
+        ),
         ("compare", {"--code-changed", "--cpus-per-trial", "--tracker", "--extend", "--relocate"}),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from ablate.errors import LedgerError
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import Ledger, NewEvent, StudyWriter
+from ablate.ledger.requests import ANSWERED, add_request, new_request
 from ablate.trial import Decision, Report, TrialKey, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
@@ -251,3 +252,55 @@ def test_an_empty_report_or_a_foreign_number_type_is_refused_with_the_reason(wri
         writer.report(key(0), Report(epoch=1, metrics=(), wall_seconds=0.0), CONTINUE)
     with pytest.raises(LedgerError, match="2 replicates reported, but 1 marks of divergence"):
         writer.report(key(0), report_of(1, diverged=(True,)), CONTINUE)
+
+
+def test_a_request_is_written_beside_the_driver_and_answered_once(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    before = ledger.snapshot(STUDY).study
+    ledger.request(STUDY, {"command": "prune", "trial": 0}, dataset="digits")
+    ledger.request(STUDY, {"command": "prune", "trial": 0}, dataset="digits")
+    after = ledger.snapshot(STUDY).study
+    assert after is not None
+    assert before is not None
+    assert (after.epoch, after.revision) == (before.epoch, before.revision), "neither lease nor revision is touched"
+    first, second = ledger.requests(STUDY)
+    assert (first.dataset, first.payload["trial"], first.driver_epoch) == ("digits", 0, 0)
+    event = NewEvent(kind=ANSWERED, dataset="digits", payload={"request": first.rowid})
+    writer.finish(key(0), PRUNED, "asked", event)
+    assert ledger.requests(STUDY) == [second]
+    with pytest.raises(LedgerError, match="not in this ledger"):
+        ledger.request("unknown", {"command": "stop"})
+
+
+def test_a_request_that_is_written_again_after_a_lost_acknowledgement_is_one(ledger: Ledger) -> None:
+    with take(ledger):
+        text = new_request({"command": "stop"})
+        for _ in range(2):
+            ledger._database.write(lambda connection: add_request(connection, STUDY, None, text, now=1.0))
+        assert len(ledger.requests(STUDY)) == 1
+
+
+def test_an_answer_and_what_it_answers_are_committed_together(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
+    writer.finish(key(0), FAIL, "lost")
+    bad = NewEvent(kind=ANSWERED, dataset="digits", payload={"request": object()})
+    with pytest.raises(LedgerError, match="cannot be stored"):
+        writer.reopen(key(0), bad)
+    assert ledger.trials(STUDY)[0].state is FAIL
+
+
+def test_a_reopened_trial_keeps_its_reports_but_the_one_that_ended_it(ledger: Ledger, writer: StudyWriter) -> None:
+    writer.add_trials([new_trial(0)])
+    writer.start(key(0))
+    writer.report(key(0), report_of(1), CONTINUE)
+    writer.report(key(0), report_of(2), STOP, FAIL, "diverged")
+    event = NewEvent(kind=ANSWERED, dataset="digits", payload={"request": 1})
+    writer.reopen(key(0), event)
+    (trial,) = ledger.trials(STUDY)
+    assert (trial.state, trial.epochs_done, trial.error, trial.finished_at) == (WAITING, 1, None, None)
+    assert {report.epoch for report in ledger.reports(STUDY)} == {1}
+    with pytest.raises(LedgerError, match=r"cannot reopen trial .*: it is WAITING, not FAIL"):
+        writer.reopen(key(0), event)
+    writer.start(key(0))
+    assert writer.report(key(0), report_of(2), CONTINUE) is CONTINUE

@@ -167,6 +167,26 @@ def test_the_command_migrates_it_and_finishes_the_study(tmp_path: Path, capfd: p
         assert len(ledger.trials(STUDY)) == 3
 
 
+@pytest.mark.services
+def test_a_request_to_an_older_ledger_is_taken_up_by_the_driver_that_migrates_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "runs" / STUDY
+    home.mkdir(parents=True)
+    make_version_1(f"sqlite:///{home}/ledger.sqlite")
+    runs = ("--runs-dir", str(home.parent))
+    before = shape(f"sqlite:///{home}/ledger.sqlite")
+    code, _, err = run(capfd, "enqueue", STUDY, "model.mlp=8", "training.learning_rate=0.005", *runs)
+    assert code == 0, err
+    assert shape(f"sqlite:///{home}/ledger.sqlite") == before, "a request needs no other tables"
+    code, _, err = run(capfd, "resume", STUDY, *runs, "--executor", "local", "--device", "cpu", "--tracker", "none")
+    assert code == 0, err
+    with Ledger.open(f"sqlite:///{home}/ledger.sqlite", create=False) as ledger:
+        third = ledger.trials(STUDY)[2]
+        assert not ledger.requests(STUDY)
+    assert dict(third.config.parameters) == {"model.mlp": 8, "training.learning_rate": 0.005}
+
+
 def test_the_tables_of_this_version_are_known_to_the_migration() -> None:
     """Each column that version 1 had not is added; a further change of the tables needs a further version."""
     with_all = {table.name: {column.name for column in table.columns} for table in schema.metadata.sorted_tables}

@@ -1,0 +1,77 @@
+"""Commands that ask the driver of a study to do something; they may be typed while it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.locations import RUNS, Locations
+
+control_app = typer.Typer()
+console = Terminal()
+
+Number = Annotated[int, typer.Argument(metavar="TRIAL", min=0, help="Number of the trial.")]
+Label = Annotated[
+    str | None, typer.Option("--dataset", help="Data set of the trial. (default: the only one that has it)")
+]
+
+
+@control_app.command(epilog="Example: ablate enqueue digits model.depth=2 training.learning_rate=0.01")
+def enqueue(
+    study: options.StudyName,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Searched settings; the sampler chooses the others.")
+    ],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Data set on which it is tried. (default: the only one)")
+    ] = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+) -> None:
+    """Try a configuration next, before the sampler's suggestions; it counts as a trial of the budget."""
+    from ablate.driver import requests
+
+    _say(requests.enqueue(study, Locations(runs_dir=runs_dir, storage=storage), settings, dataset=dataset))
+
+
+@control_app.command(epilog="Example: ablate prune digits 7")
+def prune(
+    study: options.StudyName,
+    trial: Number,
+    dataset: Label = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+) -> None:
+    """Stop a search trial at its next report; it becomes PRUNED."""
+    from ablate.driver import requests
+
+    _say(requests.prune(study, Locations(runs_dir=runs_dir, storage=storage), trial, dataset=dataset))
+
+
+@control_app.command(epilog="Example: ablate retry digits 7")
+def retry(
+    study: options.StudyName,
+    trial: Number,
+    dataset: Label = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+) -> None:
+    """Try a trial that is FAIL again, with fresh attempts, from its newest checkpoint."""
+    from ablate.driver import requests
+
+    _say(requests.retry(study, Locations(runs_dir=runs_dir, storage=storage), trial, dataset=dataset))
+
+
+@control_app.command(epilog="Example: ablate stop digits")
+def stop(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
+    """Pause a running study as SIGTERM does: its trials write checkpoints, and its driver exits with code 75."""
+    from ablate.driver import requests
+
+    _say(requests.stop(study, Locations(runs_dir=runs_dir, storage=storage)))
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

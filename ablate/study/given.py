@@ -1,0 +1,88 @@
+"""Configurations that a user gives: values of searched settings, checked against the space of a data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ablate.errors import Fault, did_you_mean
+from ablate.study.study import Study
+
+
+def given_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (setting, rule) for each value that cannot be tried on a data set; the setting is "" for the whole."""
+    space = study.space_for(dataset)
+    found = dict(_single_faults(study, dataset, given))
+    yield from found.items()
+    if found:
+        return
+    if not given:
+        yield "", f"give at least one searched setting: {', '.join(space.names())}"
+        return
+    values = {name: space.ranges[name].read(value) for name, value in given.items()}
+    if space.contains(values):
+        try:
+            study.settings_of(dataset, values)
+        except ValidationError as error:
+            yield "", f"impossible: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+
+
+def _single_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    ranges, fixed = study.space_for(dataset).ranges, study.fixed(dataset)
+    for name, value in given.items():
+        if name in fixed:
+            yield name, f"is fixed to {fixed[name]} in the study file. Searched: {', '.join(ranges)}"
+            continue
+        if name not in ranges:
+            yield name, f"is not searched on data set {dataset!r}. {did_you_mean(name, ranges)}"
+            continue
+        try:
+            ranges[name].read(value)
+        except ValueError as error:
+            yield name, str(error)
+            continue
+        for other, allowed in ranges[name].when.items():
+            named = ", ".join(map(str, allowed))
+            if other not in given:
+                yield name, f"exists only where {other} is {named}: give {other} too"
+            elif given[other] not in allowed:
+                yield name, f"exists only where {other} is {named}, here it is {given[other]}"
+
+
+def start_faults(study: Study) -> Iterator[Fault]:
+    """Yield every fault of `start`."""
+    if study.start and study.compare is not None:
+        yield Fault(path="start", value=None, rule="a comparison trains its whole design: leave this out")
+        return
+    first: dict[str, int] = {}
+    for index, each in enumerate(study.start):
+        path = f"start.{index}"
+        for label in study.datasets if each.datasets is None else each.datasets:
+            if label not in study.datasets:
+                rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"
+                yield Fault(path=f"{path}.datasets", value=label, rule=rule)
+                continue
+            faults = list(given_faults(study, label, each.values))
+            for name, rule in faults:
+                yield Fault(path=f"{path}.{name}".rstrip("."), value=each.values.get(name), rule=rule)
+            text = f"{index if faults else _text(study, label, each.values)}"
+            if first.setdefault(text, index) != index:
+                rule = f"equal to start.{first[text]}: a configuration is trained once"
+                yield Fault(path=path, value=None, rule=rule)
+    yield from _budget_faults(study)
+
+
+def _text(study: Study, label: str, values: Mapping[str, Any]) -> str:
+    ranges = study.space_for(label).ranges
+    return label + json.dumps({name: ranges[name].read(value) for name, value in values.items()}, sort_keys=True)
+
+
+def _budget_faults(study: Study) -> Iterator[Fault]:
+    counts = [sum(e.datasets is None or label in e.datasets for e in study.start) for label in study.datasets]
+    asked = max(counts) if study.budget.scope == "per_dataset" else sum(counts)
+    if asked > study.budget.trials:
+        rule = f"{asked} trials begin with these configurations, and budget.trials is {study.budget.trials}"
+        yield Fault(path="start", value=None, rule=rule)
