@@ -29,11 +29,11 @@ from ablate.tuning.recorded import (
     is_over,
     is_time_up,
 )
-from ablate.tuning.requests import POLL_SECONDS, STOPPED, Requests
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.tuning.standing import Standing
 from ablate.tuning.suggester import Measure
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
+from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
 
 if TYPE_CHECKING:
     from ablate.study import Study
