@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from ablate.analysis.tables import write_study_file
@@ -21,6 +20,7 @@ from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
 from ablate.driver.code import note_code, refuse_other_code, user_code
+from ablate.driver.executors import check_resources, make_executor
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
@@ -29,11 +29,10 @@ from ablate.errors import (
     DataError,
     RegistryError,
     RequestError,
-    ResourceError,
     StudyFailedError,
     did_you_mean,
 )
-from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.execution import Executor
 from ablate.files import Place, copy_into, require_writable
 from ablate.functions.source import CODE
 from ablate.inspection.studies import results_of, select_networks, write_results
@@ -84,35 +83,25 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    with _code_explained(options.home(study.name)):
-        facts = check_data(study, options.data_dir)
-    measure = load_trainable(study.trainable).measure
-    require_searchable(study, measure=measure, facts_of=facts.__getitem__)
-    _check_options(options)
-    home = options.home(study.name)
+    facts = _check_first(study, options)
+    home, trainable = options.home(study.name), load_trainable(study.trainable)
     with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        files = load_trainable(study.trainable).source_files()
+        files = trainable.source_files()
         refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
-        with resumption.acquire_when_free(
-            partial(_held, ledger, study, text, options), partial(_say, console)
-        ) as writer:
-            for place in {home.absolute(), options.checkpoint_root(study.name)}:
-                places.mark(place, ledger)
-            write_study_file(text, home)
+        held, say = partial(_held, ledger, study, text, options), partial(_say, console)
+        with resumption.acquire_when_free(held, say) as writer:
+            root = options.checkpoint_root(study.name)
+            _write_home(home, root, ledger, text)
             note_code(writer, ledger, study.name, files)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
-            earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
-            for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in cautions(study, facts))):
-                _say(console, line)
-            engine = Search(
-                study, writer, ledger, measure=measure, facts_of=facts.__getitem__,
-                discard=partial(_discard, options.checkpoint_root(study.name)),
-            )  # fmt: skip
+            _announce(console, found, taken, cautions(study, facts))
+            discard, get = partial(_discard, root), facts.__getitem__
+            engine = Search(study, writer, ledger, measure=trainable.measure, facts_of=get, discard=discard)
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
@@ -121,6 +110,30 @@ def search(
             _say(console, line)
         _refuse_empty(ledger, study)
     return FinishedStudy(study=study, home=home, report=report)
+
+
+def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
+    """Return the facts of each data set; raise what makes the study impossible before anything is started."""
+    with _code_explained(options.home(study.name)):
+        facts = check_data(study, options.data_dir)
+    measure = load_trainable(study.trainable).measure
+    require_searchable(study, measure=measure, facts_of=facts.__getitem__)
+    _check_options(options)
+    return facts
+
+
+def _announce(console: Console, found: resumption.Found | None, taken: str | None, remarks: Sequence[str]) -> None:
+    """Say what a start found, what the sampler was told, and what a user should know."""
+    earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
+    for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in remarks)):
+        _say(console, line)
+
+
+def _write_home(home: Path, root: Place, ledger: Ledger, text: str) -> None:
+    """Mark home and store as this ledger's, and write the study file."""
+    for place in {home.absolute(), root}:
+        places.mark(place, ledger)
+    write_study_file(text, home)
 
 
 @contextmanager
@@ -214,71 +227,6 @@ def _refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str]) ->
     for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
         if metric not in known and not (metric in compared and metric in tested):
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
-
-
-def check_resources(options: RunOptions) -> None:
-    """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial with `options`.
-
-    Nothing is started or recorded. A cluster is joined, its nodes are waited for, and it is left again. A cluster
-    without `gpus` is refused, because the user must say how many of its GPUs to use. `autoscale` without a cluster is
-    refused too.
-    """
-    if options.executor == "local":
-        _refuse_what_is_elsewhere(options)
-        return
-    if options.address is not None and options.gpus is None:
-        rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
-        raise ResourceError(f"--address {options.address}: {rule}")
-    if options.autoscale is not None and options.address is None:
-        rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
-        raise ResourceError(f"--autoscale {options.autoscale}: {rule}")
-    _ray_executor(options, options.runs_dir, options.runs_dir, ()).check()
-
-
-def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[Path, ...] = ()) -> Executor:
-    """Return the executor for `options`; without `gpus`, it uses all GPUs of this machine."""
-    if options.executor == "ray":
-        return _ray_executor(options, home, store, code)
-    return LocalExecutor(
-        home=home,
-        store=store,
-        data_dir=options.data_dir,
-        device=options.device,
-        trainer=options.trainer,
-        grace_seconds=options.grace_seconds,
-    )
-
-
-def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
-    here = torch.cuda.device_count() if options.device != "cpu" else 0
-    return RayExecutor(
-        home=home,
-        store=store,
-        data_dir=options.data_dir,
-        device=options.device,
-        gpus=here if options.gpus is None else options.gpus,
-        gpus_per_trial=options.gpus_per_trial,
-        cpus_per_trial=options.cpus_per_trial,
-        address=options.address,
-        autoscale=options.autoscale,
-        trainer=options.trainer,
-        code=code,
-        grace_seconds=options.grace_seconds,
-    )
-
-
-def _refuse_what_is_elsewhere(options: RunOptions) -> None:
-    """Raise ResourceError for options that training in this process cannot use: a cluster, or a missing GPU."""
-    elsewhere = {
-        "--address": options.address,
-        "--gpus": options.gpus or None,
-        "--autoscale": options.autoscale,
-    }
-    for option, value in elsewhere.items():
-        if value is not None:
-            raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")
 
 
 def _held(

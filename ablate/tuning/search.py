@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING
 from ablate.config import DatasetFacts
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_unanswered
-from ablate.objectives import count_states
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
-from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
-from ablate.tuning.demand import most_at_once
 from ablate.tuning.recorded import (
     DRIVER_STARTED,
     EXHAUSTED,
     FROZEN,
     TEST_OPENED,
     TIME_UP,
-    has_room,
     has_trials_left,
     is_finished,
     is_over,
     is_time_up,
 )
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
-from ablate.tuning.standing import Standing
+from ablate.tuning.search_view import SearchView
 from ablate.tuning.suggester import Measure
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 
-class Search:
+class Search(SearchView):
     """Hands out trials and takes their reports; thread-safe.
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
@@ -188,44 +184,6 @@ class Search:
         with self._lock:
             return tuple(self._returns.found)
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return for each data set how many of its trials are in each state that occurs."""
-        with self._lock:
-            found = {
-                name: count_states(t.state for t in subsearch.trials.values())
-                for name, subsearch in self._subsearches.items()
-            }
-            return {name: {state: n for state, n in counts.items() if n} for name, counts in found.items()}
-
-    def reported(self) -> dict[str, int]:
-        """Return for each data set how many reports have been committed."""
-        with self._lock:
-            return {
-                name: sum(len(t.decisions) for t in subsearch.trials.values())
-                for name, subsearch in self._subsearches.items()
-            }
-
-    def most_at_once(self) -> int:
-        """Return how many trials can run at a time now, including those that run."""
-        with self._lock:
-            subsearches = tuple(self._subsearches.values())
-            return len(self._out) if self._stopped else most_at_once(self.study, subsearches, room=self._room)
-
-    def standings(self, planned: Mapping[str, int]) -> tuple[Standing, ...]:
-        """Return the progress of each data set; `planned` is an upper bound on the search trials of each."""
-        with self._lock:
-            limit = self.study.budget.wall_clock
-            left = None if limit is None else limit - self._writer.active_seconds()
-            return tuple(
-                subsearch.standing(subsearch.to_start(planned[name]) if self._room(subsearch) else 0, left)
-                for name, subsearch in self._subsearches.items()
-            )
-
-    def front(self, dataset: str) -> tuple[FrontMember, ...]:
-        """Return the front of a data set's finished search trials, best on the first objective first."""
-        with self._lock:
-            return self._subsearches[dataset].front()
-
     def _judge(
         self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
     ) -> tuple[Decision, TrialState | None, str | None]:
@@ -310,9 +268,6 @@ class Search:
         self._out.add(trial.key)
         self._returns.handed_out(trial)
         return trial.config
-
-    def _room(self, subsearch: DatasetSearch) -> bool:
-        return has_room(subsearch, self._subsearches.values(), self._writer.active_seconds())
 
     def _note_time_up(self) -> None:
         """Commit that the time budget is spent; a killed driver may have stored less active time than that."""

@@ -1,0 +1,77 @@
+"""Makes the executor that a command asks for, and checks first that it can hold a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ablate.driver.options import RunOptions
+from ablate.errors import ResourceError
+from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.files import Place
+
+
+def check_resources(options: RunOptions) -> None:
+    """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial with `options`.
+
+    Nothing is started or recorded. A cluster is joined, its nodes are waited for, and it is left again. A cluster
+    without `gpus` is refused, because the user must say how many of its GPUs to use. `autoscale` without a cluster is
+    refused too.
+    """
+    if options.executor == "local":
+        _refuse_what_is_elsewhere(options)
+        return
+    if options.address is not None and options.gpus is None:
+        rule = "say how many of its GPUs to use. Type --gpus 8, or --gpus 0."
+        raise ResourceError(f"--address {options.address}: {rule}")
+    if options.autoscale is not None and options.address is None:
+        rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
+        raise ResourceError(f"--autoscale {options.autoscale}: {rule}")
+    _ray_executor(options, options.runs_dir, options.runs_dir, ()).check()
+
+
+def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[Path, ...] = ()) -> Executor:
+    """Return the executor for `options`; without `gpus`, it uses all GPUs of this machine."""
+    if options.executor == "ray":
+        return _ray_executor(options, home, store, code)
+    return LocalExecutor(
+        home=home,
+        store=store,
+        data_dir=options.data_dir,
+        device=options.device,
+        trainer=options.trainer,
+        grace_seconds=options.grace_seconds,
+    )
+
+
+def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
+    here = torch.cuda.device_count() if options.device != "cpu" else 0
+    return RayExecutor(
+        home=home,
+        store=store,
+        data_dir=options.data_dir,
+        device=options.device,
+        gpus=here if options.gpus is None else options.gpus,
+        gpus_per_trial=options.gpus_per_trial,
+        cpus_per_trial=options.cpus_per_trial,
+        address=options.address,
+        autoscale=options.autoscale,
+        trainer=options.trainer,
+        code=code,
+        grace_seconds=options.grace_seconds,
+    )
+
+
+def _refuse_what_is_elsewhere(options: RunOptions) -> None:
+    """Raise ResourceError for options that training in this process cannot use: a cluster, or a missing GPU."""
+    elsewhere = {
+        "--address": options.address,
+        "--gpus": options.gpus or None,
+        "--autoscale": options.autoscale,
+    }
+    for option, value in elsewhere.items():
+        if value is not None:
+            raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")
