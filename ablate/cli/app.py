@@ -274,7 +274,7 @@ def _drive(
         errors.print(told, markup=False, highlight=False, soft_wrap=True)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
-    if asked.tracker == "mlflow" and not asked.tracking_uri:
+    if "mlflow" in asked.trackers and not asked.tracking_uri:
         page = shlex.join(["ablate", "ui", *asked.runs_option()])
         console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
     require_printed()

@@ -42,7 +42,7 @@ from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, sync_periodically
-from ablate.tracking import build as build_tracker
+from ablate.tracking import build_trackers
 from ablate.trainable import load_trainable
 from ablate.trial import TrialState
 from ablate.tuning import Search, require_searchable
@@ -130,7 +130,8 @@ def _code_explained(home: Path) -> Iterator[None]:
 
 def _check_options(options: RunOptions) -> None:
     """Raise RequestError or ResourceError for options that cannot be used; nothing is started."""
-    TRACKERS.load(options.tracker)
+    for name in options.trackers:
+        TRACKERS.load(name)
     require_free(options.metrics_port, host=options.metrics_host)
     check_resources(options)
 
@@ -143,8 +144,8 @@ def _run(
     Returns the path of the report page, and lines for the user on what the tracker could not show.
     """
     study, home = engine.study, options.home(engine.study.name)
-    tracker = build_tracker(
-        options.tracker,
+    tracker = build_trackers(
+        options.trackers,
         uri=options.tracking_uri,
         study=study,
         ledger=ledger,
