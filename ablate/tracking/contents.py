@@ -103,14 +103,14 @@ def changing_tags(record: TrialRecord) -> dict[str, str]:
     tags = {
         "ablate.state": str(record.state),
         "ablate.attempt": str(record.attempt),
-        "mlflow.note.content": _cut(one_printable_line(_note(record))),
+        "mlflow.note.content": _cut(one_printable_line(state_text(record))),
     }
     if record.error is not None:
         tags["ablate.error"] = _cut(record.error)
     return tags
 
 
-def _note(record: TrialRecord) -> str:
+def state_text(record: TrialRecord) -> str:
     """Return a trial's state in words: MLflow's column of descriptions shows it."""
     config = record.config
     epochs = f"{record.epochs_done} of {config.epochs} epochs"
@@ -123,7 +123,8 @@ def _note(record: TrialRecord) -> str:
     if config.source is None:
         return said
     does = "confirms" if config.stage == "confirm" else "further seeds of"
-    return f"{said}, {does} trial {config.source} on {len(config.seeds)} seeds"
+    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
+    return f"{said}, {does} trial {config.source} on {seeds}"
 
 
 def study_note_text(study: Study) -> str:
