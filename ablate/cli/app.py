@@ -186,6 +186,27 @@ def wrap(
     _drive(asked.home(name) / "study.yaml", asked, text=text)
 
 
+@app.command(epilog="Example: ablate new widths --function mine:train")
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the study; the file is NAME.yaml.")],
+    task: Annotated[str | None, typer.Option(help="Task for the built-in transformers. (default: digits)")] = None,
+    function: Annotated[str | None, typer.Option(help="Your training function: mypkg.module:function.")] = None,
+    command: Annotated[
+        str | None, typer.Option(help="Your command with {NAME} for each setting: 'python train.py --lr {lr}'.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="What --command prints: NAME and one group. (default: 'val_accuracy=([0-9.]+)')"),
+    ] = None,
+) -> None:
+    """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""
+    from ablate.cli.new import write_study
+
+    file = write_study(name, task=task, function=function, command=command, metric=metric)
+    console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False, markup=False)
+    console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False, markup=False)
+
+
 @app.command(epilog="Example: ablate resume digits")
 def resume(
     study: options.StudyName,

@@ -41,8 +41,7 @@ from ablate.locations import homes as places
 from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
-from ablate.tracking import TRACKERS, Tracker, sync_periodically
-from ablate.tracking import build_trackers
+from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.trainable import load_trainable
 from ablate.trial import TrialState
 from ablate.tuning import Search, require_searchable

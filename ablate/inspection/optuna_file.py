@@ -122,7 +122,7 @@ def _frozen(
     """Return a trial as Optuna stores it; one that is COMPLETE without finite objectives is PRUNED there."""
     known = all(math.isfinite(value) for value in values)
     state = trial.state if known or trial.state is not TrialState.COMPLETE else TrialState.PRUNED
-    ranges = {name: spec for name, spec in study.space_for(trial.key.dataset).ranges.items()}
+    ranges = study.space_for(trial.key.dataset).ranges
     searched = {name: value for name, value in trial.config.parameters.items() if name in ranges}
     judged = state in (TrialState.COMPLETE, TrialState.PRUNED)
     return FrozenTrial(

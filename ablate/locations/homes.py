@@ -14,8 +14,8 @@ from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
 from ablate.files import Place, open_folder
 from ablate.ledger import Ledger, StudyRecord
 from ablate.locations.locations import VARIABLES, Locations
-from ablate.registry import AT_HOME
 from ablate.redaction import error_text, has_password, redact_url
+from ablate.registry import AT_HOME
 from ablate.tracking.address import DATABASES, dialect, sqlite_file
 
 MARK = "ledger.json"

@@ -194,9 +194,7 @@ def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Po
     return points
 
 
-def final_objectives(
-    study: Study, record: TrialRecord, reports: Sequence[ReportRecord]
-) -> list[tuple[str, float]]:
+def final_objectives(study: Study, record: TrialRecord, reports: Sequence[ReportRecord]) -> list[tuple[str, float]]:
     """Return the objectives of a complete trial's last report and its size, by name; none for another trial."""
     if record.state is not TrialState.COMPLETE:
         return []

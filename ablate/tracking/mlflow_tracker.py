@@ -73,9 +73,7 @@ class MlflowTracker(PatientTracker):
         reasons = [f"{key}: {reason}" for key, reason in missing.items()]
         more = [f"{len(reasons) - REASONS} more"] if len(reasons) > REASONS else []
         networks = f"{len(missing)} of {len(self._asked)} networks"
-        return (
-            f"{self.label}: the models of {networks} are not logged: {'; '.join(reasons[:REASONS] + more)}",
-        )
+        return (f"{self.label}: the models of {networks} are not logged: {'; '.join(reasons[:REASONS] + more)}",)
 
     def catch_up(self) -> None:
         """Show every change of the ledger, then send what was asked for: files and networks."""

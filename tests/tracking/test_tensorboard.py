@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ablate.errors import StaleDriverError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 from support.ledgers import Clock
@@ -184,7 +185,7 @@ def test_a_driver_that_lost_the_study_writes_nothing_more(world: World) -> None:
     before = (folders(world)["two/0000"] / FILE).read_bytes()
     former, world.writer = world.writer, world.take(takeover=True, holder="bob")
     world.report(world.key(0, "two"), 2, 0.2)
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(StaleDriverError, match="bob"):
         former.renew()
     tracker.close()
     assert (folders(world)["two/0000"] / FILE).read_bytes() == before

@@ -70,9 +70,7 @@ def runs_of(world: World) -> dict[str, dict[str, Any]]:
                 assert record.history.step.num == row["epoch"]
                 history |= {(name, row["epoch"]): value for name, value in row.items() if name[0] != "_"}
             elif kind == "summary":
-                summary |= {
-                    ".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.summary.update
-                }
+                summary |= {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.summary.update}
             elif kind == "exit":
                 code = record.exit.exit_code
         assert run.display_name not in found
