@@ -106,7 +106,11 @@ def _scalar(tag: str, value: float) -> summary_pb2.Summary.Value:
 
 
 def _plugin(tag: str, **data: Any) -> summary_pb2.Summary.Value:
-    described = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**data))
+    # metadata.create_summary_metadata writes a mapping in any order, and a file must be the same each time
+    message = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **data)
+    content = message.SerializeToString(deterministic=True)
+    kind = summary_pb2.SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
+    described = summary_pb2.SummaryMetadata(plugin_data=kind)
     return summary_pb2.Summary.Value(tag=tag, metadata=described, tensor=metadata.NULL_TENSOR)
 
 

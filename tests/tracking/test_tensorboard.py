@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from ablate.errors import StaleDriverError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 from support.ledgers import Clock
+from support.paths import REPOSITORY
 from support.tracked import World
 
 pytest.importorskip("tensorboard")
@@ -145,6 +149,31 @@ def test_repeating_and_restarting_write_nothing_twice(world: World) -> None:
     assert {step for tag, step in scalars(file.parent) if tag == "val_loss"} == {1, 2, 3}
 
 
+SECOND = """\
+import json, sys
+from pathlib import Path
+from ablate.ledger import Ledger
+from ablate.study import Study
+from ablate.tracking.tensorboard_tracker import TensorBoardTracker
+
+with Ledger.open(sys.argv[1], create=False) as ledger:
+    study = Study.model_validate(json.loads(sys.argv[2]))
+    TensorBoardTracker(study=study, ledger=ledger, writer=None, home=Path(sys.argv[3])).close()
+"""
+
+
+def test_a_file_is_the_same_in_every_process(world: World) -> None:
+    """Many settings, because a mapping that is written in any order has a fair chance to be in the same one."""
+    world.report(world.add(0, parameters={f"x{n}": n for n in range(40)}), 1, 0.5, 0.25)
+    tracker_of(world).sync()
+    file = folders(world)["one/0000"] / FILE
+    other = world.runs / "other"
+    words = [f"sqlite:///{world.runs}/ledger.sqlite", world.study.model_dump_json(exclude_unset=True), str(other)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-c", SECOND, *words], check=True, env=environment)
+    assert (other / "tensorboard" / "one" / "0000" / FILE).read_bytes() == file.read_bytes()
+
+
 def test_a_file_cut_anywhere_is_completed(world: World) -> None:
     """A kill can end a write at any byte."""
     world.plant()
@@ -185,7 +214,7 @@ def test_a_driver_that_lost_the_study_writes_nothing_more(world: World) -> None:
     before = (folders(world)["two/0000"] / FILE).read_bytes()
     former, world.writer = world.writer, world.take(takeover=True, holder="bob")
     world.report(world.key(0, "two"), 2, 0.2)
-    with pytest.raises(StaleDriverError, match="bob"):
+    with pytest.raises(StaleDriverError, match="another driver took over"):
         former.renew()
     tracker.close()
     assert (folders(world)["two/0000"] / FILE).read_bytes() == before
@@ -198,3 +227,65 @@ def test_infinite_values_are_stored(world: World) -> None:
     world.report(key, 1, math.inf, state=TrialState.COMPLETE)
     tracker_of(world).sync()
     assert scalars(folders(world)["one/0000"])["val_loss", 1][0] == math.inf
+
+
+ALL = """\
+study: shown
+trainable: shown_own:train
+config: {x: {float: [0.0, 1.0]}}
+epochs: 2
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: 3}
+confirm: null
+"""
+OWN = """\
+class Kept:
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+
+
+def train(config, run):
+    run.keep(model=Kept())
+    for epoch in run.epochs():
+        yield {"val_loss": config["x"] + epoch, "params": 1}
+"""
+
+
+def ablate(folder: Path, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Return the finished process of `ablate WORDS`, typed in `folder`."""
+    found = os.pathsep.join(str(place) for place in (path, REPOSITORY) if place is not None)
+    command = [sys.executable, "-m", "ablate", *words]
+    environment = os.environ | {"PYTHONPATH": found, "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.services
+def test_a_study_is_shown_by_several_trackers_and_the_same_command_adds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "shown.yaml").write_text(ALL)
+    (tmp_path / "shown_own.py").write_text(OWN)
+    command = ["search", "shown.yaml", "--executor", "local", "--tracker", "tensorboard,mlflow"]
+    first = ablate(tmp_path, *command)
+    assert first.returncode == 0, first.stderr
+    files = {path: path.read_bytes() for path in (tmp_path / "runs" / "shown" / "tensorboard").rglob(FILE)}
+    assert len(files) == 4
+    assert (tmp_path / "runs" / "mlflow.db").is_file()
+    assert "MLflow: ablate ui" in first.stdout
+    again = ablate(tmp_path, *command[:-1], "tensorboard")
+    assert again.returncode == 0, again.stderr
+    assert {path: path.read_bytes() for path in files} == files
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_missing_package_is_one_line_before_anything_runs(name: str, tmp_path: Path) -> None:
+    (tmp_path / "shown.yaml").write_text(ALL)
+    (tmp_path / "shown_own.py").write_text(OWN)
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / f"{name}.py").write_text(f'raise ModuleNotFoundError("No module named {name}")')
+    command = ["search", "shown.yaml", "--executor", "local", "--tracker", f"mlflow,{name}"]
+    done = ablate(tmp_path, *command, path=tmp_path / "absent")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"ablate: --tracker {name} needs the package {name}, which is not installed")
+    assert done.stderr.endswith(f"Type: pip install 'ablate[{name}]'\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
