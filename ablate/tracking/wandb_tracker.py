@@ -43,35 +43,42 @@ class WandbTracker(PatientTracker):
         self._study = study
         self._ledger = ledger
         self._changes = Changes(ledger, study.name)
-        self._begun = False
 
     def catch_up(self) -> None:
         """Write the run of every trial that has ended since the last call."""
         record = self._ledger.study(self._study.name)
         if record is None:
             return
-        for trial in self._changes.started():
-            if trial.state.finished:
+        changed = self._changes.started()
+        new = [trial for trial in changed if trial.state.finished and not self._mark(trial, record).exists()]
+        written: list[TrialRecord] = []
+        try:
+            for trial in new:
                 self._show(trial, record)
+                written.append(trial)
+        finally:
+            if new:
+                wandb.teardown()  # only then is a run's file whole: `finish` returns before
+            for trial in written:
+                self._mark(trial, record).touch()
+        for trial in changed:
             self._changes.done(trial)
 
-    def end(self) -> None:
-        """End W&B's process."""
-        if self._begun:
-            wandb.teardown()
+    def _mark(self, trial: TrialRecord, record: StudyRecord) -> Path:
+        """Return the file that says that a trial's run is whole."""
+        return self.home / FOLDER / SHOWN / _run_id(trial, record)
 
     def _show(self, trial: TrialRecord, record: StudyRecord) -> None:
-        run_id = f"{contents.study_id(record)}-{trial.key.dataset}-{trial.key.number}"
-        mark = self.home / FOLDER / SHOWN / run_id
-        if mark.exists():
-            return
+        run_id = _run_id(trial, record)
         for fragment in (self.home / FOLDER).glob(f"offline-run-????????_??????-{run_id}"):
             shutil.rmtree(fragment)
         reports = self._ledger.reports(trial.key.study, trial.key.dataset, trial.key.number)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        self._begun = True
+        self._mark(trial, record).parent.mkdir(parents=True, exist_ok=True)
         _write(self._study, trial, reports, run_id=run_id, home=self.home)
-        mark.touch()
+
+
+def _run_id(trial: TrialRecord, record: StudyRecord) -> str:
+    return f"{contents.study_id(record)}-{trial.key.dataset}-{trial.key.number}"
 
 
 def _write(study: Study, trial: TrialRecord, reports: Sequence[ReportRecord], *, run_id: str, home: Path) -> None:

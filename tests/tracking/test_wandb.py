@@ -75,7 +75,8 @@ def runs_of(world: World) -> dict[str, dict[str, Any]]:
                 code = record.exit.exit_code
         assert run.display_name not in found
         config = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in run.config.update}
-        summary = {name: value for name, value in summary.items() if name[0] != "_"}  # times of writing
+        assert code is not None, "the file ends before the run does"
+        summary = {name: value for name, value in sorted(summary.items()) if name[0] != "_"}  # times of writing
         found[run.display_name] = {
             "group": run.run_group, "job": run.job_type, "tags": [*run.tags], "config": config, "exit": code,
             "history": dict(sorted(history.items())), "summary": summary, "notes": run.notes,
