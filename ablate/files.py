@@ -24,7 +24,7 @@ Place = Path | str
 REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
 PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
-STUDY_FOLDERS = ("checkpoints", "maps", "report")  # in a study's home
+STUDY_FOLDERS = ("checkpoints", "export", "maps", "report", "tensorboard", "wandb")  # in a study's home
 
 
 def below(place: Place, *names: str) -> Place:

@@ -1,8 +1,10 @@
-"""Rules for text that others wrote: names, errors and events in a study file, a ledger or a user's code."""
+"""Rules for text that others wrote (names, errors, events of a user's code), and settings in words."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text that a ledger keeps
 
@@ -35,6 +37,25 @@ def storable(text: str, limit: int = LONGEST_TEXT) -> str:
 def spreadsheet_cell(text: str) -> str:
     """Return `text` as a CSV cell that no spreadsheet reads as a formula; a number is unchanged."""
     return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) else text
+
+
+def short_name(parameter: str) -> str:
+    """Return the last part of a dotted name, in words."""
+    return parameter.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def setting(name: str, value: Any) -> str:
+    """Return one setting as `width 48`; numbers in three digits."""
+    if value == "none" or (name.endswith(".mlp") and value == 0):
+        return f"no {short_name(name)}"
+    if isinstance(value, bool):
+        return f"{short_name(name)} {'yes' if value else 'no'}"
+    return f"{short_name(name)} {value:.3g}" if isinstance(value, float) else f"{short_name(name)} {value}"
+
+
+def settings_text(values: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the settings of `names` that `values` has, separated by dots."""
+    return " · ".join(setting(name, values[name]) for name in names if values.get(name) is not None)
 
 
 def _is_number(text: str) -> bool:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ablate.config import TaskConfig, TrainableSettings
-from ablate.errors import RegistryError, did_you_mean
+from ablate.errors import AblateError, RegistryError, did_you_mean
 from ablate.redaction import error_text
 
 
@@ -51,6 +51,8 @@ class Registry:
         module_name, _, attribute = self._paths.get(name, name).partition(":")
         try:
             module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
+        except AblateError:
+            raise
         except Exception as error:  # a user's module may fail in any way
             reason = error_text(error, first_line=True)
             raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
@@ -187,7 +189,16 @@ SAMPLERS = Registry(
 SCHEDULERS = Registry(
     "scheduler", {"asha": "ablate.tuning.schedulers:build_asha", "none": "ablate.tuning.schedulers:build_none"}
 )
-TRACKERS = Registry("tracker", {"mlflow": "ablate.tracking.mlflow_tracker:build", "none": "ablate.tracking.none:build"})
+TRACKERS = Registry(
+    "tracker",
+    {
+        "mlflow": "ablate.tracking.mlflow_tracker:build",
+        "tensorboard": "ablate.tracking.tensorboard_tracker:build",
+        "wandb": "ablate.tracking.wandb_tracker:build",
+        "none": "ablate.tracking.none:build",
+    },
+)
+AT_HOME = ("tensorboard", "wandb", "none")  # trackers without an address: they write below a study's home, or nothing
 
 
 def trainable_settings(trainable: str) -> type[TrainableSettings]:

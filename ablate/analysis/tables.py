@@ -80,8 +80,8 @@ def reports_table(snapshot: Snapshot) -> pl.DataFrame:
 def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
     """Write trials.parquet and reports.parquet below `home`, each atomically; raise ResultsDownError."""
     paths = (home / TRIALS_FILE, home / REPORTS_FILE)
-    _write(trials_table(snapshot), paths[0])
-    _write(reports_table(snapshot), paths[1])
+    _put(parquet_bytes(trials_table(snapshot)), paths[0])
+    _put(parquet_bytes(reports_table(snapshot)), paths[1])
     return paths
 
 
@@ -177,10 +177,11 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
     return pl.Series(name, texts, pl.String())
 
 
-def _write(table: pl.DataFrame, path: Path) -> None:
+def parquet_bytes(table: pl.DataFrame) -> bytes:
+    """Return a table as the content of a Parquet file."""
     content = BytesIO()
     table.write_parquet(content)
-    _put(content.getvalue(), path)
+    return content.getvalue()
 
 
 def _put(content: bytes, path: Path) -> None:

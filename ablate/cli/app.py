@@ -189,6 +189,27 @@ def wrap(
     _drive(asked.home(name) / "study.yaml", asked, text=text)
 
 
+@app.command(epilog="Example: ablate new widths --function mine:train")
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the study; the file is NAME.yaml.")],
+    task: Annotated[str | None, typer.Option(help="Task for the built-in transformers. (default: digits)")] = None,
+    function: Annotated[str | None, typer.Option(help="Your training function: mypkg.module:function.")] = None,
+    command: Annotated[
+        str | None, typer.Option(help="Your command with {NAME} for each setting: 'python train.py --lr {lr}'.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="What --command prints: NAME and one group. (default: 'val_accuracy=([0-9.]+)')"),
+    ] = None,
+) -> None:
+    """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""
+    from ablate.cli.new import write_study
+
+    file = write_study(name, task=task, function=function, command=command, metric=metric)
+    console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False, markup=False)
+    console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False, markup=False)
+
+
 @app.command(epilog="Example: ablate resume digits")
 def resume(
     study: options.StudyName,
@@ -277,7 +298,7 @@ def _drive(
         errors.print(told, markup=False, highlight=False, soft_wrap=True)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
-    if asked.tracker == "mlflow" and not asked.tracking_uri:
+    if "mlflow" in asked.trackers and not asked.tracking_uri:
         page = shlex.join(["ablate", "ui", *asked.runs_option()])
         console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
     require_printed()

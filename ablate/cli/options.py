@@ -80,7 +80,11 @@ Device = Annotated[
     str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
 ]
 TrackerName = Annotated[
-    str, typer.Option(help="What shows the study: mlflow, none, or an import path (mypkg.module:build).")
+    str,
+    typer.Option(
+        help="What shows the study: mlflow, tensorboard, wandb, none, or an import path (mypkg.module:build);"
+        " several with commas."
+    ),
 ]
 Deterministic = Annotated[
     bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -27,21 +28,45 @@ def study_text(
 ) -> str:
     """Return the study file of a wrapped command; raise RequestError for a setting or metric in another form."""
     config = dict(_setting(text) for text in settings)
-    named = re.match(r"\w+", metric)
-    if named is None:
-        raise RequestError(f"--metric {metric!r}: begin with the name of the metric, as in 'val_acc=([0-9.]+)'")
     direction = "maximize" if maximize else "minimize"
-    content: dict[str, Any] = {
+    content = command_content(
+        command, config, name=name, metric=metric, direction=direction, epochs=epochs, trials=trials,
+        replicates=replicates, shell=shell,
+    )  # fmt: skip
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def command_content(
+    command: str,
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    metric: str,
+    direction: str,
+    epochs: int = 1,
+    trials: int = 24,
+    replicates: int = 1,
+    shell: bool = False,
+) -> dict[str, Any]:
+    """Return the keys of a study file that tunes a command; raise RequestError for a metric in another form."""
+    return {
         "study": name,
         "trainable": {"command": command, "metric": metric} | ({"shell": True} if shell else {}),
-        "config": config,
+        "config": dict(config),
         "epochs": epochs,
-        "objectives": [{"metric": named[0], "direction": direction}],
+        "objectives": [{"metric": metric_name(metric), "direction": direction}],
         "replicates": replicates,
         "budget": {"trials": trials},
         "confirm": None,
     }
-    return yaml.safe_dump(content, sort_keys=False)
+
+
+def metric_name(metric: str) -> str:
+    """Return the name with which `NAME=(PATTERN)` begins; raise RequestError if there is none."""
+    named = re.match(r"\w+", metric)
+    if named is None:
+        raise RequestError(f"--metric {metric!r}: begin with the name of the metric, as in 'val_acc=([0-9.]+)'")
+    return named[0]
 
 
 def _setting(text: str) -> tuple[str, Any]:

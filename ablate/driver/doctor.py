@@ -49,7 +49,7 @@ def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     yield _look("ledger", lambda: _ledger(locations))
     if locations.store is not None:
         yield _look("store", lambda: _store(str(locations.store)))
-    if locations.tracking_uri is not None and locations.tracker == "mlflow":
+    if locations.tracking_uri is not None and "mlflow" in locations.trackers:
         yield _tracking(str(locations.tracking_uri))
     if file is not None:
         yield _look("study", lambda: _study(file, locations))

@@ -41,8 +41,7 @@ from ablate.locations import homes as places
 from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
-from ablate.tracking import TRACKERS, Tracker, sync_periodically
-from ablate.tracking import build as build_tracker
+from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.trainable import load_trainable
 from ablate.training import checkpoint
 from ablate.trial import TrialKey, TrialState, checkpoint_folder
@@ -150,7 +149,8 @@ def _code_explained(home: Path) -> Iterator[None]:
 
 def _check_options(options: RunOptions) -> None:
     """Raise RequestError or ResourceError for options that cannot be used; nothing is started."""
-    TRACKERS.load(options.tracker)
+    for name in options.trackers:
+        TRACKERS.load(name)
     require_free(options.metrics_port, host=options.metrics_host)
     check_resources(options)
 
@@ -163,8 +163,8 @@ def _run(
     Returns the path of the report page, and lines for the user on what the tracker could not show.
     """
     study, home = engine.study, options.home(engine.study.name)
-    tracker = build_tracker(
-        options.tracker,
+    tracker = build_trackers(
+        options.trackers,
         uri=options.tracking_uri,
         study=study,
         ledger=ledger,

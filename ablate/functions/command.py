@@ -51,11 +51,11 @@ class CommandTrainable(OwnTrainable):
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Raise RequestError if names of `config` and placeholders differ, or the program does not exist."""
         names = {name.removeprefix("config.") for name in given if name.startswith("config.")}
-        used = _placeholders(self.command)
-        for name in sorted(used - names - {*OFFERED}):
+        used = placeholders(self.command)
+        for name in sorted(set(used) - names - {*OFFERED}):
             rule = f"the command uses {{{name}}}, which `config` does not give"
             raise RequestError(f"{rule}. {did_you_mean(name, sorted({*names, *OFFERED}))}")
-        for name in sorted(names - used):
+        for name in sorted(names - set(used)):
             hint = did_you_mean(name, sorted(used))
             raise RequestError(f"config.{name}: the command does not use {{{name}}}. {hint}")
         if confirms and not any(metric.startswith("test_") for metric in self.patterns):
@@ -208,10 +208,10 @@ class _Process:
         return bool(content) or bool(self._found)
 
 
-def _placeholders(command: str) -> set[str]:
-    """Return the names in braces; raise RequestError for braces that are none."""
+def placeholders(command: str) -> dict[str, None]:
+    """Return the names in braces, each once, in order; raise RequestError for braces that are none."""
     try:
-        names = {name for _, name, _, _ in string.Formatter().parse(command) if name is not None}
+        names = {name: None for _, name, _, _ in string.Formatter().parse(command) if name is not None}
     except ValueError as error:
         raise RequestError(f"the command's braces are not those of a name: {error}; write {{{{ for a brace") from error
     if wrong := [name for name in names if not name.isidentifier()]:

@@ -75,6 +75,20 @@ class Function:
             )
         self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})
 
+    def names_read(self) -> NamesRead:
+        """Return the constant names by which the function reads its `config`."""
+        return _names_read(self.train)
+
+    def metrics_named(self) -> tuple[str, ...]:
+        """Return the names of metrics in the mappings that the function yields or returns, as far as they are there."""
+        defined = _definition(self.train)
+        nodes = (
+            [] if defined is None else [node for node in ast.walk(defined) if isinstance(node, ast.Yield | ast.Return)]
+        )
+        keys = [key for node in nodes if isinstance(node.value, ast.Dict) for key in node.value.keys]
+        names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        return tuple(dict.fromkeys(names))
+
     def source_files(self) -> dict[str, str]:
         """Return the SHA-256 of each Python file of the function's module, or of its whole package, by path."""
         # a package without __init__.py has no file, so its module comes second
@@ -104,7 +118,7 @@ class Function:
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
 
     def _check_names(self, given: set[str]) -> None:
-        read = _names_read(self.train)
+        read = self.names_read()
         if read.changed:
             return
         for name in sorted(read.required - given):
@@ -119,7 +133,7 @@ class Function:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
+class NamesRead:
     """The constant names by which a function reads its first parameter, and what else it does with it.
 
     `other_uses`: it reads it in another way as well. `changed`: it sets it, asks what is in it, or has no source.
@@ -131,14 +145,19 @@ class _Read:
     changed: bool = True
 
 
-def _names_read(function: Callable[..., Any]) -> _Read:
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
+    """Return the syntax tree of a function, or None for one without source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
-        return _Read()
-    defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+        return None
+    return next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+
+
+def _names_read(function: Callable[..., Any]) -> NamesRead:
+    defined = _definition(function)
     if defined is None or not defined.args.args:
-        return _Read()
+        return NamesRead()
     config = defined.args.args[0].arg
     required, optional = set(), set()
     uses = sum(isinstance(node, ast.Name) and node.id == config for node in ast.walk(defined))
@@ -149,7 +168,7 @@ def _names_read(function: Callable[..., Any]) -> _Read:
         elif (name := _got(node, config)) is not None:
             optional.add(name)
             uses -= 1
-    return _Read(required=required, optional=optional, other_uses=uses > 0, changed=_changes(defined, config))
+    return NamesRead(required=required, optional=optional, other_uses=uses > 0, changed=_changes(defined, config))
 
 
 def _changes(defined: ast.FunctionDef, config: str) -> bool:

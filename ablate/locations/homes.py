@@ -15,6 +15,7 @@ from ablate.files import Place, open_folder
 from ablate.ledger import Ledger, StudyRecord
 from ablate.locations.locations import VARIABLES, Locations
 from ablate.redaction import error_text, has_password, redact_url
+from ablate.registry import AT_HOME
 from ablate.tracking.address import DATABASES, dialect, sqlite_file
 
 MARK = "ledger.json"
@@ -98,7 +99,7 @@ def continue_from(locations: L, record: StudyRecord | None, *, begun: bool) -> L
         return locations
     if begun:
         _refuse_another("--store", locations.store, record.store, f"study {record.name!r} keeps its checkpoints in")
-        if locations.tracker != "none":
+        if _has_address(locations):
             _refuse_another(
                 "--tracking-uri", locations.tracking_uri, record.tracking, f"study {record.name!r} is shown in"
             )
@@ -113,8 +114,13 @@ def with_store(locations: L, record: StudyRecord) -> L:
 
 def noted(locations: Locations) -> tuple[str, str | None]:
     """Return the store and tracking that the ledger stores, without credentials; None for no tracking."""
-    tracking = None if locations.tracker == "none" else lasting(locations.tracking_uri or DEFAULT)
+    tracking = lasting(locations.tracking_uri or DEFAULT) if _has_address(locations) else None
     return lasting(locations.store or DEFAULT), tracking
+
+
+def _has_address(locations: Locations) -> bool:
+    """Return whether a tracker shows the study elsewhere than below its home."""
+    return any(name not in AT_HOME for name in locations.trackers)
 
 
 def lasting(url: str) -> str:

@@ -26,6 +26,11 @@ class Locations:
     tracking_uri: str | None = None
     relocate: bool = False
 
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The trackers by name."""
+        return tuple(self.tracker.split(","))
+
     def runs_option(self) -> list[str]:
         """Return the words that name the runs folder in a command; none for the default folder."""
         return [] if self.runs_dir == RUNS else ["--runs-dir", str(self.runs_dir)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from ablate.analysis import Interval
 from ablate.objectives import SIZE_METRICS, is_share
@@ -100,25 +98,6 @@ def spell_metric(metric: str) -> str:
     return f"{first} {rest.replace('_', ' ').replace('bleu', 'BLEU')}".strip()
 
 
-def short_name(parameter: str) -> str:
-    """Return the last part of a dotted name, in words."""
-    return parameter.rsplit(".", 1)[-1].replace("_", " ")
-
-
-def setting(name: str, value: Any) -> str:
-    """Return one setting as `width 48`; numbers in three digits."""
-    if value == "none" or (name.endswith(".mlp") and value == 0):
-        return f"no {short_name(name)}"
-    if isinstance(value, bool):
-        return f"{short_name(name)} {'yes' if value else 'no'}"
-    return f"{short_name(name)} {value:.3g}" if isinstance(value, float) else f"{short_name(name)} {value}"
-
-
 def printable(text: str) -> str:
     """Return text without control characters, so that a name cannot control a terminal."""
     return one_printable_line(text)
-
-
-def settings_text(row: Mapping[str, Any], names: list[str]) -> str:
-    """Return the settings of `names` that the row has, separated by dots."""
-    return " · ".join(setting(name, row[name]) for name in names if row.get(name) is not None)

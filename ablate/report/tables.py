@@ -22,7 +22,8 @@ from ablate.analysis.fits import FORMS
 from ablate.analysis.tables import csv_text
 from ablate.files import DiskFolder
 from ablate.objectives import SIZE_COLUMNS
-from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio, settings_text
+from ablate.plain_text import settings_text
+from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio
 from ablate.study import VARIANT, Study
 
 

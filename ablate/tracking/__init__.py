@@ -1,15 +1,16 @@
-"""Tracking: shows the ledger in other tools, first MLflow (docs/tracking.md). The first sync imports MLflow."""
+"""Tracking: shows the ledger in MLflow, TensorBoard and W&B (docs/tracking.md). The first sync imports MLflow."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.files import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.store import reachable
-from ablate.tracking.tracker import Tracker, sync_periodically
+from ablate.tracking.tracker import Several, Tracker, sync_periodically
 from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "Tracker",
     "UiCommand",
     "build",
+    "build_trackers",
     "default_uri",
     "reachable",
     "serve",
@@ -40,7 +42,7 @@ def build(
     home: Path,
     store: Place | None = None,
 ) -> Tracker:
-    """Return the tracker called `name` (mlflow, none, or an import path); raise RegistryError if there is none.
+    """Return the tracker called `name` (of TRACKERS, or an import path); raise RegistryError if there is none.
 
     `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`). None selects the default: one SQLite file
     and one folder of artifacts beside the study's home. Checkpoints are below `store`, by default the study's home.
@@ -49,3 +51,9 @@ def build(
         name, uri=uri, study=study, ledger=ledger, writer=writer, home=home, store=home if store is None else store
     )
     return tracker
+
+
+def build_trackers(names: Sequence[str], **context: Any) -> Tracker:
+    """Return one tracker that passes every call on to those called `names`; `context` is that of `build`."""
+    trackers = [build(name, **context) for name in names]
+    return trackers[0] if len(trackers) == 1 else Several(trackers)

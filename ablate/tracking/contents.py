@@ -12,12 +12,14 @@ from typing import Any
 
 from ablate.config import leaves
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
-from ablate.objectives import SIZE_COLUMNS, means
-from ablate.study import Study
+from ablate.objectives import SIZE_COLUMNS, constraint_text, means
+from ablate.plain_text import one_printable_line, settings_text
+from ablate.study import VARIANT, Study
 from ablate.trial import TrialConfig, TrialState
 
 VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
 KEY_LIMIT = 250
+NAME_LIMIT = 100  # of a run: a page shows no more of it
 # A trial stopped early ended as planned but before its full length. It must not be among the finished runs that
 # MLflow's tables compare, so it is KILLED, as in Optuna's MLflow callback. SCHEDULED is a trial that will continue.
 STATUS = {
@@ -87,6 +89,7 @@ def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
         "ablate.kind": "trial",
         "ablate.trial": str(config.key.number),
         "ablate.stage": config.stage,
+        "ablate.network": f"{network(config)[2]:04d}",
     }
     if config.variant is not None:
         tags["ablate.variant"] = config.variant
@@ -97,22 +100,56 @@ def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
 
 def changing_tags(record: TrialRecord) -> dict[str, str]:
     """Return the tags that change with a trial's progress."""
-    tags = {"ablate.state": str(record.state), "ablate.attempt": str(record.attempt)}
+    tags = {
+        "ablate.state": str(record.state),
+        "ablate.attempt": str(record.attempt),
+        "mlflow.note.content": _cut(one_printable_line(state_text(record))),
+    }
     if record.error is not None:
         tags["ablate.error"] = _cut(record.error)
     return tags
 
 
-def run_name(config: TrialConfig) -> str:
-    """Return the name of a trial's run: `mnist 12 symmetric`, `mnist 40 confirms 12`, `mnist 60 more seeds of 12`.
+def state_text(record: TrialRecord) -> str:
+    """Return a trial's state in words: MLflow's column of descriptions shows it."""
+    config = record.config
+    epochs = f"{record.epochs_done} of {config.epochs} epochs"
+    said = {
+        TrialState.PRUNED: f"stopped early, {epochs}",
+        TrialState.FAIL: f"failed: {(record.error or epochs).partition(chr(10))[0]}",
+        TrialState.WAITING: f"waiting, {epochs}",
+        TrialState.RUNNING: f"running, {epochs}",
+    }.get(record.state, "complete")
+    if config.source is None:
+        return said
+    does = "confirms" if config.stage == "confirm" else "further seeds of"
+    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
+    return f"{said}, {does} trial {config.source} on {seeds}"
 
-    A trial that evaluates the networks of another one on the test split is `mnist 70 tests 12`.
+
+def study_note_text(study: Study) -> str:
+    """Return what a study asks, for the description of its experiment."""
+    objectives = ", ".join(f"{each.direction} {each.metric}" for each in study.objectives)
+    kept = "".join(f", {constraint_text(each)}" for each in study.constraints)
+    return f"ablate study {study.name}: {objectives}{kept}. Results and front: ablate status {study.name}"
+
+
+def run_name(config: TrialConfig, *, several: bool) -> str:
+    """Return the name of a trial's run, by which trials sort: `0012 · QKV · width 50 · learning rate 0.0057`.
+
+    A confirmation follows the trial that it confirms: `0012 confirmed by 0040`, others are `0012 more seeds 0060` and
+    `0012 tested by 0070`. With `several` data sets, theirs comes first.
     """
-    parts = [config.key.dataset, str(config.key.number)]
+    number = f"{config.key.number:04d}"
     if config.source is not None:
-        does = "confirms" if config.stage == "confirm" else "more seeds of"
-        parts += [does, str(config.source)] if config.evaluates is None else ["tests", str(config.evaluates)]
-    return " ".join(parts if config.variant is None else [*parts, config.variant])
+        does = "confirmed by" if config.stage == "confirm" else "more seeds"
+        named = f"{config.source:04d} {does}" if config.evaluates is None else f"{config.evaluates:04d} tested by"
+        parts = [f"{named} {number}", config.variant or ""]
+    else:
+        searched = [name for name in config.parameters if name != VARIANT]
+        parts = [number, config.variant or "", settings_text(config.parameters, searched)]
+    name = " · ".join(part for part in parts if part)
+    return _cut(f"{config.key.dataset} {name}" if several else name, NAME_LIMIT)
 
 
 def trial_parameters(config: TrialConfig) -> dict[str, str]:
@@ -157,6 +194,15 @@ def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Po
     return points
 
 
+def final_objectives(study: Study, record: TrialRecord, reports: Sequence[ReportRecord]) -> list[tuple[str, float]]:
+    """Return the objectives of a complete trial's last report and its size, by name; none for another trial."""
+    if record.state is not TrialState.COMPLETE:
+        return []
+    last = [report for report in reports if report.epoch == record.epochs_done]
+    known = {point.key: point.value for point in [*size_points(record), *report_points(last)]}
+    return [(each.metric, known[each.metric]) for each in study.objectives if each.metric in known]
+
+
 def network(config: TrialConfig) -> tuple[str, str, int]:
     """Return the key of the trials that train one network: data set, stage, the first trial."""
     first = config.key.number if config.source is None else config.source
@@ -192,5 +238,5 @@ def _text(value: Any) -> str:
     return _cut(value if isinstance(value, str) else json.dumps(value))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"
+def _cut(text: str, limit: int = VALUE_LIMIT) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

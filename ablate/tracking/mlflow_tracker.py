@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ablate.errors import CheckpointDownError, CheckpointError, RequestError, StaleDriverError
+from ablate.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.files import Place
 from ablate.ledger import Ledger, StudyWriter
-from ablate.redaction import error_text, redact_text, redact_url
+from ablate.redaction import error_text, redact_url
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect
 from ablate.tracking.environment import environment_tags
+from ablate.tracking.patient import PatientTracker
 from ablate.tracking.projector import Projector
 from ablate.tracking.store import RefusedError, Store, open_store
 from ablate.tracking.view import experiment_tags
 from ablate.trial import TrialConfig
 
 log = logging.getLogger(__name__)
-FIRST_DELAY_SECONDS = 1.0
-LAST_DELAY_SECONDS = 60.0
 REASONS = 3  # maximum number of reasons that the last line quotes
-REASON_LIMIT = 300  # characters; database drivers quote whole statements
 
 
-class MlflowTracker:
-    """Shows one study in an MLflow store; Tracker states the guarantees, Projector the method.
-
-    If a store does not answer, the first call after 1, 2, 4, ... 60 s tries again. One warning reports the failure and
-    one line the recovery. Once another driver has taken the study over, nothing more is written.
-    """
+class MlflowTracker(PatientTracker):
+    """Shows one study in an MLflow store; Tracker states the guarantees, Projector the method."""
 
     def __init__(
         self,
@@ -45,30 +38,18 @@ class MlflowTracker:
         store: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(label=f"MLflow {redact_url(uri)}", writer=writer, secret=uri, clock=clock)
         self.uri = uri
-        self._place = redact_url(uri)
         self._study = study
         self._ledger = ledger
-        self._writer = writer
         self._home = home
         self._checkpoints = home if store is None else store
-        self._clock = clock
-        self._lock = threading.Lock()
         self._store: Store | None = None
         self._projector: Projector | None = None
         self._artifacts: dict[str, Path] = {}
         self._models: dict[str, tuple[TrialConfig, Path | None]] = {}
         self._asked: set[str] = set()
         self._unlogged: dict[str, str] = {}
-        self._reason = ""
-        self._delay = 0.0
-        self._retry_at = 0.0
-        self._closed = False
-
-    def sync(self) -> None:
-        """Update the store to the current state of the ledger."""
-        with self._lock:
-            self._attempt_when_due()
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
         """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
@@ -84,30 +65,18 @@ class MlflowTracker:
             self._artifacts |= {path.name: path for path in paths}
             self._attempt_when_due()
 
-    def close(self) -> Sequence[str]:
-        """Sync once more and leave no run as RUNNING; return a line on the models that are not logged."""
-        with self._lock:
-            if self._closed:
-                return ()
-            if self._attempt(self._catch_up):
-                self._attempt(self._end)
-            if self._delay and not self._overtaken():
-                log.warning("MLflow %s is behind the ledger; the same command, run again, catches up", self._place)
-            self._closed = True
-            return self._missing_models()
-
-    def _missing_models(self) -> Sequence[str]:
+    def unshown(self) -> Sequence[str]:
+        """Return a line on the networks that are not logged."""
         missing = {**dict.fromkeys(self._models, self._reason), **self._unlogged}
-        if not missing or self._overtaken():
+        if not missing:
             return ()
         reasons = [f"{key}: {reason}" for key, reason in missing.items()]
         more = [f"{len(reasons) - REASONS} more"] if len(reasons) > REASONS else []
         networks = f"{len(missing)} of {len(self._asked)} networks"
-        return (
-            f"MLflow {self._place}: the models of {networks} are not logged: {'; '.join(reasons[:REASONS] + more)}",
-        )
+        return (f"{self.label}: the models of {networks} are not logged: {'; '.join(reasons[:REASONS] + more)}",)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Show every change of the ledger, then send what was asked for: files and networks."""
         if self._projector is None or self._store is None:
             root = artifact_root(self.uri, self._home.parent)
             self._store = open_store(self.uri, experiment=self._study.name, artifact_root=root)
@@ -123,7 +92,8 @@ class MlflowTracker:
         self._send_artifacts(self._store, self._projector)
         self._send_models(self._store, self._projector)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Leave no run as RUNNING."""
         if self._projector is not None:
             self._projector.end()
 
@@ -155,35 +125,9 @@ class MlflowTracker:
                     self._unlogged[key] = error_text(error)
             del self._models[key]
 
-    def _attempt_when_due(self) -> None:
-        if self._clock() >= self._retry_at:
-            self._attempt(self._catch_up)
-
-    def _attempt(self, work: Callable[[], None]) -> bool:
-        """Call `work`; return whether the store answers and this driver may continue."""
-        if self._closed or self._overtaken():
-            return False
-        try:
-            work()
-        except StaleDriverError:
-            return False
-        except Exception as error:
-            self._fail(error)
-            return isinstance(error, RefusedError)
-        if self._delay and work == self._catch_up:
-            log.warning("MLflow %s has caught up with the ledger again", self._place)
-            self._delay = self._retry_at = 0.0
-        return True
-
-    def _overtaken(self) -> bool:
-        return self._writer is not None and self._writer.lost
-
-    def _fail(self, error: Exception) -> None:
-        self._reason = redact_text(f"{type(error).__name__}: {error}", self.uri)[:REASON_LIMIT]
-        if not self._delay:
-            log.warning("MLflow %s cannot be kept up to date, trying on: %s", self._place, self._reason)
-        self._delay = min(2 * self._delay or FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS)
-        self._retry_at = self._clock() + self._delay
+    def is_answer(self, error: Exception) -> bool:
+        """Return whether MLflow refused one request and may take others."""
+        return isinstance(error, RefusedError)
 
 
 def build(

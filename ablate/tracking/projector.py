@@ -193,7 +193,8 @@ class Projector:
             self._unsure.add(trial.key)  # until `create` has returned
             start = contents.milliseconds(trial.started_at or trial.created_at)
             fixed = {**tags, "mlflow.parentRunId": parent.run_id, **self._environment}
-            made = self._store.create(name=contents.run_name(trial.config), start=start, tags=fixed)
+            name = contents.run_name(trial.config, several=len(self._study.datasets) > 1)
+            made = self._store.create(name=name, start=start, tags=fixed)
             shown = _Shown(run_id=made.run_id, status=made.status, new=True)
         self._unsure.discard(trial.key)
         self._trials[trial.key] = shown

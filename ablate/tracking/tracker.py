@@ -36,6 +36,32 @@ class Tracker(Protocol):
         """
 
 
+class Several:
+    """Passes every call on to several trackers."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = tuple(trackers)
+
+    def sync(self) -> None:
+        """Update every system."""
+        for tracker in self._trackers:
+            tracker.sync()
+
+    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+        """Publish networks in every system."""
+        for tracker in self._trackers:
+            tracker.log_models(configs, data_dir=data_dir)
+
+    def log_artifacts(self, paths: Sequence[Path]) -> None:
+        """Attach files in every system."""
+        for tracker in self._trackers:
+            tracker.log_artifacts(paths)
+
+    def close(self) -> Sequence[str]:
+        """Close every tracker; return the lines of all."""
+        return [line for tracker in self._trackers for line in tracker.close()]
+
+
 @contextmanager
 def sync_periodically(sync: Callable[[], None]) -> Iterator[None]:
     """Call `sync` every SYNC_SECONDS from a separate thread inside the block, so that it never delays a trial."""

@@ -8,6 +8,7 @@ from typing import Any
 from ablate.objectives import is_maximized
 from ablate.study import Study
 from ablate.study.space import Range
+from ablate.tracking.contents import study_note_text
 
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
@@ -29,9 +30,10 @@ def experiment_tags(study: Study) -> dict[str, str]:
         "orderByKey": f"metrics.`{first.metric}`",
         "orderByAsc": not is_maximized(first),
         "selectedColumns": [
+            "attributes.`Description`",
             *(f"metrics.`{name}`" for name in metrics),
             *(f"params.`{name}`" for name in searched),
-            *(f"tags.`{name}`" for name in ("ablate.stage", "ablate.state", "ablate.dataset")),
+            *(f"tags.`{name}`" for name in ("ablate.stage", "ablate.network", "ablate.dataset")),
         ],
         "runsHiddenMode": "SHOW_ALL",
         "compareRunSections": [{"uuid": SECTION, "name": study.name, "display": True, "isReordered": False}],
@@ -39,6 +41,7 @@ def experiment_tags(study: Study) -> dict[str, str]:
     }
     return {
         "ablate.study": study.name,
+        "mlflow.note.content": study_note_text(study),
         "mlflow.experimentKind": "custom_model_development",
         "mlflow.experiment.primaryMetric.name": first.metric,
         VIEW_TAG: json.dumps(view),

@@ -23,7 +23,7 @@ from ablate.models.settings import InputShape, ModelConfig
 from ablate.registry import own_code
 from ablate.tasks import load_task
 from ablate.tasks.images.patches import cut
-from ablate.tracking.mlflow_tracker import LAST_DELAY_SECONDS
+from ablate.tracking.patient import LAST_DELAY_SECONDS
 from ablate.tracking.publish import save
 from ablate.training import predictor, train
 from ablate.training.served_model import Description, ServedModel

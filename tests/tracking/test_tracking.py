@@ -20,6 +20,7 @@ from ablate.errors import RegistryError, RequestError
 from ablate.ledger import Ledger, NewTrial
 from ablate.models.settings import ModelConfig
 from ablate.tracking import build
+from ablate.tracking.contents import run_name
 from ablate.training.family import family
 from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import Report, TrialConfig, TrialState
@@ -116,7 +117,44 @@ def test_seeds_of_one_network_are_pooled_in_the_run_of_its_first_trial(world: Wo
     before = world.snapshot()
     world.tracker().sync()
     assert world.snapshot() == before
-    assert world.trial_runs()["one", 2].info.run_name == "one 2 confirms 0"
+    assert world.trial_runs()["one", 2].info.run_name == "one 0000 confirmed by 0002"
+
+
+def test_names_sort_by_trial_and_descriptions_say_the_state(world: World) -> None:
+    world.plant()
+    world.tracker().sync()
+    shown = {run.info.run_name: run.data.tags["mlflow.note.content"] for _, run in sorted(world.trial_runs().items())}
+    assert shown == {
+        "one 0000 · full model · width 60 · taste sour": "complete",
+        "one 0001 · width 62 · taste sour": "stopped early, 1 of 9 epochs",
+        "one 0002 · width 64 · taste sour": "failed: diverged at epoch 1",
+        "one 0000 confirmed by 0003": "complete, confirms trial 0 on 1 seed",
+        "two 0000 · width 60 · taste sour": "running, 1 of 9 epochs",
+    }
+    networks = {run.info.run_name[:8]: run.data.tags["ablate.network"] for run in world.trial_runs().values()}
+    assert networks == {"one 0000": "0000", "one 0001": "0001", "one 0002": "0002", "two 0000": "0000"}
+    assert run_name(world.ledger.trials(world.name)[0].config, several=False).startswith("0000 · full model")
+    experiment = world.client().get_experiment_by_name(world.name)
+    assert "maximize val_accuracy, minimize params" in experiment.tags["mlflow.note.content"]
+
+
+def test_a_study_begun_before_goes_on_in_its_old_runs(world: World) -> None:
+    """Earlier versions called runs `one 0 full model` and had no tag of the network."""
+    world.plant()
+    world.tracker().close()
+    runs = world.trial_runs()
+    for (dataset, number), run in runs.items():
+        world.client().update_run(run.info.run_id, name=f"{dataset} {number}")
+        for tag in ("ablate.network", "mlflow.note.content"):
+            world.client().delete_tag(run.info.run_id, tag)
+    world.report(world.key(0, "two"), 2, 0.2)
+    world.report(world.add(4), 1, 0.5, 0.25, state=TrialState.COMPLETE)
+    world.tracker().close()
+    after = world.trial_runs()
+    assert {where: after[where].info.run_id for where in runs} == {w: run.info.run_id for w, run in runs.items()}
+    assert {after[where].info.run_name for where in runs} == {f"{dataset} {number}" for dataset, number in runs}
+    assert {step for name, step in world.history(after["two", 0]) if name == "val_loss"} == {1, 2}
+    assert after["one", 4].info.run_name == "one 0004 · width 68 · taste sour"
 
 
 def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(world: World) -> None:

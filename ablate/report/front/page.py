@@ -10,13 +10,14 @@ import polars as pl
 
 from ablate.analysis import quality_objective
 from ablate.analysis.pooling import NETWORK
+from ablate.plain_text import settings_text
 from ablate.report.confirmation import confirmation_text, failed_text
 from ablate.report.drawing import Figure
 from ablate.report.frame import render_page, write_files
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
-from ablate.report.numbers import count, printable, quantity, settings_text, spell_metric
+from ablate.report.numbers import count, printable, quantity, spell_metric
 from ablate.report.tables import (
     fits_table,
     front_cells,

@@ -1,0 +1,195 @@
+"""`ablate new`: a commented study file for a task, a training function or a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ablate.cli.wrap import command_content, metric_name
+from ablate.errors import RequestError
+from ablate.registry import TASKS, task_settings
+from ablate.study import parse_study
+
+Range = dict[str, Any]
+# An example of a range by the name of a setting, the first that fits; all other names get UNKNOWN.
+EXAMPLES: tuple[tuple[str, Range], ...] = (
+    (r"lr|.*learning_rate", {"float": [1e-4, 1e-1], "log": True}),
+    (r".*decay|l2|reg.*", {"float": [1e-6, 1e-2], "log": True}),
+    (r".*drop.*|.*momentum|.*smoothing", {"float": [0.0, 0.5]}),
+    (r".*batch.*", {"choices": [32, 64, 128]}),
+    (r".*width|.*hidden.*|.*units|.*dim|.*size|.*channels|.*features", {"int": [8, 64], "log": True}),
+    (r".*depth|.*layers|.*blocks|.*heads", {"int": [1, 4]}),
+)
+OPTIONAL = "optional: the function has a default"
+UNKNOWN: Range = {"float": [0.1, 1.0]}
+IMAGES: dict[str, Any] = {"digits": 2, "mnist": 7, "fashion_mnist": 7, "tiny_imagenet": 8, "imagenet": 16}  # patches
+NOTES = {
+    "datasets": "settings of each: docs/tasks.md",
+    "model": "a value fixes a setting; a range searches it",
+    "objectives": "one to four; `log: true` compares orders of magnitude",
+    "scheduler": "asha stops weak trials early; none trains all in full",
+    "replicates": "seeds of each trial",
+    "budget": "add wall_clock: 1h to end sooner",
+    "confirm": "the best are trained again on fresh seeds, and the test split is read once",
+}
+
+
+def write_study(name: str, *, task: str | None, function: str | None, command: str | None, metric: str | None) -> Path:
+    """Write NAME.yaml into the current folder and return its path.
+
+    Raises RequestError if the file exists, or if more than one of task, function and command is given.
+    """
+    if sum(kind is not None for kind in (task, function, command)) > 1:
+        raise RequestError("give one of --task, --function and --command: a study tunes one thing")
+    if metric is not None and command is None:
+        raise RequestError(f"--metric {metric!r} belongs to --command: it reads what the command prints")
+    if function is not None:
+        content, notes = _of_function(name, function)
+    elif command is not None:
+        content, notes = _of_command(name, command, metric or "val_accuracy=([0-9.]+)")
+    else:
+        content, notes = _of_task(name, task or "digits")
+    text = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n{commented(content, notes)}"
+    parse_study(text, f"{name}.yaml")  # a name that cannot be one is refused before a file is made
+    file = Path(f"{name}.yaml")
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise RequestError(f"{file} exists and is kept. Choose another name, or move it away.") from None
+    except OSError as error:
+        raise RequestError(f"{file}: cannot be written ({error.strerror})") from None
+    return file
+
+
+def commented(content: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    """Return a study file with a comment behind each key, or setting `SECTION.NAME`, that `notes` has.
+
+    A setting whose comment is OPTIONAL is a comment itself.
+    """
+    lines = []
+    for key, value in content.items():
+        if key in ("config", "model", "training", "trainable") and isinstance(value, Mapping) and value:
+            lines.append(_line(key, notes, f"{key}:"))
+            for name, inner in value.items():
+                mark = "# " if notes.get(f"{key}.{name}") == OPTIONAL else ""
+                lines.append(_line(f"{key}.{name}", notes, f"  {mark}{_flow({name: inner})}"))
+        else:
+            lines.append(_line(key, notes, _flow({key: value})))
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, notes: Mapping[str, str], text: str) -> str:
+    return f"{text} # {notes[key]}" if key in notes else text
+
+
+def _flow(entry: Mapping[str, Any]) -> str:
+    """Return one key and its value on a line, as YAML."""
+    return str(yaml.safe_dump(dict(entry), default_flow_style=True, width=10**9, sort_keys=False)).strip()[1:-1]
+
+
+def _of_task(name: str, task: str) -> tuple[dict[str, Any], dict[str, str]]:
+    TASKS.check(task)
+    label = task if task in TASKS.names() else re.sub(r"\W", "_", task.partition(":")[0].rpartition(".")[2]) or "own"
+    entry: dict[str, Any] = {} if label == task else {"task": task}
+    notes = dict(NOTES)
+    if "patch" in task_settings(task).model_fields and task in TASKS.names():
+        entry["patch"] = IMAGES.get(task, 4)
+    if task == "image_folder":
+        entry |= {"path": "images", "image_size": 32}
+        notes["datasets"] = "path: your folder, relative to the data folder or absolute; image_size in pixels"
+    quality = "val_bleu" if task.startswith("multi30k") else "val_accuracy"
+    content = {
+        "study": name,
+        "datasets": {label: entry},
+        "model": {
+            "width": {"choices": [16, 32, 64]},
+            "depth": {"int": [1, 4]},
+            "heads": {"choices": [1, 4]},
+            "similarity": {"choices": ["separate", "shared"]},
+        },
+        "training": {
+            "epochs": 9,
+            "batch_size": 64,
+            "learning_rate": {"float": [1e-3, 1e-2], "log": True},
+        },
+        "objectives": [
+            {"metric": quality, "direction": "maximize"},
+            {"metric": "params", "direction": "minimize", "log": True},
+        ],
+        "scheduler": {"name": "asha", "min_epochs": 3},
+        "replicates": 1,
+        "budget": {"trials": 24},
+        "confirm": {"replicates": 3},
+    }
+    notes["model.similarity"] = "shared: one matrix for queries and keys"
+    return content, notes
+
+
+def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, str]]:
+    from ablate.functions.function import Function
+
+    found = Function.of(function)
+    read, metrics = found.names_read(), found.metrics_named()
+    config = {each: example(each) for each in (*sorted(read.required), *sorted(read.optional - read.required))}
+    notes = NOTES | {f"config.{each}": note(each) for each in config}
+    if read.required:
+        notes |= {f"config.{each}": OPTIONAL for each in read.optional - read.required}
+    notes["config"] = "names that the function reads; a value fixes one, a range searches it"
+    if read.other_uses or read.changed:
+        notes["config"] += ". It reads others too: add them"
+    metric = next((each for each in metrics if each.startswith("val_")), None)
+    objectives = [_objective(metric or "val_loss")]
+    if metric is None:
+        notes["objectives"] = "name a metric val_… that the function reports, and its direction"
+    content: dict[str, Any] = {"study": name, "trainable": function, "config": config}
+    if found.reports_epochs:
+        content["epochs"] = 9
+        notes["epochs"] = "reports of a full trial: what run.epochs() gives"
+    content |= {"objectives": objectives, "replicates": 1, "budget": {"trials": 24}}
+    content["confirm"] = {"replicates": 3} if found.test is not None else None
+    if found.test is None:
+        notes["confirm"] = "to read a test split once, add `def test(model, config)` beside the function"
+    return content, notes
+
+
+def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
+    from ablate.functions.command import OFFERED, placeholders
+
+    names = [each for each in placeholders(command) if each not in OFFERED]
+    if not names:
+        raise RequestError(
+            f"--command {command!r}: write {{NAME}} for each setting, as in 'python train.py --lr {{lr}}'"
+        )
+    objective = _objective(metric_name(metric))
+    content = command_content(
+        command, {each: example(each) for each in names}, name=name, metric=metric, direction=objective["direction"]
+    )
+    notes = NOTES | {f"config.{each}": note(each) for each in names}
+    notes["trainable"] = "{seed}, {epochs}, {device} and {stage} may stand in the command too"
+    notes["trainable.metric"] = "what it prints for each epoch: NAME and one group, the number"
+    notes["config"] = "each stands for its {NAME} in the command; a value fixes one, a range searches it"
+    notes["epochs"] = "how often the command prints the metric"
+    notes["confirm"] = "to read a test split, add a metric test_… under trainable.metrics"
+    return content, notes
+
+
+def example(name: str) -> Range:
+    """Return an example of a range for a setting, by its name."""
+    return next((spec for pattern, spec in EXAMPLES if re.fullmatch(pattern, name.lower())), UNKNOWN)
+
+
+def note(name: str) -> str:
+    """Return the comment beside an example of a range."""
+    if example(name) is UNKNOWN:
+        return "an example: set its bounds, or write {choices: [A, B]}, {int: [1, 8]} or a value"
+    return "an example: set its bounds"
+
+
+def _objective(metric: str) -> dict[str, Any]:
+    better = re.search(r"acc|score|bleu|f1|auc|precision|recall|reward|r2", metric) is not None
+    return {"metric": metric, "direction": "maximize" if better else "minimize"}

@@ -1,0 +1,41 @@
+"""What a tracker has still to show, and the packages that some trackers need."""
+
+from __future__ import annotations
+
+import importlib
+
+from ablate.errors import RequestError
+from ablate.ledger import Ledger, TrialRecord
+from ablate.trial import TrialKey
+
+
+class Changes:
+    """The trials of a study that changed since a tracker showed them last; at first all of them."""
+
+    def __init__(self, ledger: Ledger, study: str) -> None:
+        self._ledger = ledger
+        self._study = study
+        self._revision = -1
+        self._owed: dict[TrialKey, TrialRecord] = {}
+
+    def started(self) -> list[TrialRecord]:
+        """Return the changed trials, without those that have not started yet, in order of data set and number."""
+        for trial in self._ledger.trials_since(self._study, self._revision):
+            self._owed[trial.key] = trial
+            self._revision = max(self._revision, trial.revision)
+        return [trial for _, trial in sorted(self._owed.items()) if trial.attempt > 0 or trial.state.finished]
+
+    def done(self, trial: TrialRecord) -> None:
+        """Note that `trial` has been shown as it is."""
+        del self._owed[trial.key]
+
+
+def require_package(name: str) -> None:
+    """Raise RequestError, naming the extra to install, if the package of tracker `name` cannot be imported."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise RequestError(
+            f"--tracker {name} needs the package {name}, which is not installed ({error}). Type: pip install"
+            f" 'ablate[{name}]'"
+        ) from None
