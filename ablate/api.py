@@ -19,7 +19,7 @@ from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front
 from ablate.locations import RUNS
-from ablate.objectives import losses
+from ablate.objectives import is_evaluated, losses
 
 if TYPE_CHECKING:
     from ablate.report.drawing import Figure
@@ -127,7 +127,7 @@ class StudyHandle:
     def _short(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the columns that a reader compares: trial, settings, size and metrics."""
         settings = [name for name in rows.columns if "." in name and not name.startswith("metric.")]
-        metrics = [name for name in rows.columns if name.startswith(("val_", "test_"))]
+        metrics = [name for name in rows.columns if is_evaluated(name)]
         return rows.select("dataset", "trial", "replicates", *settings, "params", *metrics)
 
 

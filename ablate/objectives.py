@@ -19,6 +19,11 @@ def is_share(metric: str) -> bool:
     return metric.endswith("accuracy")
 
 
+def is_evaluated(metric: str) -> bool:
+    """Return whether a metric is of the validation or the test split."""
+    return metric.startswith(("val_", "test_"))
+
+
 def on_test(metric: str) -> str:
     """Return the test split's metric for one of the validation split; other metrics are returned unchanged."""
     return f"test_{metric.removeprefix('val_')}" if metric.startswith("val_") else metric

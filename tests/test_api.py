@@ -6,7 +6,7 @@ import linecache
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +170,18 @@ def test_importing_ablate_imports_nothing_heavy(tmp_path: Path) -> None:
         tmp_path, "-c", "import ablate, sys; print(sorted({'torch', 'ray', 'polars', 'ablate.api'} & set(sys.modules)))"
     )
     assert said.stdout.strip() == "[]"
+
+
+def test_a_function_inside_another_one_is_refused(tmp_path: Path) -> None:
+    """It would be looked up by its name, which another function may have."""
+
+    def made(value: float) -> Callable[..., object]:
+        def search(config: object, run: object) -> dict[str, float]:
+            return {"val_loss": value}
+
+        return search
+
+    function = made(3.0)
+    function.__module__ = "__main__"
+    with pytest.raises(RequestError, match="search is defined inside another function: define it at the top level"):
+        ablate.search(function, name="inner", runs_dir=tmp_path, executor="local", tracker="none")

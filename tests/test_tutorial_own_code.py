@@ -56,7 +56,7 @@ def install(folder: Path) -> None:
         (folder / "bin" / name).chmod(0o755)
 
 
-@pytest.mark.services
+@pytest.mark.slow
 @pytest.mark.timeout(3 * LIMIT)
 def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> None:
     install(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from ablate.errors import StudyMismatchError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.registry import own_code
 from ablate.study import Study
+from ablate.trainable import load_trainable
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CODE = "code"  # the event that holds the files; of several, the last is valid
@@ -27,7 +29,7 @@ def refuse_other_code(ledger: Ledger, study: str, files: Mapping[str, str], *, a
     changed = sorted(name for name in before.keys() | files.keys() if before.get(name) != files.get(name))
     if changed:
         raise StudyMismatchError(
-            f"study {study!r} exists, and the code of its training function has changed since: {', '.join(changed)}."
+            f"study {study!r} exists, and the code that it names has changed since: {', '.join(changed)}."
             " Its trials would not be comparable. Give the new study another name (study: …), put the files back, or"
             " type --code-changed to continue all the same"
         )
@@ -37,6 +39,20 @@ def note_code(writer: StudyWriter, ledger: Ledger, study: str, files: Mapping[st
     """Record the files that the study runs with, if they are not those that it last ran with."""
     if files and files != _recorded(ledger, study):
         writer.note(CODE, None, {"files": dict(files)})
+
+
+def source_files(study: Study) -> dict[str, str]:
+    """Return the SHA-256 of each Python file that the numbers of a study depend on, by path.
+
+    These are the files of its training function, and of each network, task and part that it names by import path.
+    """
+    found = load_trainable(study.trainable).source_files()
+    mine = {place.absolute() for place in own_code(study.trainable)}
+    for place in user_code(study):
+        files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+        for file in files if place not in mine else ():
+            found[str(file.relative_to(place.parent))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
 
 
 def user_code(study: Study) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
-from ablate.driver.code import note_code, refuse_other_code, user_code
+from ablate.driver.code import note_code, refuse_other_code, source_files, user_code
 from ablate.driver.executors import check_resources, make_executor
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
@@ -86,7 +86,7 @@ def search(
     home, trainable = options.home(study.name), load_trainable(study.trainable)
     with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        files = trainable.source_files()
+        files = source_files(study)
         refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)

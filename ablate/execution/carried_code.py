@@ -33,7 +33,8 @@ def pack(places: Sequence[Path], *, limit: int = LIMIT_BYTES) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in files:
-            archive.writestr(zipfile.ZipInfo(str(name)), file.read_bytes())  # without times: equal code, equal bytes
+            info = zipfile.ZipInfo(str(name))  # without times: equal code, equal bytes
+            archive.writestr(info, file.read_bytes(), compress_type=zipfile.ZIP_DEFLATED)
     return content.getvalue()
 
 
@@ -57,5 +58,6 @@ def _files(place: Path) -> Iterator[Path]:
         return
     for path in sorted(place.rglob("*")):
         inside = path.relative_to(place).parts
-        if path.is_file() and not any(part in LEFT_OUT or part.startswith(".") for part in inside):
+        leaves = not path.resolve().is_relative_to(place.resolve())  # a link to somewhere else
+        if path.is_file() and not leaves and not any(part in LEFT_OUT or part.startswith(".") for part in inside):
             yield path

@@ -146,7 +146,10 @@ class Run:
         return module.to(self.device)
 
     def construct(self, make: Callable[[], M]) -> M:
-        """Return `make()` with each weight drawn from a stream keyed by its path."""
+        """Return `make()` with each weight keyed by its path, or without values on torch's device `meta`."""
+        if self.device.type == "meta":
+            with torch.device("meta"):
+                return make()
         return build_keyed(make, lambda path: self._number("initialisation", self._built, path))
 
     def pause_if_asked(self) -> None:

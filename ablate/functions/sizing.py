@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import nn
 
 from ablate.errors import RequestError, TrialError
 from ablate.functions.function import Function
 from ablate.functions.run import Run
 from ablate.functions.settings import FunctionSettings
-
-M = TypeVar("M", bound=nn.Module)
+from ablate.functions.stacked import Runs
 
 
 class _LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
@@ -23,12 +21,15 @@ class _LoopReachedError(BaseException):  # not an Exception, so that the functio
 
 
 class SizingRun(Run):
-    """A run whose networks have no storage, and which ends where the epochs begin."""
+    """A run that ends where the epochs begin."""
 
-    def construct(self, make: Callable[[], M]) -> M:
-        """Return `make()` with weights that have a shape and no values."""
-        with torch.device("meta"):
-            return make()
+    def epochs(self) -> Iterator[int]:
+        """End the run."""
+        raise _LoopReachedError
+
+
+class SizingRuns(Runs):
+    """The same for a function that trains all seeds at once."""
 
     def epochs(self) -> Iterator[int]:
         """End the run."""
@@ -43,15 +44,15 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     """
     if not function.reports_epochs:
         return None
-    run = SizingRun(
-        study_seed=0, dataset=dataset, seed=0, length=settings.epochs, device="meta", replace=settings.replace
-    )
+    common: dict[str, Any] = {"study_seed": 0, "dataset": dataset, "length": settings.epochs, "device": "meta"}
+    common["replace"] = settings.replace
+    run = SizingRuns(seeds=(0, 1), **common) if function.stacked else SizingRun(seed=0, **common)
     try:
         with redirect_stdout(sys.stderr), torch.random.fork_rng(devices=[]):
             begun: Any = function.train(dict(settings.config), run)
             next(begun)
     except _LoopReachedError:
-        return run.params
+        return next(iter(run)).params if isinstance(run, SizingRuns) else run.params
     except TrialError as error:
         raise RequestError(f"trainable {function.name!r}: {error}") from error
     except Exception:  # the user's code, on weights without values

@@ -46,6 +46,8 @@ def write_module(function: Callable[..., Any], folder: Path) -> str:
     name = function.__name__
     if not name.isidentifier():
         raise RequestError("a lambda has no name to be found by: define the training function by `def`")
+    if function.__closure__ or function.__globals__.get(name) is not function:
+        raise RequestError(f"{name} is defined inside another function: define it at the top level, or in a module")
     names = [name, *([TEST] if callable(function.__globals__.get(TEST)) and name != TEST else [])]
     text = "\n\n".join(_parts(names, function.__globals__)) + "\n"
     folder.mkdir(parents=True, exist_ok=True)

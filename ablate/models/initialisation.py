@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,8 @@ def initial_parameters(
     """Return one replicate's initial weights by parameter path, float32 on the CPU, without a replicate axis.
 
     A module with a method `initial(draw)` (all built-in ones) receives standard normal values keyed by (study seed,
-    data set, seed, path). Any other module draws by its own rules from generators with the same keys, and its buffers
-    are returned too, in their own types. Global random states do not change.
+    data set, seed, path). Any other module draws by its own rules from generators with the same keys. Buffers of a
+    module that is not `row_native` are returned too, in their own types. Global random states do not change.
     """
 
     def draw(path: str, size: tuple[int, ...]) -> Tensor:
@@ -31,10 +33,11 @@ def initial_parameters(
         torch.manual_seed(number(""))
         module = build(config, shape)
     keyed = getattr(module, "initial", None)
+    keyed = keyed if inspect.ismethod(keyed) else None  # a submodule may have that name
     if keyed is None:
         module = build_keyed(lambda: build(config, shape), number)
     named = {name: parameter.detach() for name, parameter in module.named_parameters()}
     drawn = {} if keyed is None else keyed(draw)
     values = {name: drawn.get(name, value).to(torch.float32) for name, value in named.items()}
-    buffers = {} if keyed else dict(module.named_buffers())
+    buffers = {} if getattr(module, "row_native", False) else dict(module.named_buffers())
     return {name: value.contiguous().clone() for name, value in (values | buffers).items()}

@@ -20,6 +20,7 @@ from ablate.training import checkpoint
 from ablate.training.corpus import check_decoding, corpus_metrics
 from ablate.training.evaluate import BATCH, Means, evaluate
 from ablate.training.family import family
+from ablate.training.made_up import metric_names
 from ablate.training.modules import initial_weights, plain_module, stackable
 from ablate.training.order import epoch_index, keys, steps_per_epoch
 from ablate.training.progress import CADENCE, Cadence, TrainingProgress, never
@@ -86,7 +87,7 @@ def train(
         try:
             metrics = _epoch(trial, progress)
         except _AllDiverged:
-            yield _diverged(config, progress.epoch + 1, progress.clock.stop())
+            yield _diverged(trial, progress.epoch + 1, progress.clock.stop())
             return
         wall_seconds = progress.clock.stop()
         progress.end_epoch()
@@ -248,9 +249,11 @@ def _require_alive(group: ReplicaGroup) -> None:
         raise _AllDiverged
 
 
-def _diverged(config: TrialConfig, epoch: int, wall_seconds: float) -> Report:
+def _diverged(trial: _Trial, epoch: int, wall_seconds: float) -> Report:
     """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""
-    names = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "learning_rate")
+    config = trial.config
+    usual = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+    names = (*(metric_names(trial.task, trial.shape) or usual), "learning_rate")
     return Report(
         epoch=epoch,
         metrics=tuple(dict.fromkeys(names, float("nan")) for _ in config.seeds),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ablate.models.settings import InputShape
 from ablate.tasks import Data
+from ablate.tasks.base import Classification, Decoded, Scored, Task
 
 
 def made_up_data(shape: InputShape, *, samples: int, test: int) -> Data:
@@ -32,6 +33,15 @@ def made_up_scores(shape: InputShape) -> tuple[Tensor, Tensor]:
     if shape.output == "token":
         return torch.zeros(1, shape.tokens, shape.outputs), torch.zeros(1, shape.tokens, dtype=torch.int64)
     return torch.zeros(1, shape.outputs), torch.zeros(1, dtype=torch.int64)
+
+
+def metric_names(task: Task, shape: InputShape) -> tuple[str, ...] | None:
+    """Return the names of what a trial reports of both splits, or None for a task whose metrics only training tells."""
+    if not isinstance(task, Classification | Decoded | Scored):
+        return None
+    own = tuple(task.metrics(*(value[None] for value in made_up_scores(shape))))
+    whole = (*(task.corpus_names if isinstance(task, Decoded) else ()), *(getattr(task, "split_names", ())))
+    return (*(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own)), *(f"val_{n}" for n in whole))
 
 
 def _made_up_split(shape: InputShape, count: int) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import CheckpointError, RequestError
+from ablate.errors import CheckpointError, RequestError, TrialError
 from ablate.files import Place
 from ablate.models import build, initial_parameters
 from ablate.models.settings import InputShape
@@ -18,6 +20,8 @@ from ablate.redaction import redact_url
 from ablate.training import checkpoint
 from ablate.training.family import family
 from ablate.training.rows import plain_call
+from ablate.training.samples import ModelInput
+from ablate.training.served_model import set_buffers
 from ablate.trial import TrialConfig
 
 
@@ -32,7 +36,8 @@ def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
 def stackable(module: nn.Module, shape: InputShape) -> bool:
     """Return whether `torch.func.vmap` runs all replicates of a module at once, with the numbers of one alone.
 
-    It does not if an operation has no rule for it (an LSTM), or if training draws random numbers (dropout). The
+    It does not if an operation has no rule for it (an LSTM), if training draws random numbers (dropout), or if a buffer
+    is assigned instead of changed in place. The
     module is tried on two samples of zeros; its weights, its buffers and global random states do not change.
     """
     if getattr(module, "row_native", False):
@@ -45,12 +50,29 @@ def stackable(module: nn.Module, shape: InputShape) -> bool:
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("error", message="There is a performance drop")
-            torch.func.vmap(partial(plain_call, module.train()))(rows, two)
+            drawn = _drawn()
+            torch.func.vmap(partial(_probed, module.train()))(rows, two)
+            if drawn != _drawn():
+                return False
     except Exception:  # a fault of the module itself is raised again when it runs
         return False
     finally:
         module.train(before)
     return True
+
+
+def _drawn() -> tuple[object, ...]:
+    """Return the states of the global generators of Python and NumPy."""
+    return random.getstate(), str(np.random.get_state(legacy=False))
+
+
+def _probed(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
+    """Return the scores; raise TrialError if the module assigns a buffer, which vmap would lose."""
+    given = dict(values)
+    scores = plain_call(module, values, x)
+    if any(values[name] is not value for name, value in given.items()):
+        raise TrialError(f"{type(module).__name__} assigns a buffer in forward")
+    return scores
 
 
 def _twice(value: Tensor) -> Tensor:
@@ -86,5 +108,7 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
     module = plain_module(config, found.shape)
     if family(config).training.precision == "float64":
         module = module.double()
-    module.load_state_dict({**initial_weights(config, found.shape, replicate=replicate), **weights}, strict=False)
+    values = {**initial_weights(config, found.shape, replicate=replicate), **weights}
+    module.load_state_dict(values, strict=False)
+    set_buffers(module, values)
     return module.eval()

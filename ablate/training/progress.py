@@ -133,6 +133,7 @@ class TrainingProgress:
             means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
             means.count = found["count"].to(device)
             self.group.restore_dropout(found["dropout"])
+            self.group.steps = self.step
             torch.set_rng_state(found["generator"].clone())
             if "device_generator" in found and device.type != "cpu":
                 torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import CheckpointError
+from ablate.errors import CheckpointError, TrialError
 from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
 from ablate.training.samples import ModelInput
 from ablate.training.settings import TrainConfig
@@ -76,6 +78,8 @@ class ReplicaGroup:
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
         self.pad, self.stacked = pad, stacked
         self.generators: list[torch.Generator] = []
+        self.keys: tuple[int, ...] = ()
+        self.steps = 0  # of this epoch
         self.module = module.to(device=self.device, dtype=self.dtype)
         self.settings = RowSettings.of(configs, schedules).to(self.device)
         self.clips = any(config.clip_norm is not None for config in configs)
@@ -139,6 +143,21 @@ class ReplicaGroup:
         """Return the scores of one row; torch's global generator is the row's own during the call."""
         values = {name: value[row] for name, value in {**self.leaves, **self.fixed}.items()}
         mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
+        with keyed_globals(self.keys[row] if self.keys else 0, self.steps if self.module.training else -1):
+            scores = self._with_own_generator(row, values, mine)
+        self._take_buffers(row, values)
+        return scores
+
+    @torch.no_grad()
+    def _take_buffers(self, row: int, values: dict[str, Tensor]) -> None:
+        """Keep the buffers that the module has assigned, instead of changing them in place."""
+        for name, buffer in self.buffers.items():
+            if values[name].shape != buffer[row].shape:
+                raise TrialError(f"buffer {name} changed its shape from {list(buffer[row].shape)}: it must stay")
+            if values[name].data_ptr() != buffer[row].data_ptr():
+                buffer[row].copy_(values[name])
+
+    def _with_own_generator(self, row: int, values: dict[str, Tensor], mine: ModelInput) -> Tensor:
         if not self.generators:
             return plain_call(self.module, values, mine)
         source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
@@ -164,6 +183,7 @@ class ReplicaGroup:
         Of a row-native module, dropout is any part with an attribute `generators` (`ablate.models.layers.Dropout`).
         Of a module that runs one row after another, it is whatever draws from torch's global generator.
         """
+        self.keys, self.steps = tuple(keys), 0
         self.generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
         for part in self.module.modules() if self.row_native else ():
             if hasattr(part, "generators"):
@@ -186,6 +206,7 @@ class ReplicaGroup:
 
     def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
+        self.steps += 1
         scores = self.forward(x)
         losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
         grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
@@ -261,7 +282,23 @@ class ReplicaGroup:
 def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
     """Return the scores of one replicate's parameters and buffers; buffers may change."""
     scores: Tensor = torch.func.functional_call(module, values, (x,))
+    if not isinstance(scores, Tensor):
+        raise TrialError(f"{type(module).__name__} returned a {type(scores).__name__}: return one tensor of scores")
     return scores
+
+
+@contextmanager
+def keyed_globals(key: int, step: int) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy by a row's key and a step, and restore them afterwards."""
+    before = random.getstate(), np.random.get_state()
+    seed = np.random.SeedSequence([key, step + 1])
+    random.seed(int(seed.generate_state(1, np.uint64)[0]))
+    np.random.seed(seed.generate_state(4))
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
 
 
 def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -165,7 +165,8 @@ def write(folder: Path, module: nn.Module, description: Description) -> None:
     """Write `module` into the empty `folder`."""
     from safetensors.torch import save
 
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    state = {**dict(module.named_buffers()), **module.state_dict()}  # also buffers that are not persistent
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # save_file makes the file private to this user, whatever the umask
     (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
 
@@ -183,8 +184,17 @@ def read(folder: Path) -> ServedModel:
         module = build(description.model, description.shape)
     if any(value.dtype == torch.float64 for value in tensors.values()):
         module = module.double()
-    module.load_state_dict(tensors)
+    persistent = module.state_dict().keys()
+    module.load_state_dict({name: value for name, value in tensors.items() if name in persistent})
+    set_buffers(module, tensors)
     return ServedModel(module.eval(), description)
+
+
+def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give each buffer its value by path, those that no state dict holds too."""
+    for name, buffer in module.named_buffers():
+        if name in values:
+            buffer.copy_(values[name])
 
 
 def _load_pyfunc(path: str) -> ServedModel:

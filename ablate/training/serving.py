@@ -14,7 +14,8 @@ from ablate.files import Place
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import own_code
-from ablate.tasks import Data, data_folder, load_task
+from ablate.tasks import Data, Task, data_folder, load_task
+from ablate.tasks.arrays.task import Task as ArrayTask
 from ablate.tasks.base import Classification, Stream
 from ablate.tasks.text.tokens import TokenPrediction
 from ablate.trainable import ServedNetwork, Tensor
@@ -51,9 +52,16 @@ def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> 
         end=data.end,
         image=data.image,
         patch=patch,
-        classes=isinstance(task, Classification | TokenPrediction) or bool(data.class_names),
+        classes=_classes(task, data),
     )
     return describe(module, description, _example(data, patch, shape))
+
+
+def _classes(task: Task, data: Data) -> bool:
+    """Return whether scores are logits of classes, so that their softmax is a probability."""
+    if isinstance(task, ArrayTask):
+        return task.loss_name == "cross_entropy" and data.train_targets.ndim == 1
+    return isinstance(task, Classification | TokenPrediction) or bool(data.class_names)
 
 
 def describe(module: nn.Module, description: Description, example: Any) -> ServedNetwork:

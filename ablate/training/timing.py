@@ -78,7 +78,7 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     """Return the training time of one sample, all replicates together."""
     settings, size = row
     affordable = FLOPS_PER_EPOCH / (3 * max(size.flops, 1) * replicates)
-    batch = max(min(settings.training.batch_size, BATCH, int(affordable / STEPS)), 1)
+    batch = max(min(settings.training.batch_size, BATCH, int(affordable / STEPS)), min(settings.training.batch_size, 2))
     steps = min(STEPS, max(int(affordable / batch), 1))
     epochs = EPOCHS if steps == STEPS else 2
     training = settings.training.model_copy(
@@ -103,6 +103,8 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
             moments.append(time.perf_counter())
     finally:
         torch.set_num_threads(threads)
+    if len(moments) < 2:  # all replicates diverged in the first epoch
+        return 0.0
     # the first epoch includes the setup of memory and kernels; the fastest is the least disturbed
     return min(after - before for before, after in itertools.pairwise(moments)) / (batch * steps)
 

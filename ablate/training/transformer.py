@@ -55,18 +55,10 @@ class Transformer:
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the task's metrics of both splits, or None for a task whose metrics only training tells."""
-        from ablate.tasks import Classification, load_task
-        from ablate.tasks.base import Decoded, Scored
-        from ablate.training.made_up import made_up_scores
+        from ablate.tasks import load_task
+        from ablate.training.made_up import metric_names
 
-        found = load_task(task)
-        if not isinstance(found, Classification | Decoded | Scored):
-            return None
-        own = tuple(found.metrics(*made_up_scores(_shape(facts))))
-        known = [f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own)]
-        whole = found.corpus_names if isinstance(found, Decoded) else ()
-        whole += found.split_names if isinstance(found, Scored) else ()
-        return (*known, *(f"val_{name}" for name in whole))
+        return metric_names(load_task(task), _shape(facts))
 
     def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
         """Return the size of the network, counted on the built module."""

@@ -104,7 +104,7 @@ def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_t
             logged.extend(configs)
 
     tiny.write_text(TINY.replace("trials: 3", "trials: 1").replace("{replicates: 2}", confirm))
-    monkeypatch.setattr(drive, "build_tracker", lambda *_, **__: Remembers())
+    monkeypatch.setattr(drive, "build_trackers", lambda *_, **__: Remembers())
     drive.search(tiny, RunOptions(runs_dir=tiny.parent / "runs", executor="local"), Console(quiet=True))
     assert [config.stage for config in logged] == [stage]
 

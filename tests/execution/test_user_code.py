@@ -16,6 +16,7 @@ from ablate.driver.code import user_code
 from ablate.errors import ResourceError
 from ablate.execution.carried_code import pack
 from ablate.study import parse_study
+from support.commands import run
 from support.faults.raylets import cluster
 
 MODULE = """
@@ -87,5 +88,48 @@ def test_too_much_code_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "big" / "__pycache__").mkdir()
     (tmp_path / "big" / "__pycache__" / "left_out").write_bytes(bytes(2_000_000))
     assert zipfile.ZipFile(io.BytesIO(pack([tmp_path / "big"]))).namelist() == ["big/weights.bin"]
+    (tmp_path / "big" / ".env").write_text("PASSWORD=secret")
+    (tmp_path / "elsewhere").write_text("not of the package")
+    (tmp_path / "big" / "link").symlink_to(tmp_path / "elsewhere")
+    archive = zipfile.ZipFile(io.BytesIO(pack([tmp_path / "big"])))
+    assert archive.namelist() == ["big/weights.bin"], "no hidden file, and no link to somewhere else"
+    assert archive.infolist()[0].compress_size < 10_000
     with pytest.raises(ResourceError, match="has 2 MB, and at most 1 MB are sent"):
         pack([tmp_path / "big"], limit=1_000_000)
+
+
+NETWORK = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, config, shape):
+        super().__init__(nn.Flatten(-2), nn.Linear(shape.tokens * shape.features, shape.outputs))
+"""
+SEARCH = """\
+study: edited
+datasets: {digits: {patch: 4, train_limit: 64}}
+model: {builder: "edited_net:Net"}
+training: {epochs: 1, learning_rate: {choices: [0.01, 0.1]}}
+budget: {trials: 1}
+sampler: {name: grid}
+confirm: null
+"""
+
+
+@pytest.mark.services
+def test_an_edited_network_is_refused_until_it_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Trials of two networks in one study would be compared as if they were of one."""
+    (tmp_path / "edited_net.py").write_text(NETWORK)
+    (tmp_path / "study.yaml").write_text(SEARCH)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ["search", "study.yaml", "--executor", "local", "--tracker", "none"]
+    assert run(capfd, *command)[0] == 0
+    (tmp_path / "edited_net.py").write_text(NETWORK.replace("nn.Linear(", "nn.Tanh(), nn.Linear("))
+    (tmp_path / "study.yaml").write_text(SEARCH.replace("trials: 1", "trials: 2"))
+    code, _, err = run(capfd, *command, "--extend")
+    assert code == 2
+    assert "has changed since: edited_net.py. Its trials would not be comparable." in " ".join(err.split())
+    assert run(capfd, *command, "--extend", "--code-changed")[0] == 0

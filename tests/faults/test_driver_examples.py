@@ -68,8 +68,9 @@ def numbers(run: StudyRun) -> tuple[dict[tuple[str, int], str], Numbers]:
     return states, {(trials[r.key].config.stage, r.key.number, r.epoch, r.replicate): r.metrics for r in found}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT)
-@pytest.mark.parametrize("name", ["boosting", pytest.param("cnn", marks=pytest.mark.slow), "lightning"])
+@pytest.mark.parametrize("name", ["boosting", "cnn", "lightning"])
 def test_a_script_that_is_killed_ends_with_the_numbers_page_and_runs_of_one_that_was_not(
     name: str, tmp_path: Path
 ) -> None:

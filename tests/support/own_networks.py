@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -81,8 +85,50 @@ class Dropping(nn.Module):
         return scores
 
 
-NETWORKS = {kind.__name__: f"{__name__}:{kind.__name__}" for kind in (Cnn, Tied, Lstm, Dropping)}
-STACKED = {"Cnn": True, "Tied": True, "Lstm": False, "Dropping": False}
+class Keyed(nn.Module):
+    """BatchNorm and dropout in a module that draws its own weights by `initial`."""
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(shape.features, 6, bias=False), nn.BatchNorm1d(6), nn.Dropout(0.2))
+        self.head = nn.Linear(6, shape.outputs)
+
+    def initial(self, draw: Callable[[str, tuple[int, ...]], Tensor]) -> dict[str, Tensor]:
+        """Return standard normal weights of the head."""
+        return {"head.weight": draw("head.weight", tuple(self.head.weight.shape)).float()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores [B, M] of tokens [B, T, F]."""
+        scores: Tensor = self.head(self.body(x.mean(-2)))
+        return scores
+
+
+class Assigning(nn.Module):
+    """A running mean that is assigned, random features that no state dict holds, and draws of NumPy and Python."""
+
+    mean: Tensor
+    features: Tensor
+
+    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape.features))
+        self.register_buffer("features", torch.randn(shape.features, 6), persistent=False)
+        self.head = nn.Linear(6, shape.outputs)
+        self.draws = config.options.get("draws", True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores [B, M] of tokens [B, T, F]."""
+        flat = x.mean(-2)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * flat.detach().mean(0)
+        if self.training and self.draws:
+            flat = flat * (1 + 0.1 * np.random.rand() + 0.1 * random.random())
+        scores: Tensor = self.head((flat - self.mean) @ self.features)
+        return scores
+
+
+NETWORKS = {kind.__name__: f"{__name__}:{kind.__name__}" for kind in (Cnn, Tied, Lstm, Dropping, Keyed, Assigning)}
+STACKED = {"Cnn": True, "Tied": True, "Lstm": False, "Dropping": False, "Keyed": False, "Assigning": False}
 
 
 def plain_losses(module: nn.Module, data: list[tuple[Tensor, Tensor]], *, rate: float, seed: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,10 @@ from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import load_task
 from ablate.tasks.settings import OwnTaskConfig
 from ablate.training import predictor, train
+from ablate.training.served_model import read
+from ablate.training.serving import serve
 from ablate.training.settings import TrainConfig
+from support.commands import run
 from support.small_training import one_thread, trial
 
 __all__ = ["one_thread"]
@@ -193,6 +197,12 @@ SOURCES: dict[str, Callable[[Any, Any], tuple[Any, dict[str, Any]]]] = {
     "pandas": lambda x, y: (pd.DataFrame({"x": list(x), "label": y}), {}),
     "polars": lambda x, y: (pl.DataFrame({"x": x, "label": y}), {}),
     "function": lambda x, y: (lambda: (x, y), {}),
+    "a frame of columns": lambda x, y: (pd.DataFrame(x).rename(columns=str).assign(target=y), {}),
+    "chosen columns": lambda x, y: (
+        pl.DataFrame({f"c{i}": x[:, i] for i in range(x.shape[1])}).with_columns(why=pl.Series(y), z=pl.lit(0)),
+        {"columns": ([f"c{i}" for i in range(x.shape[1])], "why")},
+    ),
+    "other types": lambda x, y: ((x.astype(">f4"), y.astype(np.uint16)[:, None]), {}),
     "names": lambda x, y: ((x, np.array(["no", "yes"])[y]), {}),
 }
 
@@ -226,6 +236,114 @@ def test_images_in_any_order_of_axes_are_cut_alike_and_scaled_to_mean_0(order: s
         torch.testing.assert_close((first - shift).round().to(torch.uint8), torch.from_numpy(images[0, :4, :3]))
 
 
+def test_a_data_set_that_draws_is_read_alike_by_every_process() -> None:
+    class Noisy:
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            return torch.rand(3) + float(np.random.rand()) + random.random(), index % 2
+
+    before = random.getstate(), torch.get_rng_state()
+    one, two = (ablate.Task(Noisy())(CONFIG).load(None).train_inputs for _ in range(2))
+    assert torch.equal(one, two)  # type: ignore[arg-type]
+    assert before[0] == random.getstate()
+    assert torch.equal(before[1], torch.get_rng_state())
+
+
+def test_a_shipped_validation_part_and_two_entries_of_one_task() -> None:
+    task = ablate.Task(**halves(PICTURES, BINARY[:500]), validation=(PICTURES[:9], BINARY[:9]))
+    one, two = (task(OwnTaskConfig(task="x:y", patch=patch)) for patch in ((2, 2), (8, 6)))
+    assert [each.shape(None).tokens for each in (one, two)] == [12, 1], "each entry has its own settings"
+    assert one.shape(None).ships_validation
+    assert not ablate.Task(**halves(ROWS, REAL))(CONFIG).shape(None).ships_validation
+    data = one.load(None)
+    assert data.validation_targets is not None
+    assert data.validation_targets.tolist() == BINARY[:9].tolist()
+    assert (data.real_targets, ablate.Task((ROWS, REAL))(CONFIG).load(None).real_targets) == (False, True)
+
+
+def test_label_smoothing_is_that_of_pytorch_and_only_for_cross_entropy() -> None:
+    scores, targets = torch.randn(2, 5, 3), torch.randint(3, (2, 5))
+    task = ablate.Task((ROWS, BINARY))(CONFIG)
+    expected = [
+        F.cross_entropy(s, t, label_smoothing=0.2, reduction="none") for s, t in zip(scores, targets, strict=True)
+    ]
+    torch.testing.assert_close(task.loss(scores, targets, 0.2), torch.stack(expected))
+    with pytest.raises(AblateError, match="label_smoothing is for the loss cross_entropy"):
+        ablate.Task((ROWS, REAL))(CONFIG).loss(scores[..., :1], targets.float(), 0.2)
+
+
+def test_a_metric_with_a_memory_holds_one_split_at_a_time() -> None:
+    metric = torchmetrics.R2Score()
+    task = ablate.Task((ROWS, REAL), metrics={"r2": metric})(CONFIG)
+    scores, targets = torch.randn(50, 1), torch.randn(50)
+    metric.update(torch.zeros(5), torch.arange(5.0))  # left over from elsewhere
+    found = [task.split_metrics(scores, targets)["r2"] for _ in range(2)]
+    assert found == pytest.approx([r2_score(targets, scores[:, 0])] * 2, rel=1e-5)
+
+
+def test_images_as_wide_as_they_have_classes_keep_their_axes() -> None:
+    scores, targets = torch.randn(1, 5, 4, 4, 4), torch.randint(4, (1, 5, 4, 4))
+    pixels = ablate.Task((np.zeros((5, 4, 4), dtype=np.uint8), targets[0].numpy()), outputs=4)(CONFIG)
+    expected = F.cross_entropy(scores[0], targets[0], reduction="none")
+    torch.testing.assert_close(pixels.loss(scores, targets)[0], expected)
+
+
+STUDY = """\
+study: arrays
+datasets: {{d: {{task: "{name}:build_{task}"}}}}
+model: {{builder: "{name}:{network}"}}
+training: {{epochs: 2, batch_size: 32, learning_rate: {{choices: {rates}}}}}
+objectives: [{{metric: {metric}, direction: {direction}}}]
+sampler: {{name: grid}}
+scheduler: {{name: none}}
+budget: {{trials: 2}}
+confirm: {{replicates: 2}}
+"""
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("task", "metric", "direction", "rates"),
+    [
+        ("classes", "val_accuracy", "maximize", "[0.01, 0.03]"),
+        ("segmentation", "val_accuracy", "maximize", "[0.01, 0.03]"),
+        ("words", "val_loss", "minimize", "[0.01, 0.03]"),
+        ("regression", "val_r2", "maximize", "[1.0e+30, 0.03]"),  # one diverges
+    ],
+)
+def test_a_study_of_arrays_is_planned_searched_and_confirmed(
+    task: str, metric: str, direction: str, rates: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    TASKS["classes"] = ablate.Task(train=(ROWS, np.array(["no", "yes"])[BINARY]))
+    network = NETWORKS.get(task, "Rows")
+    text = STUDY.format(name=__name__, task=task, network=network, metric=metric, direction=direction, rates=rates)
+    (tmp_path / "study.yaml").write_text(text)
+    assert run(capfd, "plan", str(tmp_path / "study.yaml"))[0] == 0
+    options = ["--executor", "local", "--tracker", "none", "--runs-dir", str(tmp_path)]
+    code, _, err = run(capfd, "search", str(tmp_path / "study.yaml"), *options)
+    assert code == 0, err
+    reports = pl.read_parquet(tmp_path / "arrays" / "reports.parquet")
+    assert reports.filter(stage="confirm", final=True)[metric.replace("val_", "test_")].is_not_nan().all()
+
+
+def test_only_classes_have_probabilities(tmp_path: Path) -> None:
+    TASKS["classes"] = ablate.Task(train=(ROWS, np.array(["no", "yes"])[BINARY]))
+    TASKS["named"] = ablate.Task(**halves(ROWS, BINARY), loss="bce", class_names=("no", "yes"))
+    found = {}
+    for name in ("classes", "named", "regression", "segmentation"):
+        config = config_of(name)
+        list(train(config, checkpoints=tmp_path / name))
+        network = serve(config, checkpoints=tmp_path / name, data_dir=None)
+        (tmp_path / f"{name}-model").mkdir()
+        network.write(tmp_path / f"{name}-model")
+        model = read(tmp_path / f"{name}-model")
+        found[name] = model.description.outputs[0]
+        assert model.predict(network.example).shape[0] == 2
+    assert found == {"classes": "probabilities", "named": "scores", "regression": "scores", "segmentation": "scores"}
+
+
 def test_without_a_test_part_a_fixed_fifth_is_held_out() -> None:
     tasks = [ablate.Task(train=(ROWS, y))(OwnTaskConfig(task="x:y")) for y in (REAL, REAL, BINARY)]
     one, same, classes = (task.load(None) for task in tasks)
@@ -256,9 +374,34 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ablate.Task((np.zeros((9, 5, 6, 7)), BINARY[:9]))(CONFIG).shape(None),
         "Task: images have the shape [5, 6, 7]: give [n, C, H, W] or [n, H, W, C], C is 1, 3 or 4",
     ),
-    "class names": (
-        lambda: ablate.Task((ROWS[:4], ["a", "b", "a", "b"]), (ROWS[:2], ["a", "c"]))(CONFIG),
-        "Task: the parts do not have the same class names",
+    "text and numbers": (
+        lambda: ablate.Task((ROWS[:4], ["a", "b", "a", "b"]), (ROWS[:2], [0, 1]))(CONFIG),
+        "Task: the targets of some parts are text, those of others numbers",
+    ),
+    "missing": (
+        lambda: ablate.Task((ROWS[:4], np.array(["a", None, float("nan"), "b"], dtype=object)))(CONFIG),
+        "Task: train targets have 2 missing values",
+    ),
+    "reserved": (lambda: ablate.Task((ROWS, REAL), metrics={"loss": r2_score}), "a metric cannot be called 'loss'"),
+    "nothing": (lambda: ablate.Task(None), "Task: train is None"),
+    "outputs": (lambda: ablate.Task((ROWS, REAL), outputs=0), "Task: outputs is 0, it is at least 1"),
+    "one sample": (lambda: ablate.Task((ROWS[:1], REAL[:1]))(CONFIG), "Task: train has 1 sample"),
+    "failing function": (lambda: ablate.Task(lambda: 1 / 0)(CONFIG), "Task: train cannot be read: division by zero"),
+    "types": (
+        lambda: ablate.Task((PICTURES, MASKS), (PICTURES / 255, MASKS))(CONFIG),
+        "Task: test inputs are torch.float64, those of train torch.uint8",
+    ),
+    "unknown id": (
+        lambda: ablate.Task((IDS, BINARY[:500]), (IDS + 5, BINARY[:500]), inputs="ids")(CONFIG).load(None),
+        "Task: test inputs are ids, and not all are whole numbers from 0 to 6, the greatest of train",
+    ),
+    "real classes": (
+        lambda: ablate.Task((ROWS, REAL), loss="cross_entropy", outputs=2)(CONFIG).load(None),
+        "Task: train targets are torch.float32: cross_entropy takes classes as whole numbers",
+    ),
+    "unknown class": (
+        lambda: ablate.Task((ROWS, BINARY), (ROWS, BINARY + 1))(CONFIG).load(None),
+        "Task: test has classes outside 0 to 1, those of train",
     ),
 }
 CONFIG = OwnTaskConfig(task="x:y")

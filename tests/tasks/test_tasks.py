@@ -203,7 +203,7 @@ class TestLookup:
     def test_the_documented_task_of_your_own_loads_by_import_path(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        code = re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+        code = re.search(r"## A task of your own.*?```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
         assert code is not None
         (tmp_path / "own_parity_task.py").write_text(code.group(1))
         monkeypatch.syspath_prepend(tmp_path)

@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ablate.errors import PausedError, RequestError
+from ablate.errors import PausedError, RequestError, TrialError
 from ablate.models import build, initial_parameters
 from ablate.models.samples import give_samples
 from ablate.models.settings import InputShape, ModelConfig
@@ -19,6 +19,9 @@ from ablate.tasks import Classification, load_task
 from ablate.training import ReplicaGroup, multipliers, predictor, train
 from ablate.training.modules import stackable
 from ablate.training.progress import Cadence
+from ablate.training.rows import plain_call
+from ablate.training.served_model import read
+from ablate.training.serving import serve
 from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import TrialConfig
 from support.commands import run
@@ -59,7 +62,7 @@ def grouped(config: ModelConfig, *, stacked: bool) -> ReplicaGroup:
     return group
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["Cnn", "Tied", "Lstm", "Dropping", "Keyed"])
 def test_losses_and_buffers_are_those_of_a_plain_loop_for_each_replicate(name: str) -> None:
     config, data = model(name), batches()
     assert stackable(build(config, SHAPE), SHAPE) == STACKED[name]
@@ -85,7 +88,7 @@ def config_of(name: str, **changes: object) -> TrialConfig:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("name", ["Cnn", "Lstm", "Dropping"])
+@pytest.mark.parametrize("name", ["Cnn", "Lstm", "Keyed", "Assigning"])
 def test_a_trial_interrupted_anywhere_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     config = config_of(name, stage="confirm")
     whole = list(train(config, checkpoints=tmp_path / "whole"))
@@ -102,7 +105,7 @@ def test_a_trial_interrupted_anywhere_ends_with_the_same_bits(name: str, tmp_pat
         assert numbers(resumed) == numbers(whole[-len(resumed) :])
 
 
-@pytest.mark.parametrize("name", ["Cnn", "Dropping"])
+@pytest.mark.parametrize("name", ["Cnn", "Dropping", "Keyed", "Assigning"])
 def test_the_loaded_network_scores_what_was_reported(name: str, tmp_path: Path) -> None:
     """BatchNorm's running statistics are part of a checkpoint: without them the accuracy is another one."""
     config = config_of(name, stage="confirm")
@@ -112,6 +115,83 @@ def test_the_loaded_network_scores_what_was_reported(name: str, tmp_path: Path) 
         module = predictor(config, tmp_path, replicate)
         right = module(data.tokens(data.test_inputs)).argmax(-1) == data.test_targets
         assert right.double().mean().item() == pytest.approx(metrics["test_accuracy"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["Dropping", "Keyed", "Assigning"])
+def test_a_replicate_alone_is_the_replicate_in_company(name: str) -> None:
+    alone, together = (list(train(config_of(name, seeds=seeds)))[-1].metrics[0] for seeds in ((3,), (3, 4)))
+    assert alone == together
+
+
+def test_a_buffer_that_is_assigned_is_kept_and_one_that_grows_is_refused() -> None:
+    group = grouped(model("Assigning", draws=False), stacked=False)
+    expected = torch.zeros(len(SEEDS), SHAPE.features, dtype=torch.float64)
+    for x, y in batches():
+        group.step(x, y)
+        expected = 0.9 * expected + 0.1 * x.mean((1, 2))
+    torch.testing.assert_close(group.buffers["mean"], expected)
+    group.module.forward = lambda x: group.module.register_buffer("mean", torch.zeros(99)) or x.mean(-2)  # type: ignore[method-assign]
+    with pytest.raises(TrialError, match=r"buffer mean changed its shape from \[4\]: it must stay"):
+        group.forward(batches()[0][0])
+
+
+def test_a_served_network_has_the_buffers_that_no_state_dict_holds(tmp_path: Path) -> None:
+    config = config_of("Assigning")
+    list(train(config, checkpoints=tmp_path))
+    network, module = serve(config, checkpoints=tmp_path, data_dir=None), predictor(config, tmp_path, 0)
+    (tmp_path / "model").mkdir()
+    network.write(tmp_path / "model")
+    torch.randn(3)
+    served = read(tmp_path / "model").get_raw_model()
+    x = torch.randn(4, SHAPE.tokens, SHAPE.features)
+    assert torch.equal(served(x), module(x))
+
+
+class Bad(nn.Module):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.layer: nn.Module = nn.LazyLinear(3) if what == "lazy" else nn.Linear(3, 3)
+        if what == "plain":
+            self.noise = torch.randn(3)
+        if what == "complex":
+            self.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+        if what == "frozen":
+            self.requires_grad_(False)
+        if what == "initial":
+            self.initial = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"scores": self.layer(x).mean(-2)}
+
+
+def build_bad(config: ModelConfig, shape: InputShape) -> nn.Module:
+    return Bad(config.options["what"])
+
+
+@pytest.mark.parametrize(
+    ("what", "rule"),
+    [
+        ("lazy", "Bad has a lazy module: give it the number of its inputs"),
+        (
+            "plain",
+            "noise is a plain tensor, and a checkpoint does not hold it. Write self.register_buffer('noise', …)",
+        ),
+        ("complex", "Bad has complex weights: use real ones"),
+        ("frozen", "Bad has no parameter to train"),
+    ],
+)
+def test_a_network_that_cannot_be_kept_or_trained_is_refused(what: str, rule: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(rule)):
+        build(ModelConfig(builder=f"{__name__}:build_bad", options={"what": what}), SHAPE)
+
+
+def test_a_submodule_called_initial_is_no_rule_of_weights_and_scores_are_one_tensor() -> None:
+    config = ModelConfig(builder=f"{__name__}:build_bad", options={"what": "initial"})
+    found = initial_parameters(config, SHAPE, study_seed=1, dataset="d", seed=0)
+    assert "initial.weight" in found
+    module = build(config, InputShape(tokens=4, features=3, outputs=3, train_samples=10))
+    with pytest.raises(TrialError, match="Bad returned a dict: return one tensor of scores"):
+        plain_call(module, dict(module.named_parameters()), torch.zeros(2, 4, 3))
 
 
 def test_a_module_that_takes_samples_gets_the_images() -> None:
@@ -131,6 +211,8 @@ def test_weights_are_keyed_by_path_whatever_part_is_left_out() -> None:
     assert part.keys() < whole.keys()
     assert all(torch.equal(part[name], whole[name]) for name in part)
     assert not torch.equal(weights(model("Cnn"), 4)["head.weight"], whole["head.weight"])
+    other = initial_parameters(model("Cnn"), SHAPE, study_seed=1, dataset="another", seed=3)
+    assert not torch.equal(other["head.weight"], whole["head.weight"])
     assert torch.equal(weights(model("Tied"), 3)["first.weight"], weights(model("Tied"), 3)["first.weight"])
 
 

@@ -26,10 +26,8 @@ def matching(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Return the cross-entropy of each target in nats; the classes are the last axis of the scores, or the second."""
-    return F.cross_entropy(
-        _classes_second(scores, targets), targets.long(), reduction="none", label_smoothing=smoothing
-    )
+    """Return the cross-entropy of each target in nats; the classes are the second axis of the scores."""
+    return F.cross_entropy(scores, targets.long(), reduction="none", label_smoothing=smoothing)
 
 
 def mse(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -67,7 +65,9 @@ def each_target(loss: Loss, scores: Tensor, targets: Tensor, smoothing: float) -
     """
     try:
         found = loss(scores, targets, smoothing)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except TrialError:
+        raise
+    except Exception as error:  # a user's loss may fail in any way
         raise TrialError(
             f"the loss failed on scores {list(scores.shape)} and targets {list(targets.shape)}:"
             f" {error_text(error, first_line=True)}"
@@ -81,8 +81,8 @@ def each_target(loss: Loss, scores: Tensor, targets: Tensor, smoothing: float) -
 
 
 def correct(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return whether each target is the class of the highest score, 1.0 or 0.0."""
-    return (_classes_second(scores, targets).argmax(1) == targets).float()
+    """Return whether each target is the class of the highest score on the second axis, 1.0 or 0.0."""
+    return (scores.argmax(1) == targets).float()
 
 
 def over_split(metric: Any, scores: Tensor, targets: Tensor) -> Any:
@@ -94,10 +94,3 @@ def over_split(metric: Any, scores: Tensor, targets: Tensor) -> Any:
         metric.reset()
         return found
     return metric(scores, targets)
-
-
-def _classes_second(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the scores with their classes on the second axis, as PyTorch's loss takes them."""
-    if scores.ndim == targets.ndim + 1 and scores.shape[:-1] == targets.shape:
-        return scores.movedim(-1, 1)
-    return scores

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,58 +13,88 @@ import torch
 from torch import Tensor
 
 from ablate.errors import DataError, did_you_mean
+from ablate.redaction import error_text
 
 TARGETS = ("label", "labels", "target", "targets", "y")  # usual names of the column of targets
+Columns = tuple[str | Sequence[str] | None, str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One split: inputs and targets of as many samples; `names` are the classes of targets that were text."""
+    """One split: inputs and targets of as many samples; targets that are text are an array of text."""
 
     inputs: Tensor
-    targets: Tensor
-    names: tuple[str, ...] = ()
+    targets: Tensor | np.ndarray
+
+    def numbered(self, names: tuple[str, ...]) -> Part:
+        """Return the part with whole numbers in place of text: the place of each in `names`."""
+        if isinstance(self.targets, Tensor):
+            return self
+        return Part(inputs=self.inputs, targets=torch.from_numpy(np.searchsorted(np.array(names), self.targets)))
 
 
-def read_part(source: Any, name: str, columns: tuple[str, str] | None) -> Part:
+def read_part(source: Any, name: str, columns: Columns) -> Part:
     """Return the part that `source` holds, or returns when it is called.
 
     `source` is a pair of arrays, a torch Dataset of pairs, or columns by name (a dictionary, a pandas or Polars table,
-    or a Hugging Face data set); `columns` names those of inputs and targets. Raises DataError with `name` for anything
-    else.
+    or a Hugging Face data set). `columns` names those of inputs (one, several, or None for all others) and of targets.
+    A Dataset that draws is read with generators seeded by a constant. Raises DataError with `name` for anything else.
     """
-    found = source() if isinstance(source, Callable) and not hasattr(source, "__getitem__") else source  # type: ignore[arg-type]
-    if isinstance(found, tuple | list) and len(found) == 2:
-        inputs, targets = found
-    elif isinstance(found, Mapping) or hasattr(found, "columns") or hasattr(found, "column_names"):
-        inputs, targets = _columns(found, name, columns)
-    elif hasattr(found, "__len__") and hasattr(found, "__getitem__"):
-        inputs, targets = _items(found, name)
-    else:
-        raise DataError(
-            f"Task: {name} is a {type(found).__name__}: give (inputs, targets), a Dataset of pairs, columns by name, or"
-            " a function that returns one of them"
-        )
-    values, names = _targets(targets, name)
-    part = Part(inputs=_tensor(inputs, f"{name} inputs"), targets=values, names=names)
+    with _seeded():
+        inputs, targets = _pair(_called(source, name), name, columns)
+    part = Part(inputs=_tensor(inputs, f"{name} inputs"), targets=_targets(targets, name))
     if len(part.inputs) != len(part.targets) or len(part.inputs) == 0:
         raise DataError(f"Task: {name} has {len(part.inputs)} inputs and {len(part.targets)} targets")
     return part
 
 
-def _columns(table: Any, name: str, columns: tuple[str, str] | None) -> tuple[Any, Any]:
-    known = [
-        str(c) for c in (table if isinstance(table, Mapping) else getattr(table, "column_names", None) or table.columns)
-    ]
+def text_names(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the class names of targets that are text, sorted, over all parts; empty for numbers."""
+    words = [part.targets for part in parts if isinstance(part.targets, np.ndarray)]
+    if words and len(words) < len(parts):
+        raise DataError("Task: the targets of some parts are text, those of others numbers")
+    return tuple(str(name) for name in np.unique(np.concatenate(words))) if words else ()
+
+
+def _called(source: Any, name: str) -> Any:
+    if not callable(source) or hasattr(source, "__getitem__"):
+        return source
+    try:
+        return source()
+    except Exception as error:  # the user's code
+        raise DataError(f"Task: {name} cannot be read: {error_text(error, first_line=True)}") from error
+
+
+def _pair(found: Any, name: str, columns: Columns) -> tuple[Any, Any]:
+    if isinstance(found, tuple | list) and len(found) == 2:
+        return found[0], found[1]
+    if isinstance(found, Mapping) or hasattr(found, "columns") or hasattr(found, "column_names"):
+        return _columns(found, name, columns)
+    if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
+        return _items(found, name)
+    raise DataError(
+        f"Task: {name} is a {type(found).__name__}: give (inputs, targets), a Dataset of pairs, columns by name, or a"
+        " function that returns one of them"
+    )
+
+
+def _columns(table: Any, name: str, columns: Columns) -> tuple[Any, Any]:
+    names = table if isinstance(table, Mapping) else getattr(table, "column_names", None) or table.columns
+    known = [str(each) for each in names]
     if columns is None:
-        targets = [c for c in known if c in TARGETS]
-        if len(known) != 2 or len(targets) != 1:
+        usual = [column for column in known if column in TARGETS]
+        if len(usual) != 1 or len(known) < 2:
             raise DataError(f"Task: {name} has the columns {', '.join(known)}: say columns=(INPUTS, TARGETS)")
-        columns = (next(c for c in known if c != targets[0]), targets[0])
-    for column in columns:
-        if column not in known:
-            raise DataError(f"Task: {name} has no column {column!r}. {did_you_mean(column, known)}")
-    return table[columns[0]], table[columns[1]]
+        columns = (None, usual[0])
+    inputs, target = columns
+    chosen = [column for column in known if column != target] if inputs is None else inputs
+    for column in ([chosen] if isinstance(chosen, str) else [*chosen], [target]):
+        for each in column:
+            if each not in known:
+                raise DataError(f"Task: {name} has no column {each!r}. {did_you_mean(each, known)}")
+    if isinstance(chosen, str) or len(chosen) == 1:
+        return table[chosen if isinstance(chosen, str) else chosen[0]], table[target]
+    return np.stack([np.asarray(table[column]) for column in chosen], axis=1), table[target]
 
 
 def _items(dataset: Any, name: str) -> tuple[Any, Any]:
@@ -78,34 +110,61 @@ def _stacked(values: Sequence[Any]) -> Any:
     return torch.stack(list(values)) if isinstance(values[0], Tensor) else np.stack([np.asarray(v) for v in values])
 
 
-def _targets(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets, and the class names if they are text: then a target is the place of its name in sorted order."""
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed the global generators by a constant, so that every process reads the same data; restore them afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def _targets(values: Any, name: str) -> Tensor | np.ndarray:
     if not isinstance(values, Tensor):
         array = _array(values, f"{name} targets")
-        if array.dtype.kind in "US":
-            names, places = np.unique(array, return_inverse=True)
-            return torch.from_numpy(places.reshape(array.shape)), tuple(str(n) for n in names)
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+        if array.dtype.kind == "U":
+            return array
     tensor = _tensor(values, f"{name} targets")
-    return (tensor.long() if tensor.dtype == torch.bool else tensor), ()
+    tensor = tensor.long() if tensor.dtype == torch.bool else tensor
+    return tensor[:, 0] if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
 
 
 def _array(values: Any, name: str) -> np.ndarray:
+    """Return values as an array of text or numbers; raise DataError for missing ones and other types."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":
-            kinds = {type(value) for value in array.flat}
-            array = (
-                np.asarray(array.tolist(), dtype=str) if kinds == {str} else np.stack([np.asarray(v) for v in array])
-            )
+            if missing := sum(map(_is_missing, array.flat)):
+                raise DataError(f"Task: {name} have {missing} missing values: remove these samples, or fill them")
+            words = all(isinstance(value, str) for value in array.flat)
+            array = array.astype(str) if words else np.stack([np.asarray(v) for v in array])
     except (TypeError, ValueError) as error:
-        raise DataError(f"Task: {name} are no array: {error}") from error
+        raise DataError(f"Task: {name} are no array: {error_text(error, first_line=True)}") from error
     return array
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (str(value) in ("nan", "<NA>", "NaT") and not isinstance(value, str))
 
 
 def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
     array = _array(values, name)
-    if array.dtype.kind not in "buif":
+    kinds: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "b": lambda a: a,
+        "i": lambda a: a,
+        "u": lambda a: a if a.itemsize == 1 else a.astype(np.int64),
+        "f": lambda a: a if a.itemsize <= 8 else a.astype(np.float64),
+    }
+    if array.dtype.kind not in kinds:
         raise DataError(f"Task: {name} are {array.dtype}, not numbers")
-    return torch.from_numpy(array.copy() if not array.flags.writeable else np.ascontiguousarray(array))
+    array = kinds[array.dtype.kind](array)
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))

@@ -20,7 +20,7 @@ from ablate.models.settings import InputShape
 from ablate.randomness import stream
 from ablate.redaction import error_text
 from ablate.tasks.arrays import losses
-from ablate.tasks.arrays.reading import Part, read_part
+from ablate.tasks.arrays.reading import Columns, Part, read_part, text_names
 from ablate.tasks.base import TEST_SHARE, Data, stratified_split
 from ablate.tasks.images.patches import ImageSet, affine, cut, input_shape, possible_patches
 
@@ -28,15 +28,27 @@ Metric = Callable[[Tensor, Tensor], Any]
 LOSSES = ("cross_entropy", "mse", "bce")
 KINDS = ("rows", "tokens", "images", "ids")
 CHANNELS = (1, 3, 4)
-PATCH = 4  # pixels: the longest side of a patch, if the study file gives none
+DEFAULT_PATCH = (4, 4)  # of `OwnTaskConfig`
 SPLIT_KEY = "arrays"
+RESERVED = ("loss", "accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
     train: Part
     test: Part
-    validation: Part | None
+    validation: Part | None = None
+    names: tuple[str, ...] = ()
+
+    def targets(self) -> Tensor:
+        """Return the targets of the training part."""
+        assert isinstance(self.train.targets, Tensor)
+        return self.train.targets
+
+    def items(self) -> list[tuple[str, Part]]:
+        """Return the name and content of each part that is there."""
+        there = {"train": self.train, "test": self.test, "validation": self.validation}
+        return [(name, part) for name, part in there.items() if part is not None]
 
 
 class Task:
@@ -62,14 +74,20 @@ class Task:
         metrics: Mapping[str, Metric] | None = None,
         outputs: int | None = None,
         inputs: str | None = None,
-        columns: tuple[str, str] | None = None,
+        columns: Columns = None,
         class_names: Sequence[str] = (),
     ) -> None:
         if isinstance(loss, str) and loss not in LOSSES:
             raise RequestError(f"Task: loss {loss!r} is not known. {did_you_mean(loss, LOSSES)} Or give a function")
         if inputs is not None and inputs not in KINDS:
             raise RequestError(f"Task: inputs {inputs!r} is not known. {did_you_mean(inputs, KINDS)}")
+        if train is None or (outputs is not None and outputs < 1):
+            raise RequestError(
+                "Task: train is None" if train is None else f"Task: outputs is {outputs}, it is at least 1"
+            )
         for name, metric in (metrics or {}).items():
+            if name in RESERVED:
+                raise RequestError(f"Task: a metric cannot be called {name!r}, which every trial reports: rename it")
             if not name.isidentifier() or not callable(metric):
                 raise RequestError(f"Task: metric {name!r} is {metric!r}: give a name and a function")
         self.config: TaskConfig | None = None
@@ -88,22 +106,22 @@ class Task:
     @cached_property
     def _parts(self) -> _Parts:
         names = ("train", "test", "validation")
-        train, test, validation = (
-            None if source is None else read_part(source, name, self._columns)
-            for source, name in zip(self._sources, names, strict=True)
-        )
-        assert train is not None
-        if test is None:
-            train, test = _held_out(train)
-        if {part.names for part in (test, validation) if part is not None} != {train.names}:
-            raise DataError("Task: the parts do not have the same class names")
-        return _Parts(train=train, test=test, validation=validation)
+        read = {n: read_part(s, n, self._columns) for n, s in zip(names, self._sources, strict=True) if s is not None}
+        words = text_names(list(read.values()))
+        found = {name: part.numbered(words) for name, part in read.items()}
+        if "test" not in found:
+            found["train"], found["test"] = _held_out(found["train"])
+        for name, part in found.items():
+            if (part.inputs.dtype == torch.uint8) != (found["train"].inputs.dtype == torch.uint8):
+                types = f"{part.inputs.dtype}, those of train {found['train'].inputs.dtype}"
+                raise DataError(f"Task: {name} inputs are {types}: give both alike, they are scaled by one rule")
+        return _Parts(**found, names=words)
 
     @cached_property
     def loss_name(self) -> str | None:
         """The name of the loss, or None if it is a function."""
         if self._loss is None:
-            return "mse" if self._parts.train.targets.is_floating_point() else "cross_entropy"
+            return "mse" if self._parts.targets().is_floating_point() else "cross_entropy"
         return self._loss if isinstance(self._loss, str) else None
 
     @cached_property
@@ -123,9 +141,9 @@ class Task:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes; numbers where none were given."""
-        if self._class_names or self._parts.train.names:
-            return self._class_names or self._parts.train.names
-        flat = self.loss_name == "cross_entropy" and self._parts.train.targets.ndim == 1
+        if self._class_names or self._parts.names:
+            return self._class_names or self._parts.names
+        flat = self.loss_name == "cross_entropy" and self._parts.targets().ndim == 1
         return tuple(map(str, range(self.outputs))) if flat else ()
 
     @cached_property
@@ -133,12 +151,12 @@ class Task:
         """The number of scores M of a sample, or of one of its targets."""
         if self._outputs is not None:
             return self._outputs
-        targets = self._parts.train.targets
+        targets = self._parts.targets()
         if targets.is_floating_point() or self.loss_name in ("mse", "bce"):
             return int(targets.shape[1]) if targets.ndim > 1 else 1
         if int(targets.min()) < 0:
             raise DataError(f"Task: a target is {int(targets.min())}: classes are whole numbers from 0")
-        return int(targets.max()) + 1
+        return max(int(targets.max()) + 1, len(self._parts.names))
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return the model's input shape; raise RequestError if the patch does not divide the images."""
@@ -164,12 +182,17 @@ class Task:
         self.load(data_dir)
 
     def load(self, data_dir: Path | None) -> Data:
-        """Return the data; images of bytes are scaled to mean 0 and deviation 1 per channel, others are not changed."""
+        """Return the data; images of bytes are scaled to mean 0 and deviation 1 per channel, others are not changed.
+
+        Raises DataError for ids and classes that the training part's network does not have.
+        """
+        self.shape(data_dir)
+        for name, part in self._parts.items():
+            self._check_part(name, part)
         parts = self._parts
         made: dict[str, Any] = {}
-        for name, part in (("train", parts.train), ("test", parts.test), ("validation", parts.validation)):
-            made[f"{name}_inputs"] = None if part is None else self._tokens(part.inputs)
-            made[f"{name}_targets"] = None if part is None else part.targets
+        for name, part in parts.items():
+            made |= {f"{name}_inputs": self._tokens(part.inputs), f"{name}_targets": part.targets}
         scale, shift = self._affine()
         image = (lambda i: (i.height, i.width, i.channels))(self._images()) if self.kind == "images" else None
         return Data(
@@ -179,7 +202,7 @@ class Task:
             image=image,
             ids=self.kind == "ids",
             class_names=self.class_names,
-            real_targets=parts.train.targets.is_floating_point(),
+            real_targets=parts.targets().is_floating_point(),
         )
 
     def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor = 0.0) -> Tensor:
@@ -192,6 +215,8 @@ class Task:
         smoothing = losses.per_row(label_smoothing, len(logits))
         if name != "cross_entropy" and any(smoothing):
             raise TrialError("label_smoothing is for the loss cross_entropy; set it to 0")
+        if name == "cross_entropy":
+            logits = torch.stack([self._arranged(s, t) for s, t in zip(logits, targets, strict=True)])
         rows = zip(logits, targets, smoothing, strict=True)
         return torch.stack([losses.each_target(function, s, t, smooth) for s, t, smooth in rows])
 
@@ -199,7 +224,11 @@ class Task:
         """Return `accuracy` of each target for cross-entropy; other tasks have none but those over a whole split."""
         if self.loss_name != "cross_entropy":
             return {}
-        return {"accuracy": torch.stack([losses.correct(s, t) for s, t in zip(logits, targets, strict=True)])}
+        return {
+            "accuracy": torch.stack(
+                [losses.correct(self._arranged(s, t), t) for s, t in zip(logits, targets, strict=True)]
+            )
+        }
 
     def split_metrics(self, scores: Tensor, targets: Tensor) -> dict[str, float]:
         """Return the metrics of one replicate over a split, from all its scores [n, ...] and targets [n, ...].
@@ -215,6 +244,22 @@ class Task:
                 raise TrialError(f"metric {name} failed: {error_text(error, first_line=True)}") from error
         return found
 
+    def _check_part(self, name: str, part: Part) -> None:
+        """Raise DataError for values that a network of this task cannot read or score."""
+        targets, train = part.targets, self._parts.train.inputs
+        assert isinstance(targets, Tensor)
+        if self.kind == "ids" and (part.inputs.is_floating_point() or not _within(part.inputs, int(train.max()) + 1)):
+            known = f"whole numbers from 0 to {int(train.max())}, the greatest of train"
+            raise DataError(f"Task: {name} inputs are ids, and not all are {known}")
+        if self.loss_name == "cross_entropy" and targets.is_floating_point():
+            raise DataError(f"Task: {name} targets are {targets.dtype}: cross_entropy takes classes as whole numbers")
+        if self.loss_name == "cross_entropy" and not _within(targets, self.outputs):
+            raise DataError(f"Task: {name} has classes outside 0 to {self.outputs - 1}, those of train")
+
+    def _arranged(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return scores [B, ...] with the classes on the second axis; those of tokens are the last axis."""
+        return scores.movedim(-1, 1) if self.kind != "images" and targets.ndim > 1 else scores
+
     def _images(self) -> ImageSet:
         train = self._parts.train
         _, height, width, channels = self._channels_last(train.inputs[:1]).shape
@@ -225,12 +270,12 @@ class Task:
         )
 
     def _patch(self) -> tuple[int, int]:
-        """Return the patch of the study file, or else the largest one with sides of up to PATCH pixels."""
-        given = getattr(self.config, "patch", None)
-        if given is not None and self.config is not None and "patch" in self.config.model_fields_set:
+        """Return the patch of the study file; where the default does not divide the images, a smaller one that does."""
+        given, images = getattr(self.config, "patch", DEFAULT_PATCH), self._images()
+        if tuple(given) != DEFAULT_PATCH:
             return int(given[0]), int(given[1])
-        images = self._images()
-        high, wide = (max(n for n in possible_patches(side) if n <= PATCH) for side in (images.height, images.width))
+        sides = zip((images.height, images.width), DEFAULT_PATCH, strict=True)
+        high, wide = (max(n for n in possible_patches(side) if n <= most) for side, most in sides)
         return high, wide
 
     def _channels_last(self, inputs: Tensor) -> Tensor:
@@ -258,8 +303,16 @@ class Task:
         return affine(pixels.mean(0).tolist(), pixels.std(0).clamp(min=1.0).tolist(), self._patch())
 
 
+def _within(values: Tensor, count: int) -> bool:
+    """Return whether all values are from 0 to `count` - 1."""
+    return int(values.min()) >= 0 and int(values.max()) < count
+
+
 def _held_out(part: Part) -> tuple[Part, Part]:
     """Return a part without and with a fixed share of its samples, the same for every study: (train, test)."""
+    assert isinstance(part.targets, Tensor)
+    if len(part.targets) < 2:
+        raise DataError("Task: train has 1 sample: none is left to train on beside the test part")
     if not part.targets.is_floating_point() and part.targets.ndim == 1:
         places = stratified_split(part.targets, key=SPLIT_KEY)
     else:
@@ -267,5 +320,5 @@ def _held_out(part: Part) -> tuple[Part, Part]:
         order = torch.from_numpy(np.argsort(bits, kind="stable"))
         count = max(round(TEST_SHARE * len(order)), 1)
         places = order[count:].sort().values, order[:count].sort().values
-    train, test = (Part(inputs=part.inputs[i], targets=part.targets[i], names=part.names) for i in places)
+    train, test = (Part(inputs=part.inputs[i], targets=part.targets[i]) for i in places)
     return train, test
