@@ -17,7 +17,7 @@ from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
-from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front
+from ablate.inspection.studies import Stored, comparison_of, figures_of, read_study, rebuild, result_rows, search_front
 from ablate.locations import RUNS
 from ablate.objectives import is_evaluated, losses
 
@@ -106,6 +106,13 @@ class StudyHandle:
     def report(self) -> Path:
         """Write the report from the ledger and return the path of its page."""
         return rebuild(self.name, self.options)[1]
+
+    def verdicts(self) -> pl.DataFrame:
+        """Return what a comparison says of each arm: its difference from the baseline, seed by seed, with intervals.
+
+        The columns are those of `comparison.csv` (docs/compare.md). Raises RequestError for a study without `compare`.
+        """
+        return comparison_of(self._stored())
 
     def figures(self) -> list[Figure]:
         """Return the figures of the report's page; a notebook shows each as a picture."""

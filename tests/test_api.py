@@ -172,6 +172,17 @@ def test_importing_ablate_imports_nothing_heavy(tmp_path: Path) -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_a_search_has_no_verdicts(tmp_path: Path) -> None:
+    study = ablate.search(train_once, name="plain", runs_dir=tmp_path, trials=1, confirm=None, executor="local",
+                          objectives=["min val_loss"], tracker="none")  # fmt: skip
+    with pytest.raises(RequestError, match="study 'plain' compares nothing: its file has no `compare`"):
+        study.verdicts()
+
+
+def train_once(config: object, run: object) -> dict[str, float]:
+    return {"val_loss": 1.0}
+
+
 def test_a_function_inside_another_one_is_refused(tmp_path: Path) -> None:
     """It would be looked up by its name, which another function may have."""
 

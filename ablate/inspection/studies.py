@@ -13,6 +13,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from ablate.analysis import confirmed, front, metric_values, pooled
+from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.errors import RequestError, did_you_mean
 from ablate.files import refuse_links
@@ -98,6 +99,14 @@ def figures_of(found: Stored) -> list[Figure]:
     """Return the figures of a study's page, drawn from its ledger."""
     study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
     return draw_figures(study, trials_table(snapshot), reports_table(snapshot), snapshot.notes)
+
+
+def comparison_of(found: Stored) -> pl.DataFrame:
+    """Return the cells of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
+    study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
+    if study.compare is None:
+        raise RequestError(f"study {study.name!r} compares nothing: its file has no `compare`")
+    return cells(study, trials_table(snapshot), reports_table(snapshot))
 
 
 def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:

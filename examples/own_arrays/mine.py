@@ -1,10 +1,11 @@
 """A task from arrays: how far has diabetes progressed a year later? Scored by R² over the whole split."""
 
-import ablate
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
 from torch import nn
+
+import ablate
 
 x, y = load_diabetes(return_X_y=True)
 x_train, x_test, y_train, y_test = train_test_split(x / x.std(), (y - y.mean()) / y.std(), random_state=0)

@@ -13,6 +13,7 @@ from torch import nn
 from torchvision.models import resnet18, vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
+import ablate
 from ablate.errors import TrialError
 from ablate.functions.replacing import replace_parts
 from ablate.models.keyed import build_keyed, count_parameters
@@ -247,6 +248,12 @@ def test_each_part_of_a_network_of_someone_else_is_left_out_once(
     assert sizes["complete"] - sizes["without-attention"] == 2 * (4 * 8**2 + 4 * 8)
     assert sizes["complete"] - sizes["without-mlp"] == 2 * (2 * 8 * 16 + 16 + 8)
     assert sizes["complete"] - sizes["without-half"] == (4 * 8**2 + 4 * 8) + (2 * 8 * 16 + 16 + 8) + 2 * 16
+    found = ablate.load_study("ablated").verdicts()
+    written = pl.read_csv(tmp_path / "runs" / "ablated" / "report" / "comparison.csv")
+    assert found["variant"].to_list() == written["variant"].to_list()
+    assert found["baseline_difference"].to_list() == pytest.approx(
+        written["baseline_difference"].to_list(), nan_ok=True
+    )
     wrong = STUDY.replace("_layer_1", "_layer_9").replace("study: ablated", "study: wrong")
     (tmp_path / "study.yaml").write_text(wrong)
     run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
