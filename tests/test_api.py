@@ -63,7 +63,7 @@ def test_an_edited_script_is_refused_until_it_says_so(tmp_path: Path) -> None:
     script.write_text(SCRIPT.read_text().replace("SCALE = 2.0", "SCALE = 3.0"))
     refused = typed(tmp_path, "mine.py")
     assert "StudyMismatchError" in refused.stderr
-    assert "the code of its training function has changed since: code_of_scripted.py" in refused.stderr
+    assert "the code that it names has changed since: code_of_scripted.py" in refused.stderr
     assert written.read_text() == before, "what the study runs with stays"
 
 

@@ -172,7 +172,7 @@ def test_edited_code_is_refused_until_it_is_accepted(folder: Path, typed: Typed)
     (folder / "own_code.py").write_text(CODE.replace("/ epoch", "* epoch"))
     code, said = typed()
     assert code == 2
-    assert "the code of its training function has changed since: own_code.py." in said
+    assert "the code that it names has changed since: own_code.py." in said
     assert typed("status", "own")[0] == 0
     assert typed("--code-changed")[0] == 0
     assert typed()[0] == 0, "what was accepted is what later runs are compared with"
