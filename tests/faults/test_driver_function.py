@@ -62,7 +62,9 @@ def killed(command: Command, run: StudyRun, after: int) -> bool:
         time.sleep(0.002)
     if command.code is None:
         command.kill()
-    return command.code != 0
+    code = command.code
+    command.end()  # its DataLoader workers, which were begun by a fork server, do not notice that it is gone
+    return code != 0
 
 
 @pytest.fixture

@@ -241,7 +241,6 @@ def forked(
 ) -> None:
     """Become the command `ablate *arguments` in a session of its own; its page is without the script for figures."""
     os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # the command's own; this process was given another one
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
         os.dup2(file, stream)
