@@ -31,6 +31,7 @@ confirm: {replicates: 2, top: 1}
 OPTIONS = ("--device", "cpu", "--tracker", "none")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_killed_whole_with_several_trials_at_a_time(
     tmp_path: Path, long: bool, measured: Callable[[str], None]
