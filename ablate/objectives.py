@@ -89,6 +89,19 @@ def is_maximized(objective: ObjectiveLike) -> bool:
     return objective.direction == "maximize"
 
 
+def is_higher_better(metric: str, objectives: Iterable[ObjectiveLike]) -> bool | None:
+    """Return whether higher values of a metric are better, or None if nothing says so.
+
+    The objective of the metric, or of its validation metric, says it. Otherwise shares are better when higher, and
+    losses when lower.
+    """
+    declared = {objective.metric: is_maximized(objective) for objective in objectives}
+    for name in (metric, on_validation(metric)):
+        if name in declared:
+            return declared[name]
+    return True if is_share(metric) else False if metric.endswith("loss") else None
+
+
 def signed(objective: ObjectiveLike, value: float) -> float:
     """Return `value` in the metric's own unit, with the sign that makes the smaller value the better one."""
     return -value if is_maximized(objective) else value

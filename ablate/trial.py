@@ -12,9 +12,10 @@ from ablate.files import Place, below
 from ablate.objectives import mean
 from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
 
-Stage = Literal["search", "confirm"]
+Stage = Literal["tune", "search", "confirm"]
 STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
+TUNE_SEED_BASE = 2_000_000  # keeps the seeds of a comparison's tuning apart from those that it is computed from
 
 
 class TrialState(StrEnum):

@@ -22,7 +22,7 @@ BAR_CELLS, NAME_CELLS = 16, 18
 PLAIN_SECONDS = 10.0  # between two lines without a terminal
 NOTEBOOK_SECONDS = 0.5  # between two drawings in a notebook
 STAGES = {"search": "search", "confirm": "confirmation"}
-STAGES_OF_A_COMPARISON = {"search": "training", "confirm": "test split"}
+STAGES_OF_A_COMPARISON = {"tune": "tuning", "search": "training", "confirm": "test split"}
 
 
 class ProgressDisplay:

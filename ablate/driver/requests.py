@@ -52,7 +52,8 @@ def prune(name: str, locations: Locations, number: int, *, dataset: str | None =
         if trial.state.finished:
             raise RequestError(f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned")
         if trial.config.stage != "search":
-            raise RequestError(f"trial {trial.key} is a confirmation, which is always trained in full")
+            kind = "a tuning trial" if trial.config.stage == "tune" else "a confirmation"
+            raise RequestError(f"trial {trial.key} is {kind}, which is always trained in full")
         _ask_about(ledger, found, trial, PRUNE)
     return _promise(found, locations)
 

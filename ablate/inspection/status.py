@@ -28,7 +28,7 @@ from ablate.tuning.planned import planned_trials
 from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
-STAGES_OF_A_COMPARISON = {**STAGES, "search": "training", "confirm": "reading the test split"}
+STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}
 logger = logging.getLogger("ablate")
 
 
@@ -135,6 +135,8 @@ def running_driver(record: StudyRecord) -> dict[str, Any] | None:
 
 
 def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> str:
+    if search.is_tuning:
+        return "tune"
     if not is_over(search, everyone, active_seconds):
         return "search"
     ended = search.settled and all(trial.state.finished for trial in search.trials.values())

@@ -148,9 +148,9 @@ class Database:
                 return
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
-        if create and keep and version == 1:
-            if self.write(migration.migrate):
-                log.warning("ledger %s: migrated from schema 1 to %d", self.place, schema.SCHEMA_VERSION)
+        if create and keep and version is not None and version < schema.SCHEMA_VERSION:
+            if (before := self.write(migration.migrate)) is not None:
+                log.warning("ledger %s: migrated from schema %d to %d", self.place, before, schema.SCHEMA_VERSION)
             version = schema.SCHEMA_VERSION
         self.version = int(version or 0)
         if self.version > 1:

@@ -1,9 +1,9 @@
-"""Migrates a ledger of schema version 1 to the current one, in the transaction of the driver that opens it."""
+"""Migrates a ledger of an older schema version to the current one, in the transaction of the driver that opens it."""
 
 from __future__ import annotations
 
 from sqlalchemy import Column, Connection, Table, func, select, union_all, update
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy.schema import CreateColumn, CreateTable
 
 from ablate.ledger.schema import (
     SCHEMA_VERSION,
@@ -18,6 +18,7 @@ from ablate.ledger.schema import (
     version_table,
 )
 
+STAGE_RULE = "ablate_trial_stage"  # the name of a constraint
 SINCE_VERSION_2: dict[Table, tuple[str, ...]] = {
     version_table: ("ledger_id",),
     study_table: ("store", "tracking"),
@@ -31,11 +32,20 @@ def columns_of(table: Table, version: int) -> list[Column[object]]:
     return [column for column in table.columns if column.name not in later]
 
 
-def migrate(connection: Connection) -> bool:
-    """Add what SCHEMA_VERSION has and version 1 lacks; return False if another process did so first."""
+def migrate(connection: Connection) -> int | None:
+    """Bring the tables to SCHEMA_VERSION and return the version before; None if another process did so first."""
     serialise(connection)
-    if stored_version(connection) != 1:
-        return False
+    before = stored_version(connection)
+    if before is None or before >= SCHEMA_VERSION:
+        return None
+    if before < 2:
+        _to_version_2(connection)
+    _to_version_3(connection)
+    connection.execute(update(version_table).values(version=SCHEMA_VERSION))
+    return before
+
+
+def _to_version_2(connection: Connection) -> None:
     for table, names in SINCE_VERSION_2.items():
         for name in names:
             column = CreateColumn(table.columns[name]).compile(dialect=connection.dialect)
@@ -43,8 +53,29 @@ def migrate(connection: Connection) -> bool:
     for study_id, seconds in _seconds_by_commits(connection).items():
         where = lease_table.c.study_id == study_id
         connection.execute(update(lease_table).where(where).values(active_seconds=seconds))
-    connection.execute(update(version_table).values(version=SCHEMA_VERSION, ledger_id=new_id()))
-    return True
+    connection.execute(update(version_table).values(ledger_id=new_id()))
+
+
+def _to_version_3(connection: Connection) -> None:
+    """Let the stage of a trial be `tune`.
+
+    SQLite cannot change a constraint, so its text is replaced as https://sqlite.org/lang_altertable.html#otheralter
+    describes for CHECK constraints.
+    """
+    now = str(CreateTable(trial_table).compile(dialect=connection.dialect))
+    rule = next(line.strip().rstrip(",") for line in now.splitlines() if STAGE_RULE in line)
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {trial_table.name} DROP CONSTRAINT {STAGE_RULE}")
+        connection.exec_driver_sql(f"ALTER TABLE {trial_table.name} ADD {rule}")
+        return
+    where = f"type = 'table' AND name = '{trial_table.name}'"
+    text = str(connection.exec_driver_sql(f"SELECT sql FROM sqlite_master WHERE {where}").scalar_one())
+    older = next(line.strip().rstrip(",") for line in text.splitlines() if STAGE_RULE in line)
+    version = int(connection.exec_driver_sql("PRAGMA schema_version").scalar_one())
+    connection.exec_driver_sql("PRAGMA writable_schema=ON")
+    connection.exec_driver_sql(f"UPDATE sqlite_master SET sql = ? WHERE {where}", (text.replace(older, rule),))
+    connection.exec_driver_sql(f"PRAGMA schema_version={version + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema=OFF")
 
 
 def _seconds_by_commits(connection: Connection) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import get_args
 from uuid import uuid4
 
 from sqlalchemy import (
@@ -24,9 +25,9 @@ from sqlalchemy import (
 )
 
 from ablate.errors import LedgerError
-from ablate.trial import Decision, TrialState
+from ablate.trial import Decision, Stage, TrialState
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OLDEST_READABLE = 1  # drivers migrate it, readers read it unchanged
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
@@ -108,7 +109,7 @@ trial_table = Table(
     UniqueConstraint("study_id", "dataset", "number", name="ablate_trial_number"),
     CheckConstraint("number >= 0", name="ablate_trial_number_positive"),
     _one_of("state", [str(state) for state in TrialState], "ablate_trial_state"),
-    _one_of("stage", ["search", "confirm"], "ablate_trial_stage"),
+    _one_of("stage", list(get_args(Stage)), "ablate_trial_stage"),
     Index("ablate_trial_revision", "study_id", "revision"),
 )
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from ablate.errors import Fault, did_you_mean
 from ablate.objectives import is_share
-from ablate.study.sections import Compare
+from ablate.study.ranges import is_range
+from ablate.study.sections import Compare, Tune
 from ablate.study.study import Study
 
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
-    """Yield the faults of `compare`, `parts`, `settings` and `only`."""
+    """Yield the faults of `compare`, `parts`, `tune`, `settings` and `only`."""
     yield from _unknown_names(
         "only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())]
     )
@@ -21,6 +22,8 @@ def comparison_faults(study: Study) -> Iterator[Fault]:
         yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
     if study.sampler.name == "design" and study.compare is None:
         yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
+    if study.tune is not None:
+        yield from _tune_faults(study, study.tune)
     if study.compare is not None:
         yield from _compare_faults(study, study.compare)
 
@@ -53,6 +56,27 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
                 if is_share(metric) and not 0 <= figure.value <= 1:
                     rule = f"an accuracy is a share, not percent: {figure.value / 100:g}?"
                     yield Fault(path=f"{path}.{column}.{variant}", value=figure.value, rule=rule)
+
+
+def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
+    given = tune.given()
+    if study.compare is None:
+        rule = "it tunes the rows of a comparison: give `compare`, or search these settings in their own section"
+        yield Fault(path="tune", value=None, rule=rule)
+    if not given:
+        rule = "give the range of at least one setting, as in training.learning_rate: {float: [0.0001, 0.01], log: true}"
+        yield Fault(path="tune", value=None, rule=rule)
+    searched = {name for label in study.datasets for name in study.space_for(label).names()}
+    for name, value in given.items():
+        path = f"tune.{name}"
+        if not is_range(value):
+            yield Fault(path=path, value=value, rule="tuning needs a range; give a fixed value in its own section")
+        elif name in searched:
+            yield Fault(path=path, value=None, rule="this is searched in its own section, so it cannot be tuned too")
+        for row in study.rows:
+            if name in row.given():
+                rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
+                yield Fault(path=path, value=row.given()[name], rule=rule)
 
 
 def _unknown_names(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:

@@ -29,6 +29,7 @@ from ablate.study.sections import (
     SamplerConfig,
     SchedulerConfig,
     Start,
+    Tune,
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -221,6 +222,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "settings": DatasetSettings,
         "parts": Part,
         "start": Start,
+        "tune": Tune,
         "published": PublishedFigure,
         "compare": Compare,
         "trainable": Command,

@@ -247,6 +247,36 @@ class Part(Sectioned):
     section_text = "Settings without the part."
 
 
+class Tune(Sectioned):
+    """Tune the same settings of every row of a comparison on its own, at the same budget, before the row is trained."""
+
+    model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\\.": {}}})
+    section_text = "Ranges of the settings that are tuned."
+
+    trials: Annotated[int, Field(ge=1)]
+    """Tuning trials of each row, configuration and data set; all rows try the same values."""
+    replicates: Annotated[int, Field(ge=1)] = 1
+    """Seeds of a tuning trial. They are not among the seeds that the comparison is computed from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, data: Any) -> Any:
+        """Accept a setting by its dotted name, as in `training.learning_rate`."""
+        if not isinstance(data, dict):
+            return data
+        found: dict[str, Any] = {}
+        for name, value in data.items():
+            *path, last = str(name).split(".")
+            branch = found
+            for step in path:
+                branch[step] = dict(branch.get(step) or {})
+                branch = branch[step]
+            if last in branch:
+                raise ValueError(f"{name} is given twice")
+            branch[last] = value
+        return found
+
+
 class PublishedFigure(Section):
     """One published number."""
 

@@ -27,6 +27,7 @@ from ablate.study.sections import (
     SchedulerConfig,
     Sectioned,
     Start,
+    Tune,
     Variant,
     constraint,
     labelled,
@@ -94,6 +95,8 @@ class Study(Sectioned):
     """How the front is confirmed. Default: on three fresh seeds. `null`: not at all, and the report says so."""
     deterministic: Annotated[int, Field(ge=1)] | None = None
     """Make the study the same at any concurrency: at most N trials of a data set run at once, unseen by each other."""
+    tune: Tune | None = None
+    """Tune some settings of every row of a comparison first. Default: all rows are trained with the file's settings."""
     compare: Compare | None = None
     """Train a whole design in full and show it beside published figures, instead of searching."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -177,7 +180,7 @@ class Study(Sectioned):
     def given_for(self, dataset: str) -> tuple[str, ...]:
         """Return the names of the settings that the file fixes, searches or sets in a row, for a data set."""
         of_rows = (name for row in self.rows for name in row.given())
-        return tuple(dict.fromkeys([*self._settings(dataset), *of_rows]))
+        return tuple(dict.fromkeys([*self._settings(dataset), *of_rows, *self.tuned.names()]))
 
     def fixed(self, dataset: str) -> dict[str, Any]:
         """Return the fixed settings of a data set, by dotted name."""
@@ -188,6 +191,12 @@ class Study(Sectioned):
         found = {name: value for name, value in self._settings(dataset).items() if is_range(value)}
         rows = [row for row in self.rows if row.datasets is None or dataset in row.datasets]
         return Space(ranges=order_by_condition(({VARIANT: _table(rows)} if rows else {}) | found))
+
+    @cached_property
+    def tuned(self) -> Space:
+        """Return the ranges of `tune`, empty without it; raise ValueError on circular conditions."""
+        given = {} if self.tune is None else self.tune.given()
+        return Space(ranges=order_by_condition({name: value for name, value in given.items() if is_range(value)}))
 
     def start_of(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the configurations that are tried first on a data set, as its ranges have them."""
@@ -269,7 +278,8 @@ def study_type(trainable: str) -> type[Study]:
     `Study.model_validate` returns an instance of it.
     """
     kind = trainable_settings(trainable)
-    row, own, part = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Part, kind)
-    made = with_sections(Study, kind, settings=tuple[own, ...], variants=tuple[row, ...], parts=dict[Name, part])  # type: ignore[valid-type]
+    row, own, part, tune = (with_sections(base, kind) for base in (Variant, DatasetSettings, Part, Tune))
+    fields = {"settings": tuple[own, ...], "variants": tuple[row, ...], "parts": dict[Name, part], "tune": tune | None}  # type: ignore[valid-type]
+    made = with_sections(Study, kind, **fields)
     made.row_type = row
     return made

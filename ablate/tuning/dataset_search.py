@@ -15,6 +15,7 @@ from ablate.objectives import COST_METRICS, losses
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.recorded import RETRY, RecordedSearch
+from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
 from ablate.tuning.suggester import Measure, Suggester
@@ -33,6 +34,7 @@ class DatasetSearch(RecordedSearch):
 
     suggester: Suggester
     rungs: Rungs
+    tuning: RowTuning | None = None
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
@@ -42,7 +44,8 @@ class DatasetSearch(RecordedSearch):
         """Return an empty search; raise RequestError if the sampler or scheduler does not suit the study."""
         suggester = Suggester(study=study, dataset=dataset, measure=measure, facts=lambda: facts_of(dataset))
         suggester.check()
-        return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study))
+        tuning = RowTuning(study=study, dataset=dataset, suggester=suggester) if study.tune is not None else None
+        return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study), tuning=tuning)
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
@@ -95,6 +98,8 @@ class DatasetSearch(RecordedSearch):
     @property
     def waits(self) -> bool:
         """Whether the next suggestion must wait until a trial that it depends on has ended."""
+        if self.tuning is not None:
+            return self.tuning.waits(self.trials.values())
         if self.study.deterministic is None:
             return False
         trials = self.search_trials()
@@ -106,9 +111,11 @@ class DatasetSearch(RecordedSearch):
         return self.search_trials()[: max(place - self.study.deterministic + 1, 0)]
 
     def suggest(self) -> NewTrial | None:
-        """Return the next search trial, or None if the space is exhausted."""
+        """Return the next trial of the search or of the tuning, or None if the space is exhausted."""
         if (further := self.lacks_seeds()) is not None:
             return self._further(*further)
+        if self.tuning is not None:
+            return self.tuning.next_trial(self.next_number, self.trials.values())
         self._hear()
         return self.suggester.suggest(self.next_number)
 
@@ -142,15 +149,18 @@ class DatasetSearch(RecordedSearch):
         return trial
 
     def tell(self, trial: TrialProgress) -> None:
-        """Pass a search trial's state to the sampler; in a deterministic study, pass it as running."""
-        if trial.config.stage == "search":
+        """Pass a search trial's state to the sampler; in a deterministic study, pass it as running.
+
+        A tuned comparison has no sampler: its tuning decides.
+        """
+        if trial.config.stage == "search" and self.tuning is None:
             self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
                 self.rungs.end(trial.number)
 
     def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
-        """Ask the scheduler about a report that does not end its trial; confirmation trials always continue."""
-        if trial.config.stage == "confirm":
+        """Ask the scheduler about a report that does not end its trial; only search trials are ever stopped."""
+        if trial.config.stage != "search":
             return Decision.CONTINUE
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
 
@@ -190,9 +200,12 @@ class DatasetSearch(RecordedSearch):
 
     def standing(self, to_start: int, time_left: float | None) -> Standing:
         """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
-        search = stage_standing("search", list(self.trials.values()), to_start=to_start)
-        later = [self._test_standing(search)] if self.study.opens_test else []
-        return Standing(dataset=self.dataset, stages=(search, *later), time_left=time_left)
+        trials = list(self.trials.values())
+        search = stage_standing("search", trials, to_start=to_start)
+        stages = [search, *([self._test_standing(search)] if self.study.opens_test else [])]
+        if self.study.tune is not None:
+            stages.insert(0, stage_standing("tune", trials, to_start=self.tuning_to_start()))
+        return Standing(dataset=self.dataset, stages=tuple(stages), time_left=time_left)
 
     def _test_standing(self, search: StageStanding) -> StageStanding:
         """Return the progress of the trials on the test split; before the freeze, of those requested so far.

@@ -25,6 +25,8 @@ def _most_new(study: Study, subsearch: DatasetSearch) -> int:
     begun = subsearch.search_trials()
     if subsearch.lacks_seeds() is not None:
         return len(begun)
+    if subsearch.is_tuning:
+        return subsearch.tuning_to_start()
     limits = [study.budget.trials]
     if study.compare is not None:
         limits.append(len(study.design(subsearch.dataset)))

@@ -1,4 +1,4 @@
-"""How many trials a search will have at most, counted before it runs."""
+"""How many trials a study will have at most, counted before it runs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ def planned_trials(study: Study) -> dict[str, int]:
             break
         counts[min(room, key=counts.__getitem__)] += 1
     return counts
+
+
+def tuning_trials(study: Study) -> dict[str, int]:
+    """Return the number of tuning trials of each data set at most, 0 without `tune`."""
+    if study.tune is None:
+        return dict.fromkeys(study.labels, 0)
+    count = study.tuned.cardinality()
+    draws = study.tune.trials if count is None else min(count, study.tune.trials)
+    return {name: draws * len(study.design(name)) for name in study.labels}
 
 
 def distinct(study: Study, dataset: str, *, most: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
 from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
+from ablate.tuning.planned import tuning_trials
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ class RecordedSearch:
         """Return how many search trials remain to start, of `planned` and for a comparison's additional seeds."""
         begun = sum(trial.config.source is None for trial in self.search_trials())
         return max(planned - begun, 0) + len(self._lacking())
+
+    def tuning_to_start(self) -> int:
+        """Return how many tuning trials remain to start, at most; none once the first row is trained."""
+        if self.exhausted or self.search_trials():
+            return 0
+        begun = sum(trial.config.stage == "tune" for trial in self.trials.values())
+        return max(tuning_trials(self.study)[self.dataset] - begun, 0)
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether the rows of a comparison are still tuned."""
+        return self.study.tune is not None and not self.exhausted and not self.search_trials()
 
     def _lacking(self) -> dict[int, tuple[int, ...]]:
         if self.study.compare is None:

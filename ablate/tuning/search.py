@@ -188,7 +188,7 @@ class Search(SearchView):
         self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
     ) -> tuple[Decision, TrialState | None, str | None]:
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
-        if step.diverged and (report.final or trial.config.stage == "search"):
+        if step.diverged and (report.final or trial.config.stage != "confirm"):
             seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
             return Decision.STOP, TrialState.FAIL, f"diverged at epoch {report.epoch} (seeds {seeds})"
         if report.final:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
@@ -128,6 +128,11 @@ class Suggester:
                 break
         return "it is in the study already" if reason is None else f"it cannot be trained because {reason}"
 
+    def build(self, number: int, parameters: Mapping[str, Any]) -> NewTrial | None:
+        """Return trial `number` with all `parameters` given, or None if it is impossible or breaks a constraint."""
+        found = self._fit(number, parameters)
+        return None if isinstance(found, str) else found
+
     def observe(self, number: int, seen: Mapping[str, Any]) -> None:
         """Show the sampler an observation of another study's trial (warm_start.py) under a negative number.
 
@@ -221,19 +226,31 @@ class Suggester:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
-        parameters = self.dimensions.decode(inner)
+        found = self._fit(number, self.dimensions.decode(inner), once=True)
+        if found is None:
+            return _Refusal(reason=None)
+        return self._refuse(text, found) if isinstance(found, str) else found
+
+    @overload
+    def _fit(self, number: int, parameters: Mapping[str, Any]) -> NewTrial | str: ...
+
+    @overload
+    def _fit(self, number: int, parameters: Mapping[str, Any], *, once: bool) -> NewTrial | str | None: ...
+
+    def _fit(self, number: int, parameters: Mapping[str, Any], *, once: bool = False) -> NewTrial | str | None:
+        """Return trial `number`, or in words why it cannot be trained; with `once`, None if it was suggested before."""
         try:
             settings = self.study.settings_of(self.dataset, parameters)
         except ValidationError as error:
-            return self._refuse(text, error.errors()[0]["msg"].removeprefix("Value error, "))
-        if self._configuration(parameters.get(VARIANT), settings) in self._seen:
-            return _Refusal(reason=None)
+            return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        if once and self._configuration(parameters.get(VARIANT), settings) in self._seen:
+            return None
         size = self.measure(settings, self.facts())
         for constraint in self.study.constraints:
             if size is not None and constraint.metric in SIZE_METRICS:
                 value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
                 if violation(constraint, value) > 0:
-                    return self._refuse(text, f"of the constraint {constraint_text(constraint)}")
+                    return f"of the constraint {constraint_text(constraint)}"
         return NewTrial(config=self._trial(number, parameters, settings), size=size, facts=self.facts())
 
     def _trial(self, number: int, parameters: Mapping[str, Any], settings: TrainableSettings) -> TrialConfig:

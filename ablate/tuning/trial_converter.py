@@ -52,7 +52,8 @@ class TrialConverter:
 
     def to_frozen_trial(self, trial: TrialProgress) -> FrozenTrial:
         """Return `trial` as the sampler sees it."""
-        inner = self.dimensions.encode(trial.config.parameters)
+        ranges = self.dimensions.space.ranges  # tuned values of a comparison are not among them
+        inner = self.dimensions.encode({k: v for k, v in trial.config.parameters.items() if k in ranges})
         values = losses(self.study.objectives, [trial.metric(o.metric) for o in self.study.objectives])
         state, known = self._state(trial, values)
         return freeze(

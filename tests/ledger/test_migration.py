@@ -1,4 +1,4 @@
-"""A ledger of schema version 1: a driver migrates it once; a reader takes it as it is."""
+"""Ledgers of older schema versions: a driver migrates them once; a reader takes them as they are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine, inspect
+from sqlalchemy.exc import IntegrityError
 
 from ablate.ledger import Ledger, migration, schema
 from ablate.ledger.database import Database
@@ -22,6 +23,15 @@ from support.searches import hold_of, search_of
 
 FOLDER = TESTS / "ledger" / "version_1"
 STUDY = "older"
+STUDY_TEXT = """\
+study: tuned
+datasets: {digits: {patch: 4}}
+model: {width: 8, depth: 1, mlp: 8}
+training: {epochs: 1}
+parts: {mlp: {model: {mlp: none}}}
+tune: {trials: 2, training.learning_rate: {float: [0.001, 0.1], log: true}}
+compare: {baseline: complete}
+"""
 SECONDS = 50.0  # two drivers: 20 s and 30 s from the first act to the last commit, 10,000 s apart
 
 
@@ -32,14 +42,18 @@ def connected(storage: str) -> Iterator[Connection]:
         yield connection
 
 
+def run_script(connection: Connection, script: Path) -> None:
+    for statement in script.read_text().split(";\n"):
+        if statement.strip():
+            connection.exec_driver_sql(statement)
+
+
 def make_version_1(storage: str) -> None:
     """Write the tables of version 1, in the words of that version, and a study with two finished trials."""
     with connected(storage) as connection:
         kind = connection.dialect.name
         for script in (FOLDER / f"{kind}.sql", FOLDER / "rows.sql"):
-            for statement in script.read_text().split(";\n"):
-                if statement.strip():
-                    connection.exec_driver_sql(statement)
+            run_script(connection, script)
         if kind == "postgresql":
             for table in ("study", "trial", "report", "note"):
                 sequence = f"pg_get_serial_sequence('ablate_{table}', 'id')"
@@ -74,7 +88,7 @@ def test_a_driver_migrates_it_once_and_says_so(
             identity = ledger.id
         assert reader.snapshot(STUDY) == before, "whoever has it open reads on"
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.endswith("migrated from schema 1 to 2")
+    assert said.endswith("migrated from schema 1 to 3")
     assert (after.trials, after.reports, after.notes) == (before.trials, before.reports, before.notes)
     assert len(after.trials) == 2
     assert after.study is not None
@@ -87,6 +101,26 @@ def test_a_driver_migrates_it_once_and_says_so(
         fresh = f"sqlite:///{tmp_path}/fresh.sqlite"
         Ledger.open(fresh).close()
         assert shape(version_1) == shape(fresh)
+
+
+def test_a_ledger_of_version_2_takes_tuning_trials_after_the_migration(
+    storage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(storage) as connection:
+        run_script(connection, TESTS / "ledger" / "version_2" / f"{connection.dialect.name}.sql")
+    study = parse_study(STUDY_TEXT)
+    with Ledger.open(storage) as ledger, hold_of(study, ledger, file_text=STUDY_TEXT) as writer:
+        assert ledger.id == "made-by-version-2"
+        config = search_of(study, writer, ledger).next_trial()
+        assert config is not None
+        assert config.stage == "tune"
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["migrated from schema 2 to 3"]
+    with pytest.raises(IntegrityError, match="ablate_trial_stage"), connected(storage) as connection:
+        connection.exec_driver_sql("UPDATE ablate_trial SET stage = 'another'")
+    if storage.startswith("sqlite"):
+        with connected(storage) as connection:
+            assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
 
 
 def test_the_time_that_was_spent_before_counts_and_the_search_continues(version_1: str) -> None:

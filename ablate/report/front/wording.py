@@ -50,6 +50,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
     """Return the study's seed and the replicate seeds seen at each stage."""
     parts = [f"study seed {study.seed}"]
     for stage, word in (
+        ("tune", "tuning"),
         ("search", "every trial" if study.compare else "search replicates"),
         ("confirm", "confirmation replicates"),
     ):
