@@ -64,7 +64,9 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
         rule = "it tunes the rows of a comparison: give `compare`, or search these settings in their own section"
         yield Fault(path="tune", value=None, rule=rule)
     if not given:
-        rule = "give the range of at least one setting, as in training.learning_rate: {float: [0.0001, 0.01], log: true}"
+        rule = (
+            "give the range of at least one setting, as in training.learning_rate: {float: [0.0001, 0.01], log: true}"
+        )
         yield Fault(path="tune", value=None, rule=rule)
     searched = {name for label in study.datasets for name in study.space_for(label).names()}
     for name, value in given.items():
