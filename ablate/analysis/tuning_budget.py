@@ -1,0 +1,155 @@
+"""What the tuning of each row of a comparison cost and found, and whether that was fair."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis.study_warnings import StudyWarning
+from ablate.objectives import is_higher_better, on_validation
+from ablate.plain_text import settings_text
+from ablate.study import VARIANT, Study
+from ablate.study.space import Choices, FloatRange, IntRange, Range
+
+NEAR_BORDER = 0.05  # share of a range, on its scale, within which an optimum counts as at the border
+BUDGET_COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("dataset", "variant", "configuration"), pl.String()),
+    **dict.fromkeys(("trials", "complete", "failed", "unfinished", "epochs"), pl.Int64()),
+    "seconds": pl.Float64(),
+    "best_trial": pl.Int64(),
+    "score": pl.Float64(),
+    "best": pl.String(),
+    "border": pl.String(),
+}
+
+
+def tuning_metric(study: Study) -> str:
+    """Return the metric that tuning optimises: the first compared one, on validation."""
+    assert study.compare is not None
+    return on_validation(study.compare.metrics[0])
+
+
+def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the tuning trials of the data sets that run, with their `configuration` in words."""
+    own = trials.filter(pl.col("stage") == "tune", pl.col("dataset").is_in(study.labels))
+    searched = [name for name in study.space.names() if name != VARIANT and name in own.columns]
+    texts = [settings_text(row, searched) for row in own.iter_rows(named=True)]
+    return own.with_columns(pl.Series("configuration", texts, pl.String()))
+
+
+def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per data set, configuration and row of the comparison, in the order of their first trial.
+
+    `trials` is the trials table (docs/tables.md). `epochs` and `seconds` are sums over the tuning trials, `score` is
+    the metric of the best one in its own unit, `best` its values as JSON, and `border` names the settings whose best
+    value is within 5% of an end of their range.
+    """
+    metric = tuning_metric(study)
+    higher = is_higher_better(metric, study.objectives)
+    rows = []
+    for part in tuning_trials_of(study, trials).partition_by("dataset", "configuration", VARIANT, maintain_order=True):
+        listed = part.sort("trial").rows(named=True)
+        scored = [row for row in listed if row["state"] == "COMPLETE" and math.isfinite(row.get(metric) or math.nan)]
+        best = max(scored, key=lambda row: row[metric] if higher else -row[metric], default=None)
+        states = [row["state"] for row in listed]
+        values = {name: best.get(name) for name in study.tuned.names()} if best else {}
+        rows.append(
+            {
+                **{name: listed[0][name] for name in ("dataset", "variant", "configuration")},
+                "trials": len(listed),
+                "complete": states.count("COMPLETE"),
+                "failed": states.count("FAIL"),
+                "unfinished": states.count("WAITING") + states.count("RUNNING"),
+                "epochs": sum(row["epochs"] or 0 for row in listed),
+                "seconds": math.fsum(row["wall_seconds"] or 0.0 for row in listed),
+                "best_trial": best and best["trial"],
+                "score": best and best[metric],
+                "best": json.dumps(values),
+                "border": ", ".join(
+                    name for name, value in values.items() if at_border(study.tuned.ranges[name], value)
+                ),
+            }
+        )
+    return pl.DataFrame(rows, schema=BUDGET_COLUMNS)
+
+
+def at_border(spec: Range, value: Any) -> bool:
+    """Return whether a value is within NEAR_BORDER of an end of a numeric range, on the range's scale."""
+    if isinstance(spec, Choices) or not isinstance(value, int | float):
+        return False
+    assert isinstance(spec, FloatRange | IntRange)
+    low, high, at = (math.log(x) if spec.log else float(x) for x in (*spec.bounds, value))
+    return low < high and min(at - low, high - at) <= NEAR_BORDER * (high - low)
+
+
+def tuning_warnings(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[StudyWarning]:
+    """Return what makes the tuning of a comparison unfair or its best values doubtful; none without `tune`."""
+    if study.tune is None:
+        return []
+    budget = tuning_budget(study, trials)
+    return [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports)]
+
+
+def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
+    for part in budget.partition_by("dataset", maintain_order=True):
+        if part["unfinished"].sum():
+            continue
+        spent = {_name(row): (row["complete"], row["epochs"]) for row in part.iter_rows(named=True)}
+        least, most = min(spent, key=spent.__getitem__), max(spent, key=spent.__getitem__)
+        if spent[least] != spent[most]:
+            few, many = spent[least], spent[most]
+            text = (
+                f"On {part['dataset'][0]} the rows were not tuned equally: {least} has {few[0]} complete tuning trials "
+                f"({few[1]:,} epochs), {most} has {many[0]} ({many[1]:,}). More trials find a better best by luck alone."
+            )
+            yield StudyWarning(code="unequal-budget", text=text)
+
+
+def _failed(budget: pl.DataFrame) -> Iterator[StudyWarning]:
+    rows = [row for row in budget.iter_rows(named=True) if row["failed"]]
+    if rows:
+        total, asked = sum(row["failed"] for row in rows), budget["trials"].sum()
+        listed = _listed([f"{row['dataset']} {_name(row)} {row['failed']}" for row in rows])
+        text = f"{total} of {asked} tuning trials failed or diverged: {listed}. They cannot be a row's best."
+        yield StudyWarning(code="failed-tuning", text=text)
+    without = [row for row in rows if row["best_trial"] is None and not row["unfinished"]]
+    if without:
+        listed = _listed([f"{row['dataset']} {_name(row)}" for row in without])
+        text = f"No tuning trial is complete for {listed}, so these rows were not trained."
+        yield StudyWarning(code="no-tuned-row", text=text)
+
+
+def _borders(budget: pl.DataFrame) -> Iterator[StudyWarning]:
+    rows = [row for row in budget.iter_rows(named=True) if row["border"]]
+    names = dict.fromkeys(name for row in rows for name in row["border"].split(", "))
+    for setting in names:
+        own = [row for row in rows if setting in row["border"].split(", ")]
+        listed = _listed([f"{row['dataset']} {_name(row)}" for row in own])
+        text = (
+            f"The best {setting} is at a border of its range for {listed}: a wider range may hold a better value, and "
+            "for these rows the comparison says less."
+        )
+        yield StudyWarning(code="border-optimum", text=text)
+
+
+def _reused(reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    tuned, trained = (set(reports.filter(pl.col("stage") == stage)["seed"].to_list()) for stage in ("tune", "search"))
+    if shared := sorted(tuned & trained):
+        text = (
+            f"Seeds {', '.join(map(str, shared))} were used for tuning and for the comparison: the best values were "
+            "chosen on them, so their numbers look better than they are."
+        )
+        yield StudyWarning(code="seeds-reused", text=text)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return " ".join(part for part in (row["variant"], row["configuration"]) if part)
+
+
+def _listed(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
