@@ -11,11 +11,11 @@ TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test quick slow all lint types imports unit coverage faults docs schema bench lock sbom clean
+.PHONY: help install demo test quick slow all lint types imports unit coverage faults docs schema bench calibration lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml build.lock requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -75,6 +75,9 @@ schema: $(STAMP) ## write search_spaces/schema.json from the model
 bench: $(STAMP) ## the measured claims of docs/benchmarks.md
 	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py
 	$(RUN_ENV) $(BIN)/python benchmarks/training.py
+
+calibration: $(STAMP) ## simulations with known answers: what intervals, tests and fits do (docs/calibration.md)
+	$(RUN_ENV) $(BIN)/python benchmarks/calibration.py
 
 $(TOOLS)/.installed: tools.lock
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)

@@ -18,6 +18,11 @@ HUBER = 1e-3  # in log error: larger residuals have a linear loss, smaller ones 
 least_squares: Any = optimize.least_squares
 REWEIGHTINGS = 60
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 10.0
+BOUNDS: dict[Form, Any] = {
+    "constant": (-np.inf, np.inf),
+    "log-linear": (-np.inf, np.inf),
+    "power": ([-30.0, -30.0, MIN_EXPONENT], [5.0, 30.0, MAX_EXPONENT]),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +117,6 @@ def fit_form(form: Form, sizes: Array, errors: Array) -> Fitted:
 def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array:
     """Return the minimum of the Huber loss reached from `start`, through decreasing Huber corners."""
     model = MODELS[form]
-    bounds = (-np.inf, np.inf) if form != "power" else ([-30.0, -30.0, MIN_EXPONENT], [5.0, 30.0, MAX_EXPONENT])
     solution = start
     for corner in (1.0, 0.1, 0.01, HUBER):
         solution = least_squares(
@@ -121,7 +125,7 @@ def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array
             jac=lambda p: jacobian(form, p, log_size),
             loss="huber",
             f_scale=corner,
-            bounds=bounds,
+            bounds=BOUNDS[form],
             x_scale=1.0,
             max_nfev=200,
         ).x

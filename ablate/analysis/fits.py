@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from ablate.analysis.curves import (
@@ -21,6 +22,7 @@ from ablate.analysis.curves import (
     jacobian,
     resampled,
 )
+from ablate.analysis.misfit import Networks, contradiction, network_means, scatter
 
 Label = Literal["constant", "log-linear", "power", "not identifiable"]
 FORMS: tuple[Form, ...] = ("constant", "log-linear", "power")
@@ -42,13 +44,15 @@ class CurveFit:
 
     `label` is the form that AICc prefers, or `not identifiable` with the `reason`; then no curve may be drawn.
     `floor` is E, `amplitude` A, `exponent` α with its 95% interval; each is NaN if the form has none. `aicc` holds
-    every form that could be fitted. `sizes` counts distinct sizes, `points` counts all of them with replicates.
+    every form that could be fitted. `sizes` counts distinct sizes, `networks` the points of the fit, `points` all
+    replicates. `misfit` is the root mean square of the networks' log residuals.
     """
 
     label: Label
     reason: str
     aicc: Mapping[Form, float]
     sizes: int
+    networks: int
     points: int
     smallest: float
     largest: float
@@ -57,6 +61,7 @@ class CurveFit:
     exponent: float = math.nan
     exponent_low: float = math.nan
     exponent_high: float = math.nan
+    misfit: float = math.nan
     fitted: Fitted | None = None
 
     @property
@@ -76,33 +81,44 @@ class CurveFit:
 
 
 def fit_curve(
-    sizes: Sequence[float] | Array, errors: Sequence[float] | Array, *, bootstraps: int = BOOTSTRAPS
+    sizes: Sequence[float] | Array,
+    errors: Sequence[float] | Array,
+    *,
+    networks: Sequence[Hashable] | None = None,
+    bootstraps: int = BOOTSTRAPS,
 ) -> CurveFit:
-    """Fit constant, log-linear and E + A·N^-α to errors at sizes (replicates are repeated sizes) and choose by AICc.
+    """Fit constant, log-linear and E + A·N^-α to errors at sizes and choose by AICc.
 
-    Points that are not finite are excluded. The curve is refused, with the reason, in any of these cases: there are
-    fewer than 6 sizes or 1.5 decades; an error is not above 0; the starts of the fit disagree; the largest size falls
-    outside the band predicted from the others; the interval of the exponent reaches 0.
+    `networks` names the network of each point; without it, points of one size are replicates of one network. Each
+    network is one point of the fit, its geometric mean, because its replicates share what is particular to it. Points
+    that are not finite are excluded. The curve is refused, with the reason, in any of these cases: there are fewer
+    than 6 sizes or 1.5 decades; an error is not above 0; the starts of the fit disagree; the largest size falls
+    outside the band predicted from the others; the replicates contradict the form (`misfit.contradiction`); the
+    interval of the exponent reaches 0.
     """
     size, error = np.asarray(sizes, dtype=np.float64), np.asarray(errors, dtype=np.float64)
+    group = _numbered(size.tolist() if networks is None else networks)
     keep = np.isfinite(size) & np.isfinite(error) & (size > 0)
-    size, error = size[keep], error[keep]
+    size, error, group = size[keep], error[keep], group[keep]
     reason = _too_few(size, error)
-    usable = len(size) > 0 and bool((error > 0).all())
-    fits = {form: fit_form(form, size, error) for form in FORMS if usable and _enough(form, size)}
+    if len(size) == 0 or not (error > 0).all():
+        return _refuse(reason, size, group, {})
+    points = network_means(size, error, group)
+    fits = {form: fit_form(form, points.sizes, points.errors) for form in FORMS if _enough(form, size)}
     aicc = {form: fit.aicc for form, fit in fits.items()}
     if reason:
-        return _refuse(reason, size, aicc)
+        return _refuse(reason, size, group, aicc)
     best = min(fits.values(), key=lambda fit: fit.aicc)
-    reason = _starts_disagree(best) or _largest_is_off(best.form, size, error)
-    low, high = (math.nan, math.nan) if reason else _exponent_interval(best, size, error, bootstraps)
+    reason = _starts_disagree(best) or _largest_is_off(best.form, points) or contradiction(best, points)
+    low, high = (math.nan, math.nan) if reason else _exponent_interval(best, points, bootstraps)
     if not reason and best.form != "constant" and not (low > 0 and math.isfinite(high)):
         reason = f"the 95% interval of the exponent, {low:.3g} to {high:.3g}, reaches 0"
     if reason:
-        return _refuse(reason, size, aicc)
+        return _refuse(reason, size, group, aicc)
     floor, amplitude, exponent = _natural(best)
     return _describe(
         size,
+        group,
         label=best.form,
         reason="",
         aicc=aicc,
@@ -112,12 +128,20 @@ def fit_curve(
         exponent=exponent,
         exponent_low=low,
         exponent_high=high,
+        misfit=scatter(best, points),
     )
 
 
-def _describe(size: Array, **rest: Any) -> CurveFit:
+def _numbered(networks: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Return a number for each distinct name, in order of appearance."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in networks], dtype=np.int64)
+
+
+def _describe(size: Array, group: NDArray[np.int64], **rest: Any) -> CurveFit:
     return CurveFit(
         sizes=len(np.unique(size)),
+        networks=len(np.unique(group)),
         points=len(size),
         smallest=float(size.min()) if len(size) else math.nan,
         largest=float(size.max()) if len(size) else math.nan,
@@ -125,8 +149,8 @@ def _describe(size: Array, **rest: Any) -> CurveFit:
     )
 
 
-def _refuse(reason: str, size: Array, aicc: Mapping[Form, float]) -> CurveFit:
-    return _describe(size, label="not identifiable", reason=reason, aicc=aicc)
+def _refuse(reason: str, size: Array, group: NDArray[np.int64], aicc: Mapping[Form, float]) -> CurveFit:
+    return _describe(size, group, label="not identifiable", reason=reason, aicc=aicc)
 
 
 def _enough(form: Form, size: Array) -> bool:
@@ -160,8 +184,9 @@ def _starts_disagree(fit: Fitted) -> str:
     return ""
 
 
-def _largest_is_off(form: Form, size: Array, error: Array) -> str:
+def _largest_is_off(form: Form, points: Networks) -> str:
     """Return whether the largest size's mean log error is outside the 95% prediction band of a fit without it."""
+    size, error = points.sizes, points.errors
     held_out = size == size.max()
     rest, rest_error = size[~held_out], error[~held_out]
     fit = fit_form(form, rest, rest_error)
@@ -183,12 +208,12 @@ def _largest_is_off(form: Form, size: Array, error: Array) -> str:
     )
 
 
-def _exponent_interval(fit: Fitted, size: Array, error: Array, bootstraps: int) -> tuple[float, float]:
-    """Return α ± t · (standard error over residual bootstraps of the same Huber fit)."""
+def _exponent_interval(fit: Fitted, points: Networks, bootstraps: int) -> tuple[float, float]:
+    """Return α ± t(networks - k) · standard error over residual bootstraps of the same Huber fit."""
     if fit.form == "constant":
         return math.nan, math.nan
-    freedom = len(size) - len(fit.parameters)
-    draws = resampled(fit, size, error, bootstraps)[:, -1]
+    freedom = len(points.sizes) - len(fit.parameters)
+    draws = resampled(fit, points.sizes, points.errors, bootstraps)[:, -1]
     half = float(special.stdtrit(freedom, 0.5 + LEVEL / 2)) * float(draws.std(ddof=1))
     exponent = float(fit.parameters[-1])
     return exponent - half, exponent + half

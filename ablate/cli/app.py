@@ -56,16 +56,22 @@ def plan(
     measure_time: Annotated[
         bool, typer.Option("--time/--no-time", help="Time a few training steps, to estimate how long the study takes.")
     ] = True,
+    from_study: options.EarlierStudy = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
 ) -> None:
-    """Check a study file, count its trials, size every architecture and estimate the time. Nothing is trained."""
+    """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
     from ablate.analysis.tables import csv_text
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
+    from ablate.driver.power import read_earlier
     from ablate.study import load_study
 
     study = load_study(file, scale=scale, only=only)
+    places = Locations(runs_dir=runs_dir, storage=storage)
+    earlier = None if from_study is None else read_earlier(from_study, study, places)
     with errors.status("Sizing every architecture and timing a few steps"):
-        made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv")
+        made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv", earlier=earlier)
     if output == "csv":
         print(csv_text(made.table()), end="")
     elif output == "json":

@@ -111,6 +111,15 @@ FromStudy = Annotated[
         help="Tell the sampler of a new study the finished search trials of STUDY that have the same settings.",
     ),
 ]
+EarlierStudy = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="STUDY",
+        help="Take the spread over seeds from STUDY: an earlier comparison, or a search's confirmation.",
+        autocompletion=known_studies,
+    ),
+]
 Grace = Annotated[
     float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
 ]

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
 
 ROWS_SHOWN = 24
@@ -57,7 +58,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{shorter} every trial that runs at the same time.")
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
-    return [*lines, *(f"Note: {line}" for line in plan.cautions)]
+    return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
 
 
 def _count(count: int, what: str) -> str:

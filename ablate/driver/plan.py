@@ -14,6 +14,7 @@ import polars as pl
 
 from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
+from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
@@ -52,7 +53,7 @@ class PlannedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Trials, sizes and, where measured, hours of one study."""
+    """Trials, sizes, power and, where measured, hours of one study; `earlier` gives the power its spread over seeds."""
 
     study: Study
     rows: tuple[PlannedRow, ...]
@@ -61,6 +62,12 @@ class Plan:
     confirmations: int
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
+    earlier: Earlier | None = None
+
+    @property
+    def power(self) -> tuple[PlannedPower, ...]:
+        """What the seeds can show, by metric; the hours are those of a comparison."""
+        return plan_power(self.study, self.earlier, self.hours() if self.study.compare is not None else None)
 
     def table(self) -> pl.DataFrame:
         """Return one row per listed architecture and data set."""
@@ -83,13 +90,14 @@ class Plan:
             "confirmations_at_most": self.confirmations,
             "seconds_per_trial": self.seconds_per_trial,
             "hours_one_after_another": self.hours(),
+            "power": [part.content() for part in self.power],
             "cautions": list(self.cautions),
             "rows": [row.columns() for row in self.rows],
         }
         return json.dumps(content, indent=1)
 
 
-def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Plan:
+def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None) -> Plan:
     """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
 
     Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
@@ -109,6 +117,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
         confirmations=study.confirm.replicates if study.confirm else 0,
         seconds_per_trial=seconds,
         cautions=cautions(study, facts),
+        earlier=earlier,
     )
 
 

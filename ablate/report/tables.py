@@ -132,10 +132,12 @@ def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
             "label": fit.label,
             "reason": fit.reason,
             "sizes": fit.sizes,
+            "networks": fit.networks,
             "points": fit.points,
             **{k: _null(getattr(fit, k)) for k in ("smallest", "largest", "floor", "amplitude", "exponent")},
             "exponent_low": _null(fit.exponent_low),
             "exponent_high": _null(fit.exponent_high),
+            "misfit": _null(fit.misfit),
             **{f"aicc_{form.replace('-', '_')}": _null(fit.aicc.get(form)) for form in FORMS},
         }
         for dataset, fit in fits.items()
@@ -143,10 +145,10 @@ def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_FIT_SCHEMA)
 
 
-_FLOATS = ("smallest", "largest", "floor", "amplitude", "exponent", "exponent_low", "exponent_high")
+_FLOATS = ("smallest", "largest", "floor", "amplitude", "exponent", "exponent_low", "exponent_high", "misfit")
 _FIT_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(("dataset", "error_of", "label", "reason"), pl.String()),
-    **dict.fromkeys(("sizes", "points"), pl.Int64()),
+    **dict.fromkeys(("sizes", "networks", "points"), pl.Int64()),
     **dict.fromkeys(_FLOATS, pl.Float64()),
     **dict.fromkeys((f"aicc_{form.replace('-', '_')}" for form in FORMS), pl.Float64()),
 }

@@ -127,16 +127,17 @@ def size_metric(study: Study) -> str:
 
 
 def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:
-    """Fit error against size along the front, with every replicate as a point (error: 1 - accuracy, or the loss)."""
+    """Fit error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
     objective, size = quality_objective(study.objectives), size_metric(study)
     last = last_reports(reports)
-    sizes, errors = [], []
+    sizes, errors, networks = [], [], []
     for row in front.iter_rows(named=True):
         metric = metric_at(objective.metric, row["stage"])
         values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
         sizes += [float(row[size] or 0)] * len(values)
         errors += [1 - value if is_share(metric) else value for value in values]
-    return fit_curve(sizes, errors)
+        networks += [row["trial"]] * len(values)
+    return fit_curve(sizes, errors, networks=networks)
 
 
 def summary(study: Study, dataset: str, front: pl.DataFrame) -> tuple[str, tuple[Pick, ...]]:

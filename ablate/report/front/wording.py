@@ -9,6 +9,7 @@ import polars as pl
 
 from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
+from ablate.analysis.misfit import SCATTER
 from ablate.objectives import constraint_text, is_share
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
@@ -86,11 +87,13 @@ def fit_text(study: Study, found: Findings) -> str:
     subject = f"error ({error}) against {spell_metric(size_metric(study))}"
     if fit.fitted is None or not fit.identifiable:
         return f"Curve of {subject}: not identifiable, because {fit.reason}. No curve is drawn."
-    text = f"For the {subject}, {fit.sizes} sizes and {fit.points} points, AICc prefers {EQUATIONS[fit.fitted.form]}"
+    counts = f"{fit.sizes} sizes, {fit.networks} networks and {fit.points} runs"
+    text = f"For the {subject}, {counts}, AICc prefers {EQUATIONS[fit.fitted.form]}"
     if fit.label != "constant":
         text += f": α = {fit.exponent:.3g} (95% interval {fit.exponent_low:.3g} to {fit.exponent_high:.3g})"
     if fit.label != "log-linear":
         text += f", E = {fit.floor:.3g}"
+    text += f". The networks scatter about it by {100 * fit.misfit:.2g}%"
     reach = f"from {compact(fit.smallest)} to {compact(fit.largest)}"
     text += f". Measured {reach}; not to be extrapolated past {MAX_EXTRAPOLATION:g}x."
     return text if found.tested else f"{text} It rests on search-stage numbers, which look better than they are."
@@ -119,10 +122,13 @@ METHODS = (
     ),
     (
         "Fit",
-        "Constant, A·N^-α and E + A·N^-α are fitted to log errors by Huber loss (corner 0.001) and compared by AICc. A "
-        f"curve is drawn only with at least {MIN_SIZES} sizes over {MIN_DECADES} decades, where every start of the fit "
-        "agrees, the largest size falls in the band predicted from the others, and the interval of α (smoothed "
-        "residual bootstrap, t quantile) excludes 0.",
+        "Constant, A·N^-α and E + A·N^-α are fitted to each network's mean log error by Huber loss (corner 0.001) and "
+        f"compared by AICc. A curve is drawn only with at least {MIN_SIZES} sizes over {MIN_DECADES} decades, where "
+        "every start of the fit agrees, the largest size falls in the band predicted from the others, the replicates "
+        "do not contradict the form, and the interval of α (smoothed residual bootstrap over networks, t quantile "
+        "with networks - k degrees of freedom) excludes 0. Replicates contradict a form if the networks miss it by "
+        f"more than a scatter of {100 * SCATTER:g}% explains, or by more than the replicates explain and in an order "
+        "of size.",
     ),
     (
         "Q",

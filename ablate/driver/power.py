@@ -1,0 +1,142 @@
+"""The power part of a plan: what the seeds asked for can show, and how many a margin needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from ablate.analysis import metric_at, quality_objective, smallest_effect
+from ablate.analysis.power import QUESTIONS, PairedSpread, Question, paired_spreads, pairs_needed, smallest_margin
+from ablate.analysis.tables import reports_table, trials_table
+from ablate.errors import RequestError
+from ablate.inspection.studies import read_study
+from ablate.locations import Locations
+from ablate.objectives import on_test, on_validation
+from ablate.study import Study
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The paired spreads of an earlier study, by metric."""
+
+    name: str
+    spreads: Mapping[str, PairedSpread]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsNeeded:
+    """What a margin asks of a question at 80% power, if the true difference is 0.
+
+    `widest_sd`: the largest sd(d) at which the seeds asked for are enough. `seeds`: those needed at the earlier study's
+    sd(d); None without one, or above 10,000. `hours`: of all arms on that many seeds, one after another, if measured.
+    """
+
+    question: Question
+    widest_sd: float
+    seeds: int | None
+    hours: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPower:
+    """Power for one metric, with `seeds` per arm; differences in the metric's own unit, None without a known spread."""
+
+    metric: str
+    seeds: int
+    smallest_in_sd: float
+    spread: PairedSpread | None
+    smallest: float | None
+    margin: float | None
+    needed: tuple[SeedsNeeded, ...]
+
+    def content(self) -> dict[str, Any]:
+        """Return the values as JSON content; infinite ones are None."""
+        found = asdict(self) | {"spread": None}
+        if self.spread is not None:
+            found["spread"] = {**asdict(self.spread), "upper": self.spread.upper}
+        if math.isinf(self.smallest_in_sd):
+            found["smallest_in_sd"] = None
+        return found
+
+
+def read_earlier(name: str, study: Study, locations: Locations) -> Earlier:
+    """Return the paired spreads of study `name`; raise RequestError if it has none in a metric of `study`."""
+    stored = read_study(name, locations)
+    spreads = paired_spreads(stored.study, trials_table(stored.snapshot), reports_table(stored.snapshot))
+    asked = _metrics(study)
+    if asked and all(_of_metric(spreads, metric) is None for metric in asked):
+        known = ", ".join(spreads) or "none in any metric"
+        raise RequestError(
+            f"--from {name}: it has no two arms with two seeds in common that report {' or '.join(asked)}. It has:"
+            f" {known}."
+        )
+    return Earlier(name=name, spreads=spreads)
+
+
+def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tuple[PlannedPower, ...]:
+    """Return the power of a comparison, or of a search's confirmation, by metric; `hours` are of all trials."""
+    seeds = _seeds(study)
+    spreads = earlier.spreads if earlier is not None else {}
+    return tuple(
+        _planned(metric, seeds, _of_metric(spreads, metric), _of_metric(_margins(study), metric), hours)
+        for metric in _metrics(study)
+    )
+
+
+def _planned(
+    metric: str, seeds: int, spread: PairedSpread | None, margin: float | None, hours: float | None
+) -> PlannedPower:
+    in_sd = smallest_effect(seeds)
+    questions = QUESTIONS if margin is not None and seeds > 1 else ()
+    return PlannedPower(
+        metric=metric,
+        seeds=seeds,
+        smallest_in_sd=in_sd,
+        spread=spread,
+        smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
+        margin=margin,
+        needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours) for question in questions),
+    )
+
+
+def _needed(
+    question: Question, seeds: int, spread: PairedSpread | None, margin: float, hours: float | None
+) -> SeedsNeeded:
+    enough = None
+    if spread is not None:
+        enough = pairs_needed(question, margin / spread.sd) if spread.sd > 0 else 2
+    return SeedsNeeded(
+        question=question,
+        widest_sd=margin / smallest_margin(question, seeds),
+        seeds=enough,
+        hours=None if hours is None or enough is None else hours * enough / seeds,
+    )
+
+
+def _seeds(study: Study) -> int:
+    if study.compare is not None:
+        return study.replicates
+    return study.confirm.replicates if study.confirm is not None else 0
+
+
+def _metrics(study: Study) -> tuple[str, ...]:
+    """Return the compared metrics, or the one in which confirmed networks are compared; a search alone has none."""
+    if study.compare is not None:
+        return tuple(study.compare.metrics)
+    if study.confirm is None:
+        return ()
+    return (metric_at(quality_objective(study.objectives).metric, "confirm"),)
+
+
+def _margins(study: Study) -> Mapping[str, float]:
+    return dict(getattr(study.compare or study.confirm, "margin", {}))
+
+
+def _of_metric(values: Mapping[str, T], metric: str) -> T | None:
+    """Return the value of a metric, or of the same metric on the other split."""
+    twin = on_test(metric) if metric.startswith("val_") else on_validation(metric)
+    return values.get(metric, values.get(twin))

@@ -1,0 +1,121 @@
+"""What the statistics of the reports do where the truth is known: simulations, each with its target.
+
+    python benchmarks/calibration.py                 # ten minutes on one core; writes the CSV and the table of the page
+    python benchmarks/calibration.py --share 0.05    # fewer repetitions, printed only
+    python benchmarks/calibration.py --only fits     # the rows of one function, printed only
+
+Each function of `ROWS` yields rows; `share` scales its repetitions. A row passes if the measured value is inside its
+target, give or take three standard errors of the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from calibration_fits import exponents, other_laws, true_laws
+from calibration_intervals import (
+    bootstrap,
+    family_wise,
+    lognormal,
+    margins,
+    one_in_ten_collapses,
+    smallest_effects,
+    t_intervals,
+    unequal_tuning,
+    winners_curse,
+)
+from calibration_rows import Row
+
+ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
+    t_intervals,
+    bootstrap,
+    lognormal,
+    one_in_ten_collapses,
+    family_wise,
+    margins,
+    smallest_effects,
+    winners_curse,
+    unequal_tuning,
+    true_laws,
+    exponents,
+    other_laws,
+)
+ROOT = Path(__file__).resolve().parent.parent
+CSV = ROOT / "benchmarks" / "results" / "calibration.csv"
+PAGE = ROOT / "docs" / "calibration.md"
+BEGIN, END = "<!-- table: make calibration -->", "<!-- end of table -->"
+PACKAGES = ("numpy", "scipy", "statsmodels", "polars")
+FIELDS = ("what", "setting", "n", "measured", "error", "low", "high", "pass", "commit", "versions")
+
+
+def main() -> None:
+    """Run every function, print each row as it is known, and write CSV and page after a whole run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=1.0, help="share of the repetitions")
+    parser.add_argument("--only", help="functions whose name contains this text")
+    asked = parser.parse_args()
+    begun, rows = time.monotonic(), []
+    for function in ROWS:
+        if asked.only is None or asked.only in function.__name__:
+            for row in function(asked.share):
+                rows.append(row)
+                seconds, word = time.monotonic() - begun, "pass" if row.passed else "FAIL"
+                print(f"{seconds:5.0f} s  {word}  {row.what}; {row.setting}: {row.text()}", flush=True)
+    if asked.share == 1.0 and asked.only is None:
+        CSV.parent.mkdir(exist_ok=True)
+        CSV.write_text(csv_text(rows))
+        PAGE.write_text(with_table(PAGE.read_text(), CSV.read_text()))
+    sys.exit(any(not row.passed for row in rows))
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Return the rows as CSV, each with the commit and the versions that made it."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    versions = " ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)])
+    made = {"commit": commit(), "versions": versions}
+    for row in rows:
+        writer.writerow(row.cells() | made)
+    return out.getvalue()
+
+
+def with_table(page: str, results: str) -> str:
+    """Return the page with the table of `results` (CSV) between its two markers."""
+    head, _, rest = page.partition(BEGIN)
+    rows = list(csv.DictReader(io.StringIO(results)))
+    lines = ["| what | setting | n | measured | target | |", "|---|---|---:|---:|---|---|"]
+    for r in rows:
+        lines.append(
+            f"| {r['what']} | {r['setting']} | {int(r['n']):,} | {r['measured']} | {target(r)} | {r['pass']} |"
+        )
+    made = f"Commit {rows[0]['commit']}; {rows[0]['versions']}. The CSV has the standard error of each row."
+    return "\n".join([head + BEGIN, "", *lines, "", made, "", END + rest.partition(END)[2]])
+
+
+def target(row: dict[str, str]) -> str:
+    """Return the target of a row of the CSV in words."""
+    if row["low"] == row["high"]:
+        return row["low"]
+    if float(row["low"]) == 0:
+        return f"at most {row['high']}"
+    return f"at least {row['low']}" if float(row["high"]) == 1 else f"{row['low']} to {row['high']}"
+
+
+def commit() -> str:
+    """Return the short name of the commit, with a + if files have changed since."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What `ablate plan` says of power before anything is spent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ablate.analysis import smallest_effect
+from ablate.analysis.power import PairedSpread, pairs_needed, smallest_margin
+from ablate.cli.power import power_lines
+from ablate.driver import power
+from ablate.driver.plan import Plan, make_plan
+from ablate.driver.power import Earlier
+from ablate.study import parse_study
+from support.commands import TINY, run
+
+COMPARISON = """\
+study: pilot
+datasets: {digits: {patch: 4, train_limit: 100}}
+model: {width: 8, depth: 1, heads: 2}
+training: {epochs: 1, learning_rate: 3e-3}
+parts:
+  mlp: {model: {mlp: none}}
+  value: {model: {value: none}}
+replicates: 3
+compare: {baseline: complete}
+"""
+
+
+def planned(text: str, **changes: object) -> Plan:
+    return replace(make_plan(parse_study(text, "file"), data_dir=None, measure_time=False), **changes)
+
+
+def test_a_plan_without_an_earlier_study_gives_the_smallest_difference_in_units_of_the_spread():
+    lines = power_lines(planned(COMPARISON))
+    assert all(len(line) <= 80 for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "3 seeds show a difference of 3.3 sd(d) or more" in text
+    assert "--from STUDY" in text
+    (part,) = json.loads(planned(COMPARISON).to_json())["power"]
+    assert part["smallest_in_sd"] == pytest.approx(smallest_effect(3))
+    assert (part["metric"], part["seeds"], part["spread"], part["smallest"]) == ("val_accuracy", 3, None, None)
+
+
+def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(power, "_margins", lambda study: {"val_accuracy": 0.005})
+    spread = PairedSpread(sd=0.004, freedom=8)
+    earlier = Earlier(name="pilot", spreads={"val_accuracy": spread})
+    plan = planned(COMPARISON, earlier=earlier, seconds_per_trial={"digits": 600.0})
+    (part,) = plan.power
+    assert part.smallest == pytest.approx(0.004 * smallest_effect(3))
+    seeds = {need.question: need.seeds for need in part.needed}
+    assert seeds == {question: pairs_needed(question, 1.25) for question in seeds}
+    assert part.needed[0].widest_sd == pytest.approx(0.005 / smallest_margin("non-inferiority", 3))
+    assert part.needed[1].hours == pytest.approx(3 * 600 / 3600 * seeds["equivalence"] / 3)
+    lines = power_lines(plan)
+    assert all(len(line) <= 80 for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "sd(d) is 0.4 points in study pilot (8 degrees of freedom; below 0.68 points" in text
+    assert f"equivalence: {seeds['equivalence']} seeds, about" in text
+
+
+def test_a_margin_without_an_earlier_study_gives_the_widest_spread(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(power, "_margins", lambda study: {"test_accuracy": 0.005})
+    plan = planned(TINY + "confirm: {replicates: 5}\n" if "confirm" not in TINY else TINY)
+    (part,) = plan.power
+    assert part.metric == "test_accuracy"
+    assert "are enough if sd(d) is at most" in " ".join(" ".join(power_lines(plan)).split())
+
+
+def test_one_seed_is_said_to_show_nothing_and_a_search_alone_has_no_power():
+    assert "can show no difference" in " ".join(
+        power_lines(planned(COMPARISON.replace("replicates: 3", "replicates: 1")))
+    )
+    search = COMPARISON.partition("parts:")[0].replace("heads: 2", "heads: {choices: [1, 2]}")
+    assert power_lines(planned(search + "confirm: null\n")) == []
+
+
+@pytest.mark.services
+def test_the_spread_is_read_from_a_study_that_has_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    file, runs = tmp_path / "pilot.yaml", ["--runs-dir", str(tmp_path / "runs")]
+    file.write_text(COMPARISON)
+    code, _, err = run(capfd, "compare", str(file), *runs, "--executor", "local", "--tracker", "none")
+    assert code == 0, err
+    file.write_text(COMPARISON.replace("study: pilot", "study: full").replace("replicates: 3", "replicates: 10"))
+    code, out, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot", "--format", "json")
+    assert code == 0, err
+    (part,) = json.loads(out)["power"]
+    assert part["spread"]["freedom"] == 4
+    assert part["smallest"] == pytest.approx(part["spread"]["sd"] * smallest_effect(10))
+    file.write_text(COMPARISON.replace("baseline: complete", "baseline: complete, metrics: [val_loss]"))
+    code, _, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot")
+    assert code == 2
+    assert "two seeds in common that report val_loss. It has: test_accuracy, val_accuracy" in " ".join(err.split())
+    assert run(capfd, "plan", str(file), *runs, "--no-time", "--from", "nothing")[0] == 2
