@@ -104,7 +104,7 @@ def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
             few, many = spent[least], spent[most]
             text = (
                 f"On {part['dataset'][0]} the rows were not tuned equally: {least} has {few[0]} complete tuning trials "
-                f"({few[1]:,} epochs), {most} has {many[0]} ({many[1]:,}). More trials find a better best by luck alone."
+                f"({few[1]:,} epochs), {most} has {many[0]} ({many[1]:,}). The row with more is favoured by luck alone."
             )
             yield StudyWarning(code="unequal-budget", text=text)
 

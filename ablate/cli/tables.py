@@ -50,6 +50,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         if plan.seconds_per_trial is not None:
             text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
         lines.append(text)
+        lines += _tuning_lines(plan, dataset)
     hours = plan.hours()
     if hours is not None:
         what = "All search trials at full length" if plan.study.compare is None else "All trials"
@@ -59,6 +60,19 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
+
+
+def _tuning_lines(plan: Plan, dataset: str) -> list[str]:
+    """Return what the tuning of a data set's rows costs, in one line, or nothing."""
+    if plan.study.tune is None:
+        return []
+    count, rows, seeds = plan.tuning[dataset], plan.trials[dataset], plan.study.tune.replicates
+    text = (
+        f"  First {_count(count, 'tuning trial')} on {_count(seeds, 'seed')}: the same {count // rows} for every row."
+    )
+    if plan.seconds_per_tuning_trial is not None:
+        text += f" One takes about {_time(plan.seconds_per_tuning_trial[dataset])}."
+    return [text]
 
 
 def _count(count: int, what: str) -> str:

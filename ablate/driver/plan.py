@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
-from ablate.tuning.planned import ENUMERATED, planned_trials
+from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
 
 SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
@@ -63,11 +63,13 @@ class Plan:
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
     earlier: Earlier | None = None
+    tuning: dict[str, int] = field(default_factory=dict)
+    seconds_per_tuning_trial: dict[str, float] | None = None
 
     @property
     def power(self) -> tuple[PlannedPower, ...]:
-        """What the seeds can show, by metric; the hours are those of a comparison."""
-        return plan_power(self.study, self.earlier, self.hours() if self.study.compare is not None else None)
+        """What the seeds can show, by metric; the hours are those of a comparison's rows, without their tuning."""
+        return plan_power(self.study, self.earlier, self.row_hours() if self.study.compare is not None else None)
 
     def table(self) -> pl.DataFrame:
         """Return one row per listed architecture and data set."""
@@ -76,19 +78,31 @@ class Plan:
         return pl.DataFrame([{name: row.get(name) for name in longest} for row in rows])
 
     def hours(self) -> float | None:
-        """Return the hours of all search trials at full length, run sequentially; early stopping only shortens them."""
-        if self.seconds_per_trial is None:
-            return None
-        return sum(self.trials[name] * s for name, s in self.seconds_per_trial.items()) / 3600
+        """Return the hours of all search and tuning trials at full length, run sequentially.
+
+        Early stopping only shortens them.
+        """
+        rows, tuning = self.row_hours(), self.tuning_hours()
+        return None if rows is None else rows + (tuning or 0.0)
+
+    def row_hours(self) -> float | None:
+        """Return the hours of all search trials, or of all rows of a comparison, at full length."""
+        return _hours(self.trials, self.seconds_per_trial)
+
+    def tuning_hours(self) -> float | None:
+        """Return the hours of all tuning trials, None if they are unknown or there are none."""
+        return _hours(self.tuning, self.seconds_per_tuning_trial)
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
         content = {
             "study": self.study.name,
             "trials": self.trials,
+            "tuning_trials": self.tuning,
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
             "seconds_per_trial": self.seconds_per_trial,
+            "seconds_per_tuning_trial": self.seconds_per_tuning_trial,
             "hours_one_after_another": self.hours(),
             "power": [part.content() for part in self.power],
             "cautions": list(self.cautions),
@@ -108,7 +122,9 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     for dataset in study.labels:
         rows.extend(_rows(study, dataset, facts[dataset]))
     by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
-    seconds = _seconds(study, by_dataset, facts, data_dir) if measure_time else None
+    seconds = _seconds(study, by_dataset, facts, data_dir, study.replicates) if measure_time else None
+    seeds = study.tune.replicates if study.tune is not None and measure_time else None
+    of_tuning = None if seeds is None else _seconds(study, by_dataset, facts, data_dir, seeds)
     return Plan(
         study=study,
         rows=tuple(rows),
@@ -118,7 +134,13 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         seconds_per_trial=seconds,
         cautions=cautions(study, facts),
         earlier=earlier,
+        tuning=tuning_trials(study),
+        seconds_per_tuning_trial=of_tuning,
     )
+
+
+def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> float | None:
+    return None if seconds is None else sum(trials[name] * each for name, each in seconds.items()) / 3600
 
 
 def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRow]:
@@ -176,16 +198,20 @@ def _row_name(values: dict[str, Any]) -> str:
 
 
 def _seconds(
-    study: Study, rows: Mapping[str, Sequence[PlannedRow]], facts: Mapping[str, DatasetFacts], data_dir: Path | None
+    study: Study,
+    rows: Mapping[str, Sequence[PlannedRow]],
+    facts: Mapping[str, DatasetFacts],
+    data_dir: Path | None,
+    replicates: int,
 ) -> dict[str, float] | None:
-    """Return the mean time of a full-length trial by data set, or None if the trainable cannot tell."""
+    """Return the mean time of a trial on `replicates` seeds by data set, or None if the trainable cannot tell."""
     found: dict[str, float] = {}
     for label, listed in rows.items():
         planned = PlannedTrials(
             task=study.task(label),
             facts=facts[label],
             data_dir=data_dir,
-            replicates=study.replicates,
+            replicates=replicates,
             protocol=study.protocol,
         )
         sized = [(row.settings, row.size) for row in listed if row.size is not None]

@@ -33,9 +33,9 @@ class Kept:
 class Run:
     """One seed of one trial.
 
-    `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "search" or
-    "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed, data set, seed,
-    purpose) and equal in every trial of a study.
+    `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "tune",
+    "search" or "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed,
+    data set, seed, purpose) and equal in every trial of a study.
     """
 
     def __init__(

@@ -195,3 +195,49 @@ def test_an_accuracy_in_percent_is_refused() -> None:
     (fault,) = faults(FILE.replace("kv: {value: 0.705", "kv: {value: 70.5"))
     assert "compare.published.val_accuracy.reverse.kv = 70.5: an accuracy is a share, not percent: 0.705?" in fault
     assert "a number, or {value: number, note: text}" in faults(FILE.replace("qkv: 0.698", "qkv: high"))[0]
+
+
+TUNED = """\
+study: tuned
+datasets: {digits: {patch: 4}}
+model: {width: 8, depth: {choices: [1, 2]}}
+parts: {mlp: {model: {mlp: none}}, rate: {training: {weight_decay: 0.1}}}
+tune: TUNE
+compare: {baseline: complete}
+"""
+
+
+def test_tuned_settings_are_given_by_dotted_name_or_in_their_section() -> None:
+    dotted = "{trials: 4, training.learning_rate: {float: [1e-3, 1e-1]}, training.schedule.name: {choices: [cosine]}}"
+    inside = "{trials: 4, training: {learning_rate: {float: [1e-3, 1e-1]}, schedule: {name: {choices: [cosine]}}}}"
+    first, second = (parse_study(TUNED.replace("TUNE", text)) for text in (dotted, inside))
+    assert first.tuned == second.tuned
+    assert first.tuned.names() == ("training.learning_rate", "training.schedule.name")
+    assert first.fingerprint() == second.fingerprint()
+    assert first.fingerprint() != parse_study(TUNED.replace("TUNE", dotted.replace("4", "5", 1))).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("tune", "says"),
+    [
+        ("{training.learning_rate: {float: [1e-3, 1e-1]}}", "tune.trials: this key is required"),
+        ("{trials: 4}", "tune: give the range of at least one setting"),
+        ("{trials: 4, training.learning_rat: {float: [1e-3, 1e-1]}}", "Did you mean 'learning_rate'?"),
+        ("{trials: 4, training.learning_rate: {float: [-1, 1]}}", "greater than 0"),
+        ("{trials: 4, training.learning_rate: 1e-3}", "tuning needs a range"),
+        ("{trials: 4, model.depth: {choices: [1, 3]}}", "tune.model.depth: this is searched in its own section"),
+        ("{trials: 4, training.weight_decay: {choices: [0, 1]}}", "row without-rate fixes this setting"),
+        (
+            "{trials: 4, training: {learning_rate: {float: [0.001, 1]}}, training.learning_rate: {float: [0.01, 1]}}",
+            "training.learning_rate is given twice",
+        ),
+    ],
+)
+def test_a_fault_of_tuning_is_named(tune: str, says: str) -> None:
+    assert says in "\n".join(faults(TUNED.replace("TUNE", tune)))
+
+
+def test_only_a_comparison_is_tuned() -> None:
+    text = TUNED.replace("TUNE", "{trials: 4, training.learning_rate: {float: [1e-3, 1e-1]}}")
+    text = text.replace("compare: {baseline: complete}\n", "")
+    assert "tune: it tunes the rows of a comparison" in "\n".join(faults(text))
