@@ -278,7 +278,8 @@ def study_type(trainable: str) -> type[Study]:
     `Study.model_validate` returns an instance of it.
     """
     kind = trainable_settings(trainable)
-    row, own, part, tune = (with_sections(base, kind) for base in (Variant, DatasetSettings, Part, Tune))
+    row, own, part = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Part, kind)
+    tune = with_sections(Tune, kind)
     fields = {"settings": tuple[own, ...], "variants": tuple[row, ...], "parts": dict[Name, part], "tune": tune | None}  # type: ignore[valid-type]
     made = with_sections(Study, kind, **fields)
     made.row_type = row
