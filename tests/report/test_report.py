@@ -32,9 +32,10 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Render without the figures' script and without PNG files, which cost seconds."""
+    """Render without the figures' script and without pictures, which cost seconds."""
     monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder / f"{figure.stem}.png")
+    for name in ("write_png", "write_svg"):
+        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
 
 
 def read(study, trials, reports, home):

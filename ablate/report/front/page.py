@@ -12,11 +12,12 @@ from ablate.analysis import quality_objective
 from ablate.analysis.pooling import NETWORK
 from ablate.plain_text import settings_text
 from ablate.report.confirmation import confirmation_text, failed_text
-from ablate.report.drawing import Figure
+from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
+from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
 from ablate.report.tables import (
     fits_table,
@@ -33,7 +34,7 @@ MOST_ERRORS = 20
 
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
-    """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
+    """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     fronts, found = _found(study, trials, reports, notes)
     drawn = {part.dataset: figures(study, part) for part in found}
     tables = {
@@ -41,8 +42,11 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
         "trials.csv": with_front(trials, fronts),
         "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
     }
-    page = render(study, trials, reports, found, drawn, tables, notes)
-    return write_files(home / "report", page, tables=tables, drawn=[f for part in drawn.values() for f in part])
+    sections = [section(study, part, drawn[part.dataset], notes) for part in found]
+    figures_of_all = [figure for part in drawn.values() for figure in part]
+    page = render(study, trials, reports, sections, figures_of_all, tables, notes)
+    shown = [table for part in sections for table in part["shown"].values()]
+    return write_files(home / "report", page, tables=tables, drawn=figures_of_all, shown=shown)
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
@@ -61,8 +65,8 @@ def render(
     study: Study,
     trials: pl.DataFrame,
     reports: pl.DataFrame,
-    found: Sequence[Findings],
-    drawn: dict[str, list[Figure]],
+    sections: Sequence[dict[str, Any]],
+    drawn: Sequence[Figure],
     files: Iterable[str],
     notes: Sequence[Any] = (),
 ) -> str:
@@ -70,9 +74,9 @@ def render(
     return render_page(
         "page.html.j2",
         study,
-        [figure for part in drawn.values() for figure in part],
+        drawn,
         status=status_lines(study, trials, reports, notes),
-        sections=[section(study, part, drawn[part.dataset], notes) for part in found],
+        sections=sections,
         methods=methods(study),
         files=list(files),
     )
@@ -89,9 +93,11 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         "rows": [front_cells(study, row) for row in found.front.iter_rows(named=True)],
         "training": [settings_text(row, other_settings(study)) for row in found.front.iter_rows(named=True)],
     }
+    listed = _trial_list(study, found)
     return {
         **own,
-        **_trial_list(study, found),
+        **listed,
+        "shown": _shown(found.dataset, own, listed),
         "dataset": found.dataset,
         "answer": found.answer,
         "picks": found.picks,
@@ -104,6 +110,29 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         "dominated": dominated_text(found),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
+    }
+
+
+def _shown(dataset: str, front: dict[str, Any], listed: dict[str, Any]) -> dict[str, PageTable]:
+    """Return the tables of a data set that have rows, for their files; a network's name includes its training."""
+    rows = [
+        [" · ".join(filter(None, (cells[0], text))), *cells[1:]]
+        for cells, text in zip(front["rows"], front["training"], strict=True)
+    ]
+    tables = {
+        "front": (f"Front of {dataset}", front["headings"], rows),
+        "trials": (f"Trials of {dataset}", listed["trial_headings"], listed["trials"]),
+    }
+    return {
+        name: PageTable(
+            stem=f"{name}-{safe_stem(dataset)}",
+            caption=caption,
+            headings=headings,
+            groups={"": cells},
+            csv=f"{name}.csv",
+        )
+        for name, (caption, headings, cells) in tables.items()
+        if cells
     }
 
 
