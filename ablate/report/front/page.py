@@ -16,6 +16,7 @@ from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
+from ablate.report.front.importance import METHOD, importance_table, what_matters
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
@@ -37,21 +38,24 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     fronts, found = _found(study, trials, reports, notes)
     drawn = {part.dataset: figures(study, part) for part in found}
+    matters = {part.dataset: what_matters(study, part) for part in found}
     tables = {
         "front.csv": fronts,
         "trials.csv": with_front(trials, fronts),
         "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
+        "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
-    sections = [section(study, part, drawn[part.dataset], notes) for part in found]
-    figures_of_all = [figure for part in drawn.values() for figure in part]
+    sections = [section(study, part, drawn[part.dataset], matters[part.dataset], notes) for part in found]
+    figures_of_all = [figure for name, own in drawn.items() for figure in (*own, *matters[name]["figures"])]
     page = render(study, trials, reports, sections, figures_of_all, tables, notes)
-    shown = [table for part in sections for table in part["shown"].values()]
+    shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
     return write_files(home / "report", page, tables=tables, drawn=figures_of_all, shown=shown)
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
     """Return the figures of the page."""
-    return [figure for part in _found(study, trials, reports, notes)[1] for figure in figures(study, part)]
+    found = _found(study, trials, reports, notes)[1]
+    return [figure for part in found for figure in (*figures(study, part), *what_matters(study, part)["figures"])]
 
 
 def _found(
@@ -77,12 +81,14 @@ def render(
         drawn,
         status=status_lines(study, trials, reports, notes),
         sections=sections,
-        methods=methods(study),
+        methods=[*methods(study), METHOD],
         files=list(files),
     )
 
 
-def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Sequence[Any] = ()) -> dict[str, Any]:
+def section(
+    study: Study, found: Findings, drawn: Sequence[Figure], matters: dict[str, Any], notes: Sequence[Any] = ()
+) -> dict[str, Any]:
     """Return the template's values for one data set."""
     split = "test" if found.tested else "validation"
     words = confirmation_text(study, found.trials, found.dataset, split, notes)
@@ -98,6 +104,7 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         **own,
         **listed,
         "shown": _shown(found.dataset, own, listed),
+        "matters": matters,
         "dataset": found.dataset,
         "answer": found.answer,
         "picks": found.picks,
