@@ -17,6 +17,7 @@ from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.objectives import SIZE_METRICS, means
 from ablate.plain_text import spreadsheet_cell
 from ablate.redaction import error_text
+from ablate.study.space import Choices, Range, Space
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),
@@ -175,6 +176,31 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
         return pl.Series(name, [None if value is None else float(value) for value in values], pl.Float64())
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     return pl.Series(name, texts, pl.String())
+
+
+def searched_values(table: pl.DataFrame, space: Space) -> list[dict[str, Any]]:
+    """Return the searched settings of each row of a trials table, as the sampler chose them, active ones only."""
+    columns = {
+        name: f"parameter.{name}" if name in TRIAL_COLUMNS and name != "variant" else name for name in space.ranges
+    }
+    there = {name: column for name, column in columns.items() if column in table.columns}
+    found = []
+    for row in table.select("trial", *there.values()).iter_rows(named=True):
+        values: dict[str, Any] = {}
+        for name, column in there.items():
+            if space.is_active(name, values):
+                values[name] = _value(space.ranges[name], row[column])
+        found.append(values)
+    return found
+
+
+def _value(spec: Range, cell: Any) -> Any:
+    """Return the value of a range that a cell of its column means: a column of mixed values holds them as JSON."""
+    if isinstance(spec, Choices):
+        for choice in spec.choices:
+            if not isinstance(choice, str) and cell == (choice if choice is None else json.dumps(choice)):
+                return choice
+    return spec.read(cell)
 
 
 def parquet_bytes(table: pl.DataFrame) -> bytes:

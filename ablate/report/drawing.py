@@ -1,17 +1,22 @@
-"""The shared parts of all figures: palettes, scales, legend, fonts, and PNG files."""
+"""The shared parts of all figures: palettes, scales, legend, fonts; and their files as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
+import polars as pl
 import vl_convert
 
+from ablate.analysis.tables import csv_text
 from ablate.files import DiskFolder
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
@@ -60,6 +65,12 @@ class Figure:
         """Return the figure as a notebook shows it."""
         return png(self)
 
+    @cached_property
+    def svg(self) -> str:
+        """The figure as an SVG file, in light colours on white."""
+        spec = paint({**self.picture(), "background": "role:paper"}, PALETTES["light"])
+        return _numbered(str(vl_convert.vegalite_to_svg(spec)))
+
     def picture(self) -> dict[str, Any]:
         """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
         if not self.panels:
@@ -82,17 +93,71 @@ def paint(spec: Any, palette: Mapping[str, str]) -> Any:
     return palette.get(spec, spec) if isinstance(spec, str) else spec
 
 
+def write_svg(figure: Figure, folder: Path) -> Path:
+    """Write a figure atomically as an SVG file and return its path."""
+    return _write(folder, f"{figure.stem}.svg", figure.svg.encode())
+
+
 def write_png(figure: Figure, folder: Path) -> Path:
     """Write a figure atomically as a PNG file and return its path."""
-    name = f"{figure.stem}.png"
-    DiskFolder(folder).write(name, png(figure))
+    return _write(folder, f"{figure.stem}.png", png(figure))
+
+
+def write_data(figure: Figure, folder: Path) -> Path:
+    """Write what a figure draws atomically as a CSV file and return its path."""
+    return _write(folder, f"{figure.stem}.csv", csv_text(drawn_data(figure)).encode())
+
+
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    DiskFolder(folder).write(name, content)
     return folder / name
 
 
 def png(figure: Figure) -> bytes:
     """Return a figure as a PNG file, in light colours on white, at twice its size in pixels."""
-    spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
-    return bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
+    return bytes(vl_convert.svg_to_png(figure.svg, scale=PNG_SCALE))
+
+
+def drawn_data(figure: Figure) -> pl.DataFrame:
+    """Return what a figure draws: one row per point, bar or vertex of a line, in the order of drawing.
+
+    The first column of a figure of panels is the panel's title. Column `drawn_as` lists the marks that show the row,
+    such as `rule, point`. The other columns are the fields of the figure's specification.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for panel in figure.panels or (figure,):
+        title = {"panel": panel.title} if figure.panels else {}
+        for mark, values in _layers_of(panel.spec, ()):
+            seen: Counter[str] = Counter()  # two seeds with equal values are two rows
+            for value in values:
+                text = json.dumps({**title, **value}, sort_keys=True)
+                row = rows.setdefault((text, seen[text]), {**title, "drawn_as": [], **value})
+                row["drawn_as"] += [mark] if mark not in row["drawn_as"] else []
+                seen[text] += 1
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    return pl.DataFrame({name: _cells([row.get(name) for row in rows.values()]) for name in names})
+
+
+def _cells(values: list[Any]) -> pl.Series:
+    texts = [", ".join(value) if isinstance(value, list) else value for value in values]
+    numbers = all(value is None or isinstance(value, int | float) for value in texts)
+    return pl.Series(texts if numbers else [None if value is None else str(value) for value in texts], strict=False)
+
+
+def _layers_of(spec: Mapping[str, Any], above: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield mark and rows of each layer of a specification; a layer without data draws those of the layer above."""
+    values = spec["data"]["values"] if "data" in spec else above
+    if "mark" in spec:
+        yield (spec["mark"]["type"] if isinstance(spec["mark"], dict) else spec["mark"]), values
+    for layer in spec.get("layer", ()):
+        yield from _layers_of(layer, values)
+
+
+def _numbered(svg: str) -> str:
+    """Return an SVG text whose ids are numbered from 0: Vega counts them up over all figures of a process."""
+    names = dict.fromkeys(re.findall(r' id="([a-z_]+[0-9]+)"', svg))
+    number = {name: f"part{index}" for index, name in enumerate(names)}
+    return re.sub(r'( id="|url\(#|href="#)([a-z_]+[0-9]+)', lambda m: m[1] + number.get(m[2], m[2]), svg)
 
 
 def safe_stem(name: str) -> str:

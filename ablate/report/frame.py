@@ -17,7 +17,8 @@ from markupsafe import Markup
 from ablate.analysis import smallest_effect
 from ablate.analysis.tables import cannot_write
 from ablate.files import DiskFolder
-from ablate.report.drawing import PALETTES, Figure, write_png
+from ablate.report.drawing import PALETTES, Figure, write_data, write_png, write_svg
+from ablate.report.latex import PageTable, write_latex
 from ablate.report.tables import write_csv
 from ablate.study import Study
 
@@ -45,8 +46,17 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: A
     )
 
 
-def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], drawn: Sequence[Figure]) -> Path:
-    """Write index.html, tables by file name and every figure as PNG, each atomically; return the page's path.
+def write_files(
+    folder: Path,
+    page: str,
+    *,
+    tables: Mapping[str, pl.DataFrame],
+    drawn: Sequence[Figure],
+    shown: Sequence[PageTable] = (),
+) -> Path:
+    """Write index.html, tables by file name, figures as PNG, SVG and CSV, and the page's tables as LaTeX.
+
+    Each file is written atomically. Returns the page's path.
 
     The page is written last, so that it never names a missing file. Raises ResultsDownError.
     """
@@ -54,7 +64,10 @@ def write_files(folder: Path, page: str, *, tables: Mapping[str, pl.DataFrame], 
         for name, table in tables.items():
             write_csv(table, folder / name)
         for figure in drawn:
-            write_png(figure, folder)
+            for write in (write_svg, write_png, write_data):
+                write(figure, folder)
+        for each in shown:
+            write_latex(each, folder)
         DiskFolder(folder).write("index.html", page.encode())
     except OSError as error:
         raise cannot_write(f"the report below {folder}", error) from error

@@ -12,9 +12,10 @@ import pytest
 
 from ablate import files as folder
 from ablate.analysis import tables as results
-from ablate.analysis.tables import reports_table, trials_table, write_tables
+from ablate.analysis.tables import reports_table, searched_values, trials_table, write_tables
 from ablate.errors import ResultsDownError
 from ablate.ledger import Ledger, NewTrial, StudyWriter
+from ablate.study.space import Choices, FloatRange, IntRange, Space
 from ablate.trial import Decision, Report, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, report_of, take
 from support.paths import REPOSITORY
@@ -157,3 +158,23 @@ def documented(section: str) -> dict[str, str]:
 )
 def test_the_documented_schema_is_the_written_one(section: str, columns: dict[str, pl.DataType]) -> None:
     assert list(documented(section).items()) == [(name, str(dtype)) for name, dtype in columns.items()]
+
+
+def test_searched_values_are_what_the_sampler_chose(filled: Ledger) -> None:
+    """The inverse of the table's columns: mixed choices are JSON there, and null is also a choice."""
+    space = Space(
+        ranges={
+            "model.mlp": Choices(choices=tuple(CHOICES)),
+            "model.width": IntRange(int=(60, 70)),
+            "train.learning_rate": FloatRange(float=(1e-9, 1.0), log=True, when={"model.width": (60, 62)}),
+            "never.tried": IntRange(int=(1, 2)),
+        }
+    )
+    snapshot = filled.snapshot(STUDY)
+    table = trials_table(snapshot).filter(pl.col("dataset") == "mnist")
+    chosen = {trial.key.number: trial.config.parameters for trial in snapshot.trials if trial.key.dataset == "mnist"}
+    found = searched_values(table, space)
+    assert [repr(values["model.mlp"]) for values in found] == [repr(choice) for choice in CHOICES]
+    for number, values in zip(table["trial"], found, strict=True):
+        active = ["model.mlp", "model.width"] + (["train.learning_rate"] if number in (0, 2) else [])
+        assert values == {name: chosen[number][name] for name in active}

@@ -49,9 +49,10 @@ def terminal(study: Any, trials: pl.DataFrame, reports: pl.DataFrame, width: int
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Render without the figures' script and without PNG files, which cost seconds."""
+    """Render without the figures' script and without pictures, which cost seconds."""
     monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder / f"{figure.stem}.png")
+    for name in ("write_png", "write_svg"):
+        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
 
 
 @pytest.fixture(scope="module")

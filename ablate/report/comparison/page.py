@@ -14,6 +14,7 @@ from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_tex
 from ablate.report.comparison.wording import answers, methods, status_lines
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
+from ablate.report.latex import PageTable
 from ablate.report.numbers import printable, spell_metric
 from ablate.report.tables import network
 from ablate.study import Study
@@ -22,12 +23,15 @@ MOST_ERRORS = 50
 
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
-    """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
+    """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     table, seeds = cells(study, trials, reports), seed_values(study, trials, reports)
     drawn = comparison_figures(study, table, seeds)
     tables = {"comparison.csv": table, "comparison_seeds.csv": seeds, "trials.csv": trials}
-    page = render(study, trials, reports, table, drawn, list(tables), notes)
-    return write_files(home / "report", page, tables=tables, drawn=drawn)
+    by_stem = {figure.stem: figure for figure in drawn}
+    metrics = table["metric"].unique(maintain_order=True)
+    sections = [_section(study, block(study, table, metric), by_stem) for metric in metrics]
+    page = render(study, trials, reports, table, sections, drawn, list(tables), notes)
+    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=[part["shown"] for part in sections])
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
@@ -40,12 +44,12 @@ def render(
     trials: pl.DataFrame,
     reports: pl.DataFrame,
     table: pl.DataFrame,
+    sections: Sequence[dict[str, Any]],
     drawn: Sequence[Figure],
     files: list[str],
     notes: Sequence[Any] = (),
 ) -> str:
     """Return the page as HTML."""
-    by_stem = {figure.stem: figure for figure in drawn}
     failed = trials.filter(pl.col("state") == "FAIL")
     return render_page(
         "comparison.html.j2",
@@ -54,10 +58,7 @@ def render(
         status=status_lines(study, trials, reports, notes),
         answers=answers(study, table),
         answered=spell_metric(require_comparison(study).metrics[0]),
-        sections=[
-            _section(study, block(study, table, metric), by_stem)
-            for metric in table["metric"].unique(maintain_order=True)
-        ],
+        sections=sections,
         notes=[printable(note) for note in require_comparison(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
@@ -72,16 +73,19 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure]) -> dict
     stem = f"compare-{safe_stem(found.metric)}"
     name = spell_metric(found.metric)
     shown = _headings(study, found)
+    groups = {
+        printable(column): [[getattr(row, name) for name in shown] for row in rows]
+        for column, rows in found.rows.items()
+    }
+    headings = list(shown.values())
     return {
         "id": stem,
         "title": f"{name[:1].upper()}{name[1:]}",
         "text": metric_text(study, found),
         "figure": drawn.get(stem),
-        "headings": list(shown.values()),
-        "groups": {
-            printable(column): [[getattr(row, name) for name in shown] for row in rows]
-            for column, rows in found.rows.items()
-        },
+        "headings": headings,
+        "groups": groups,
+        "shown": PageTable(stem=stem, caption=name, headings=headings, groups=groups, csv="comparison.csv"),
         "notes": found.notes,
     }
 

@@ -12,11 +12,13 @@ from ablate.analysis import quality_objective
 from ablate.analysis.pooling import NETWORK
 from ablate.plain_text import settings_text
 from ablate.report.confirmation import confirmation_text, failed_text
-from ablate.report.drawing import Figure
+from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
+from ablate.report.front.importance import METHOD, importance_table, what_matters
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
+from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
 from ablate.report.tables import (
     fits_table,
@@ -33,21 +35,27 @@ MOST_ERRORS = 20
 
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
-    """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
+    """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     fronts, found = _found(study, trials, reports, notes)
     drawn = {part.dataset: figures(study, part) for part in found}
+    matters = {part.dataset: what_matters(study, part) for part in found}
     tables = {
         "front.csv": fronts,
         "trials.csv": with_front(trials, fronts),
         "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
+        "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
-    page = render(study, trials, reports, found, drawn, tables, notes)
-    return write_files(home / "report", page, tables=tables, drawn=[f for part in drawn.values() for f in part])
+    sections = [section(study, part, drawn[part.dataset], matters[part.dataset], notes) for part in found]
+    figures_of_all = [figure for name, own in drawn.items() for figure in (*own, *matters[name]["figures"])]
+    page = render(study, trials, reports, sections, figures_of_all, tables, notes)
+    shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
+    return write_files(home / "report", page, tables=tables, drawn=figures_of_all, shown=shown)
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
     """Return the figures of the page."""
-    return [figure for part in _found(study, trials, reports, notes)[1] for figure in figures(study, part)]
+    found = _found(study, trials, reports, notes)[1]
+    return [figure for part in found for figure in (*figures(study, part), *what_matters(study, part)["figures"])]
 
 
 def _found(
@@ -61,8 +69,8 @@ def render(
     study: Study,
     trials: pl.DataFrame,
     reports: pl.DataFrame,
-    found: Sequence[Findings],
-    drawn: dict[str, list[Figure]],
+    sections: Sequence[dict[str, Any]],
+    drawn: Sequence[Figure],
     files: Iterable[str],
     notes: Sequence[Any] = (),
 ) -> str:
@@ -70,15 +78,17 @@ def render(
     return render_page(
         "page.html.j2",
         study,
-        [figure for part in drawn.values() for figure in part],
+        drawn,
         status=status_lines(study, trials, reports, notes),
-        sections=[section(study, part, drawn[part.dataset], notes) for part in found],
-        methods=methods(study),
+        sections=sections,
+        methods=[*methods(study), METHOD],
         files=list(files),
     )
 
 
-def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Sequence[Any] = ()) -> dict[str, Any]:
+def section(
+    study: Study, found: Findings, drawn: Sequence[Figure], matters: dict[str, Any], notes: Sequence[Any] = ()
+) -> dict[str, Any]:
     """Return the template's values for one data set."""
     split = "test" if found.tested else "validation"
     words = confirmation_text(study, found.trials, found.dataset, split, notes)
@@ -89,9 +99,12 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         "rows": [front_cells(study, row) for row in found.front.iter_rows(named=True)],
         "training": [settings_text(row, other_settings(study)) for row in found.front.iter_rows(named=True)],
     }
+    listed = _trial_list(study, found)
     return {
         **own,
-        **_trial_list(study, found),
+        **listed,
+        "shown": _shown(found.dataset, own, listed),
+        "matters": matters,
         "dataset": found.dataset,
         "answer": found.answer,
         "picks": found.picks,
@@ -104,6 +117,29 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         "dominated": dominated_text(found),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
+    }
+
+
+def _shown(dataset: str, front: dict[str, Any], listed: dict[str, Any]) -> dict[str, PageTable]:
+    """Return the tables of a data set that have rows, for their files; a network's name includes its training."""
+    rows = [
+        [" · ".join(filter(None, (cells[0], text))), *cells[1:]]
+        for cells, text in zip(front["rows"], front["training"], strict=True)
+    ]
+    tables = {
+        "front": (f"Front of {dataset}", front["headings"], rows),
+        "trials": (f"Trials of {dataset}", listed["trial_headings"], listed["trials"]),
+    }
+    return {
+        name: PageTable(
+            stem=f"{name}-{safe_stem(dataset)}",
+            caption=caption,
+            headings=headings,
+            groups={"": cells},
+            csv=f"{name}.csv",
+        )
+        for name, (caption, headings, cells) in tables.items()
+        if cells
     }
 
 
