@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
+from ablate.config import leaves
 from ablate.errors import Fault, did_you_mean
 from ablate.objectives import is_share
+from ablate.study.design import faults as design_faults
 from ablate.study.sections import Compare
 from ablate.study.study import Study
 
@@ -19,10 +22,37 @@ def comparison_faults(study: Study) -> Iterator[Fault]:
         yield from _unknown_names(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:
         yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
+    yield from _part_faults(study)
     if study.sampler.name == "design" and study.compare is None:
         yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
     if study.compare is not None:
         yield from _compare_faults(study, study.compare)
+
+
+def _part_faults(study: Study) -> Iterator[Fault]:
+    """Yield the parts that have both settings and levels, or neither, and pairs that cannot be combined."""
+    for name, part in study.parts.items():
+        if bool(part.given()) == bool(part.levels):
+            rule = "give the settings that remove the part, or `levels` that replace its form: one of the two"
+            yield Fault(path=f"parts.{name}", value=None, rule=rule)
+    combined = {pair for arm in study.arms for pair in itertools.combinations(arm, 2)}
+    blamed: set[tuple[str, str]] = set()
+    for (one, first), (two, second) in sorted(combined):
+        here, there = (leaves(study.parts[n].settings_at(level)) for n, level in ((one, first), (two, second)))
+        both = next((name for name in here if name in there and here[name] != there[name]), None)
+        if both is not None and (one, two) not in blamed:
+            blamed.add((one, two))
+            rule = f"{one} and {two} set {both} to different values, so this design cannot combine them."
+            hint = "Make them `levels` of one part, or compare with design: leave-one-out."
+            yield Fault(path=f"parts.{two}", value=None, rule=rule, hint=hint)
+
+
+def _design_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    if "design" in compare.model_fields_set and not study.parts:
+        yield Fault(path="compare.design", value=None, rule="a design combines `parts`: give them, not `variants`")
+        return
+    for design, rule in design_faults(study.factors, compare.design).items():
+        yield Fault(path="compare.design", value=design, rule=rule)
 
 
 def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
@@ -35,6 +65,7 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     if not rows:
         yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
         return
+    yield from _design_faults(study, compare)
     for metric in compare.metrics if study.protocol == "paper" else ():
         if metric.startswith("test_"):
             rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
