@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,8 @@ EFFECT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("n", "blocks", "df"), pl.Int64()),
     "scaled": pl.Boolean(),
 }
-LEAVE_ONE_OUT, ADD_ONE_IN, AVERAGE, INTERACTION, SHAPLEY = (
-    "leave-one-out",
-    "add-one-in",
-    "average",
-    "interaction",
-    "shapley",
-)
+LEAVE_ONE_OUT, ADD_ONE_IN, EQUAL_SIZE = "leave-one-out", "add-one-in", "equal-size"
+AVERAGE, INTERACTION, SHAPLEY = "average", "interaction", "shapley"
 NO_SPREAD = 1e-10  # a standard error below this share of the values is rounding: nothing varies, and nothing is tested
 Values = NDArray[np.float64]
 
@@ -62,11 +57,12 @@ class Model:
 def effects(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Return one row per metric, column and effect (columns: docs/compare.md); none for leave-one-out alone.
 
-    `leave-one-out`, `add-one-in` and `shapley` are means over seeds with t intervals. `average` and `interaction` are
-    the terms of least squares with a block for each data set and seed. All use the configurations and seeds that every
-    arm of theirs has. An estimate is null if there are none, and NaN if a seed diverged.
+    `leave-one-out`, `add-one-in`, `equal-size` (the twin minus the network without the part) and `shapley` are means
+    over seeds with t intervals. `average` and `interaction` are the terms of least squares with a block for each data
+    set and seed. All use the configurations and seeds that every arm of theirs has. An estimate is null if there are
+    none, and NaN if a seed diverged.
     """
-    if not study.parts or study.compare is None or set(study.compare.design) == {LEAVE_ONE_OUT}:
+    if not has_effects(study):
         return pl.DataFrame(schema=EFFECT_COLUMNS)
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
@@ -79,6 +75,13 @@ def effects(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Dat
     return pl.DataFrame(rows, schema=EFFECT_COLUMNS)
 
 
+def has_effects(study: Study) -> bool:
+    """Return whether a study has more to say of its parts than what leaving each out does."""
+    if study.compare is None or not study.parts:
+        return False
+    return bool(study.twins) or set(study.compare.design) != {LEAVE_ONE_OUT}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Cells:
     """The values of one metric in one column of the comparison."""
@@ -88,12 +91,15 @@ class _Cells:
     measured: Measured
     datasets: tuple[str, ...]
 
-    def values(self, needed: Sequence[Arm]) -> Values | None:
-        """Return the values of these arms, [data sets, arms, seeds], or None if one of them has none.
+    def of_arms(self, needed: Iterable[Arm]) -> Values | None:
+        """Return the values of these arms, [data sets, arms, seeds]; see `values`."""
+        return self.values([arm_name(self.study.factors, arm) for arm in needed])
 
-        Each is a mean over the configurations that all the arms have complete, on the seeds that all have.
+    def values(self, names: Sequence[str]) -> Values | None:
+        """Return the values of these rows, [data sets, rows, seeds], or None if one of them has none.
+
+        Each is a mean over the configurations that all the rows have complete, on the seeds that all have.
         """
-        names = [arm_name(self.study.factors, arm) for arm in needed]
         every = [self.measured.usable(self.runs.of(self.datasets, name)) for name in names]
         shared = {
             label: sorted(set.intersection(*({*places.get(label, {})} for places in every))) for label in self.datasets
@@ -115,15 +121,18 @@ def _paired(cells: _Cells) -> Iterator[dict[str, Any]]:
         for level in factor.levels:
             arm: Arm = ((factor.name, level),)
             weights = np.array([1.0, -1.0] if factor.removable else [-1.0, 1.0])
-            yield _over_seeds(LEAVE_ONE_OUT, _named(factor, level), cells.values([(), arm]), weights)
+            yield _over_seeds(LEAVE_ONE_OUT, _named(factor, level), cells.of_arms([(), arm]), weights)
+    for twin, reduced in cells.study.twins.items():
+        part = next(name for name in names if arm_name(factors, without([name])) == reduced)
+        yield _over_seeds(EQUAL_SIZE, part, cells.values([twin, reduced]), np.array([1.0, -1.0]))
     for name in names:
         others = without(other for other in names if other != name)
         if {without(names), others} <= listed:
-            values = cells.values([others, without(names)])
+            values = cells.of_arms([others, without(names)])
             yield _over_seeds(ADD_ONE_IN, name, values, np.array([1.0, -1.0]))
     subsets = [without(gone) for n in range(len(names) + 1) for gone in itertools.combinations(names, n)]
     if len(names) > 1 and set(subsets) <= listed:
-        values = cells.values(subsets)
+        values = cells.of_arms(subsets)
         for name in names:
             yield _over_seeds(SHAPLEY, name, values, shapley_weights(name, names, subsets))
 
@@ -162,7 +171,7 @@ def _fitted(cells: _Cells) -> Iterator[dict[str, Any]]:
     listed = factorial(cells.study.factors, cells.study.arms)
     if not listed:
         return
-    values, model = cells.values(listed), model_of(cells.study.factors, listed)
+    values, model = cells.of_arms(listed), model_of(cells.study.factors, listed)
     if values is None:
         yield from (_described(model, contrast) for contrast in model.contrasts)
         return

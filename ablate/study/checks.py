@@ -157,6 +157,9 @@ def _blame(study: Study, values: Mapping[str, Any]) -> str:
 
 def _place(study: Study, row: int) -> str:
     """Return the place of row number `row` in the file; of a combination of parts that of the last one."""
+    own = len(study.arms) if study.parts else len(study.variants)
+    if row >= own:
+        return "compare.twin" if row < own + len(study.twins) else "compare.placebo"
     if not study.parts:
         return f"variants.{row}"
     if not study.arms[row]:

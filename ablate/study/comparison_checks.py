@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from ablate.config import leaves
 from ablate.errors import Fault, did_you_mean
 from ablate.objectives import is_share
+from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.sections import Compare
 from ablate.study.study import Study
@@ -55,6 +56,25 @@ def _design_faults(study: Study, compare: Compare) -> Iterator[Fault]:
         yield Fault(path="compare.design", value=design, rule=rule)
 
 
+def _twin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    if compare.twin is None:
+        return
+    removable = [factor.name for factor in study.factors if factor.removable]
+    yield from _unknown_names("compare.twin.parts", compare.twin.parts or (), removable)
+    if not study.parts:
+        yield Fault(path="compare.twin", value=None, rule="a twin belongs to a part: give `parts`, not `variants`")
+    elif not study.twins and not (compare.twin.parts and set(compare.twin.parts) - set(removable)):
+        rule = "a twin is compared with a row `without-NAME`, and this design has none: add leave-one-out"
+        yield Fault(path="compare.twin", value=None, rule=rule)
+    setting = compare.twin.setting or study.kind.width_setting
+    if not setting:
+        rule = "name the whole number that narrows your network, as in twin: {setting: config.width}"
+        yield Fault(path="compare.twin", value=None, rule=rule)
+    elif compare.twin.setting is not None:
+        known = [name for label in study.datasets for name in study.given_for(label)]
+        yield from _unknown_names("compare.twin.setting", (setting,), known)
+
+
 def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     own = {"sampler": study.sampler.name == "design", "scheduler": study.scheduler.name == "none"}
     for section, fits in (own | {"confirm": study.confirm is None}).items():
@@ -66,11 +86,13 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
         yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
         return
     yield from _design_faults(study, compare)
+    yield from _twin_faults(study, compare)
     for metric in compare.metrics if study.protocol == "paper" else ():
         if metric.startswith("test_"):
             rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
             yield Fault(path="compare.metrics", value=metric, rule=rule)
-    yield from _unknown_names("compare.baseline", (compare.baseline,), rows)
+    added = {*study.twins, *([PLACEBO] if compare.placebo else [])}
+    yield from _unknown_names("compare.baseline", (compare.baseline,), [name for name in rows if name not in added])
     for column, labels in compare.columns.items():
         yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
     columns = list(compare.columns) or list(study.datasets)

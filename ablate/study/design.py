@@ -12,6 +12,8 @@ from typing import Any, Literal
 Design = Literal["leave-one-out", "add-one-in", "full", "fractional"]
 COMPLETE = "complete"  # the arm that has every part
 BARE = "bare"  # the arm that has no part that can be removed
+TWIN = "twin-of-"  # begins the name of a twin, before that of the row without the part
+PLACEBO = "placebo"  # the arm that is the baseline on other seeds
 REMOVED = ""  # the level of a part that is removed
 FULL_FACTORS, FULL_ARMS = 4, 64  # a full design has at most this many factors and arms
 FRACTION_FACTORS = (5, 20)  # fewest and most factors of a fractional design

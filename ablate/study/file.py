@@ -31,6 +31,7 @@ from ablate.study.sections import (
     SchedulerConfig,
     Sectioned,
     Start,
+    Twin,
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -226,6 +227,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "start": Start,
         "published": PublishedFigure,
         "compare": Compare,
+        "twin": Twin,
         "trainable": Command,
     }
     for part in inside:

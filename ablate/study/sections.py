@@ -286,6 +286,22 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+class Twin(Section):
+    """Which parts get a twin: the complete network, narrowed to the size of the one without the part."""
+
+    parts: tuple[str, ...] | None = None
+    """Parts whose rows `without-NAME` get one. Default: every part that can be removed."""
+    setting: str | None = None
+    """Whole number that is lowered, such as `config.width`. Default: `model.width`, and `model.mlp` in proportion."""
+
+
+def _twin(value: Any) -> Any:
+    """Accept `true` for all parts, and a list of parts."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return {"parts": value} if isinstance(value, list) else value
+
+
 class Compare(Section):
     """A designed comparison: every variant, configuration, data set and seed in full, beside published numbers."""
 
@@ -295,6 +311,10 @@ class Compare(Section):
         tuple[Design, ...], BeforeValidator(_listed, json_schema_input_type=Design | list[Design]), Field(min_length=1)
     ] = ("leave-one-out",)
     """Which combinations of `parts` are trained: leave-one-out, add-one-in, full, fractional, or a list of them."""
+    twin: Annotated[Twin | None, BeforeValidator(_twin, json_schema_input_type=bool | list[str] | Twin | None)] = None
+    """Add for each row `without-NAME` the complete network, narrowed to as many parameters: `true`, or parts."""
+    placebo: bool = False
+    """Add the baseline again, as `placebo`, on other seeds: what noise alone looks like."""
     metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
     """Metrics that are compared. The terminal shows the first."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -308,4 +328,5 @@ class Compare(Section):
 
     def of_rows(self) -> dict[str, Any]:
         """Return what the file gives here that decides which networks are trained, as JSON values."""
-        return self.model_dump(mode="json", include={"design"}, exclude_unset=True)
+        named = {"design", "twin", "placebo"} | ({"baseline"} if self.placebo else set())
+        return self.model_dump(mode="json", include=named, exclude_unset=True)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, Serializ
 
 from ablate.config import TaskConfig, TrainableSettings
 from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
-from ablate.study.design import REMOVED, Arm, Factor, arm_name, arms, merge_settings
+from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
     Budget,
@@ -36,6 +36,7 @@ from ablate.study.sections import (
     with_sections,
 )
 from ablate.study.space import Choices, Range, Space, order_by_condition
+from ablate.trial import PLACEBO_SEED_BASE
 
 VARIANT = "variant"
 OWN_DATA = "data"  # label of the data set of a function of the user's that names none
@@ -153,9 +154,32 @@ class Study(Sectioned):
     @cached_property
     def rows(self) -> tuple[Variant, ...]:
         """Return the table of variants, as written or derived from `parts`."""
-        if not self.parts:
-            return self.variants
-        return tuple(self._row(arm) for arm in self.arms)
+        own = tuple(self._row(arm) for arm in self.arms) if self.parts else self.variants
+        twins = [self.row_type(name=name) for name in self.twins]
+        return (*own, *twins, *self._placebo(own))
+
+    def _placebo(self, rows: Iterable[Variant]) -> tuple[Variant, ...]:
+        """Return the baseline under its second name, if the comparison has a placebo and there is such a row."""
+        if self.compare is None or not self.compare.placebo:
+            return ()
+        found = [row for row in rows if row.name == self.compare.baseline]
+        return tuple(row.model_copy(update={"name": PLACEBO}) for row in found[:1])
+
+    @cached_property
+    def twins(self) -> dict[str, str]:
+        """Return the row without a part by the name of its twin, whose size is found with the trainable."""
+        if self.compare is None or self.compare.twin is None:
+            return {}
+        asked = self.compare.twin.parts
+        names = [f.name for f in self.factors if f.removable and (asked is None or f.name in asked)]
+        reduced = [arm_name(self.factors, without([name])) for name in names if without([name]) in self.arms]
+        return {f"{TWIN}{name}": name for name in reduced}
+
+    def seeds_of(self, variant: str | None) -> tuple[int, ...]:
+        """Return the seeds of a search trial; those of a placebo are its own."""
+        placebo = self.compare is not None and self.compare.placebo and variant == PLACEBO
+        first = PLACEBO_SEED_BASE if placebo else 0
+        return tuple(range(first, first + self.replicates))
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:

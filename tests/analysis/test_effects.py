@@ -254,3 +254,31 @@ def test_an_arm_that_is_missing_leaves_the_estimates_of_others() -> None:
     assert by_term(found, "leave-one-out")["a"]["estimate"] is not None
     assert by_term(found, "interaction")["a:b"]["estimate"] is None
     assert by_term(found, "shapley")["a"]["estimate"] is None
+
+
+def test_at_equal_size_a_twin_stands_beside_the_network_without_the_part() -> None:
+    text = FILE.replace("DESIGN", "leave-one-out, twin: {setting: config.w}").replace("PARTS\n", "")
+    study = parse_study(text.replace("DATASETS", "one: {}"), "f.yaml")
+    planted = {"complete": 0.9, "without-a": 0.7, "twin-of-without-a": 0.75, "without-b": 0.8, "twin-of-without-b": 0.8}
+    found = effects(study, *plant(study, value=lambda variant, dataset, others, seed: planted[variant] + 0.01 * seed))
+    found = found.filter(pl_metric())
+    assert {t: r["estimate"] for t, r in by_term(found, "leave-one-out").items()} == pytest.approx({"a": 0.2, "b": 0.1})
+    assert {t: r["estimate"] for t, r in by_term(found, "equal-size").items()} == pytest.approx(
+        {"a": 0.05, "b": 0.0}, abs=1e-12
+    )
+
+
+def test_a_placebo_is_paired_by_position_and_keeps_its_own_seeds_in_the_table() -> None:
+    from ablate.analysis.comparison import cells, seed_values
+
+    text = FILE.replace("DESIGN", "leave-one-out, placebo: true").replace("PARTS\n", "").replace("DATASETS", "one: {}")
+    study = parse_study(text, "f.yaml")
+    trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.001 * (seed % 1000) ** 2)
+    assert sorted(reports["seed"].unique().to_list()) == [*range(5), *range(500_000, 500_005)]
+    table = cells(study, trials, reports).filter(pl_metric())
+    (row,) = table.filter(table["variant"] == "placebo").iter_rows(named=True)
+    assert (row["n"], row["compared"], row["baseline_difference"], row["correlation"]) == (5, 1, 0.0, pytest.approx(1))
+    assert row["remark"] == "complete again on other seeds, paired by position: differences are noise"
+    seeds = seed_values(study, trials, reports).filter(pl_metric())
+    assert seeds.filter(seeds["variant"] == "placebo")["seed"].to_list() == list(range(500_000, 500_005))
+    assert seeds.filter(seeds["variant"] == "without-a")["seed"].to_list() == list(range(5))
