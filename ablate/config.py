@@ -77,6 +77,7 @@ class TrainableSettings(Frozen):
 
     facts_type: ClassVar[type[DatasetFacts]] = DatasetFacts
     idle_rules: ClassVar[tuple[Idle, ...]] = ()
+    width_setting: ClassVar[str] = ""  # the setting that narrows the network, if the trainable has one
 
     @property
     def length(self) -> int:
@@ -86,6 +87,21 @@ class TrainableSettings(Frozen):
     def scaled(self, scale: float) -> Self:
         """Return the settings of a first look: epochs, and what counts in them, reduced to the share `scale`."""
         raise NotImplementedError
+
+    def widths(self, setting: str) -> range:
+        """Return the values from 1 to its own that a setting can take; empty if it is no whole number."""
+        value = leaves(self.model_dump()).get(setting)
+        return range(1, value + 1) if isinstance(value, int) and not isinstance(value, bool) else range(0)
+
+    def at_width(self, setting: str, width: int) -> Self:
+        """Return the settings with one lowered; raise pydantic's ValidationError if they are impossible."""
+        tree = self.model_dump()
+        *path, last = setting.split(".")
+        branch = tree
+        for step in path:
+            branch = branch[step]
+        branch[last] = width
+        return self.model_validate(tree)
 
     def idle(self, facts: DatasetFacts | None) -> tuple[Idle, ...]:
         """Return the rules of `idle_rules` that hold: each names a setting without effect beside the others."""

@@ -14,6 +14,7 @@ from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
 STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
+PLACEBO_SEED_BASE = 500_000  # keeps the seeds of a comparison's placebo apart from those of its other arms
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
 TUNE_SEED_BASE = 2_000_000  # keeps the seeds of a comparison's tuning apart from those that it is computed from
 

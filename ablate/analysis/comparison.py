@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from ablate.analysis.intervals import natural_bounds, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
 from ablate.objectives import SIZE_COLUMNS, on_test
-from ablate.study import VARIANT, Study
+from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
+from ablate.trial import PLACEBO_SEED_BASE
 
 CONSTANTS = (*SIZE_COLUMNS, "wall_seconds")  # of the whole trial: the same for all its seeds, so without an interval
 CELL_COLUMNS: dict[str, pl.DataType] = {
@@ -164,7 +165,8 @@ def seed_values(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl
                 cell = {"metric": metric, "column": column, "variant": row.name, "scaled": study.scale != 1}
                 values, there = measured.seed_means(places), measured.shared_seeds(places)
                 found = zip(runs.seeds, values.tolist(), there.tolist(), strict=True)
-                rows += [cell | {"seed": seed, "value": value} for seed, value, known in found if known]
+                first = study.seeds_of(row.name)[0]
+                rows += [cell | {"seed": first + seed, "value": value} for seed, value, known in found if known]
     return pl.DataFrame(rows, schema=SEED_COLUMNS)
 
 
@@ -172,7 +174,8 @@ def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
 
     Further seeds are pooled with the first ones, once their trial is complete or has diverged (`pooled`). The values
-    that a later trial measured on the test split are part of their last report.
+    that a later trial measured on the test split are part of their last report. The seeds of a placebo are its own, so
+    that each is paired with the baseline's at its position.
     """
     trials, reports = pooled(trials, reports)
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
@@ -183,8 +186,11 @@ def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
     last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed"))
     last = _with_test(last, trials)
-    place = table.select("dataset", "trial", "place", of_complete=pl.col("state") == "COMPLETE")
+    place = table.select("dataset", "trial", "place", VARIANT, of_complete=pl.col("state") == "COMPLETE")
     last = last.join(place, on=["dataset", "trial"])
+    if study.compare is not None and study.compare.placebo:
+        shifted = pl.when(pl.col(VARIANT) == PLACEBO).then(pl.col("seed") - PLACEBO_SEED_BASE)
+        last = last.with_columns(seed=shifted.otherwise("seed"))
     return Runs(table=table, last=last, seeds=tuple(last["seed"].unique().sort().to_list()))
 
 
@@ -295,6 +301,8 @@ def _remarks(study: Study, cell: Mapping[str, Any]) -> Iterator[str]:
     """Yield the remarks that a reader needs about the measured number."""
     if cell["diverged"] and cell["metric"] not in CONSTANTS:
         yield f"diverged in {cell['diverged']} of {cell['planned']} configurations"
+    if _compare(study).placebo and cell["variant"] == PLACEBO:
+        yield f"{_compare(study).baseline} again on other seeds, paired by position: differences are noise"
     asked = _compare(study).columns.get(cell["column"], ())
     row = next(row for row in study.rows if row.name == cell["variant"])
     own = [label for label in asked if label in study.labels and (row.datasets is None or label in row.datasets)]

@@ -20,6 +20,7 @@ from ablate.study.checks import architectures
 from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
+from ablate.tuning.twins import TwinSizes
 
 SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
@@ -146,8 +147,9 @@ def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> fl
 def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRow]:
     listed = _plan_design(study, dataset) if study.compare is not None else _plan_search(study, dataset)
     task, trainable, begun = study.task(dataset), load_trainable(study.trainable), time.monotonic()
+    twins = TwinSizes(study=study, dataset=dataset, measure=trainable.measure, facts=lambda: facts)
     for values in listed[:: -(-len(listed) // LISTED)]:
-        settings = study.settings_of(dataset, values)
+        settings = twins.settings_of(values)
         size = trainable.measure(settings, facts)
         patient = time.monotonic() - begun < SIZING_SECONDS
         counted = trainable.count_by_running(settings, dataset) if size is None and patient else None

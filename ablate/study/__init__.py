@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ablate.study.design import COMPLETE, PLACEBO, TWIN
 from ablate.study.file import difference, json_schema, load_study, parse_study, read_study
-from ablate.study.study import COMPLETE, VARIANT, Study
+from ablate.study.study import VARIANT, Study
 
 __all__ = [
     "COMPLETE",
+    "PLACEBO",
+    "TWIN",
     "VARIANT",
     "Study",
     "difference",

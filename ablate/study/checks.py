@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ablate import registry
 from ablate.errors import Fault, RegistryError, did_you_mean
 from ablate.study.comparison_checks import comparison_faults
+from ablate.study.design import REMOVED
 from ablate.study.given import start_faults
 from ablate.study.ranges import is_range
 from ablate.study.space import Space
@@ -97,7 +98,7 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
     for index, row in enumerate(study.rows):
         path = _place(study, index)
         if row.name in names[:index]:
-            yield Fault(path=f"{path}.name", value=row.name, rule="a variant's name occurs only once")
+            yield _repeated(study, path, row.name)
         for label in row.datasets or ():
             if label not in study.datasets:
                 rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"
@@ -112,6 +113,13 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
             yield Fault(path=f"datasets.{label}", value=None, rule="no variant runs on this data set")
 
 
+def _repeated(study: Study, path: str, name: str) -> Fault:
+    if study.parts:
+        rule = f"two networks of the comparison would be called {name}: rename a part or a level"
+        return Fault(path=path, value=None, rule=rule)
+    return Fault(path=f"{path}.name", value=name, rule="a variant's name occurs only once")
+
+
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     """Try every combination of a data set's finite architecture axes; report one combination per reason."""
     axes = architectures(study, study.space_for(dataset))
@@ -123,9 +131,8 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
             for reason in _reasons(error):
                 if reason not in seen:
                     seen.add(reason)
-                    yield Fault(
-                        path=_blame(study, values), value=None, rule=f"impossible: {reason}.", hint=_way(values)
-                    )
+                    hint = _combined(study, values) or _way(values)
+                    yield Fault(path=_blame(study, values), value=None, rule=f"impossible: {reason}.", hint=hint)
 
 
 def architectures(study: Study, space: Space) -> Space:
@@ -149,10 +156,25 @@ def _blame(study: Study, values: Mapping[str, Any]) -> str:
 
 
 def _place(study: Study, row: int) -> str:
-    """Return the place of row number `row` in the file."""
+    """Return the place of row number `row` in the file; of a combination of parts that of the last one."""
+    own = len(study.arms) if study.parts else len(study.variants)
+    if row >= own:
+        return "compare.twin" if row < own + len(study.twins) else "compare.placebo"
     if not study.parts:
         return f"variants.{row}"
-    return f"parts.{list(study.parts)[row - 1]}" if row else "parts"
+    if not study.arms[row]:
+        return "parts"
+    name, level = study.arms[row][-1]
+    return f"parts.{name}" if level == REMOVED else f"parts.{name}.levels.{level}"
+
+
+def _combined(study: Study, values: Mapping[str, Any]) -> str:
+    """Return which row of the design combines several parts that each alone are possible, or an empty text."""
+    rows = [row.name for row in study.rows]
+    index = rows.index(values[VARIANT]) if VARIANT in values else len(rows)
+    if index >= len(study.arms) or len(study.arms[index]) < 2:
+        return ""
+    return f"The design has this network as {values[VARIANT]}; leave-one-out combines no parts."
 
 
 def _way(values: Mapping[str, Any]) -> str:

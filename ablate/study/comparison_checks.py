@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
+from ablate.config import leaves
 from ablate.errors import Fault, did_you_mean
 from ablate.objectives import is_share
+from ablate.study.design import PLACEBO
+from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
 from ablate.study.sections import Compare, Tune
 from ablate.study.study import Study
@@ -20,12 +24,58 @@ def comparison_faults(study: Study) -> Iterator[Fault]:
         yield from _unknown_names(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:
         yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
+    yield from _part_faults(study)
     if study.sampler.name == "design" and study.compare is None:
         yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
     if study.tune is not None:
         yield from _tune_faults(study, study.tune)
     if study.compare is not None:
         yield from _compare_faults(study, study.compare)
+
+
+def _part_faults(study: Study) -> Iterator[Fault]:
+    """Yield the parts that have both settings and levels, or neither, and pairs that cannot be combined."""
+    for name, part in study.parts.items():
+        if bool(part.given()) == bool(part.levels):
+            rule = "give the settings that remove the part, or `levels` that replace its form: one of the two"
+            yield Fault(path=f"parts.{name}", value=None, rule=rule)
+    combined = {pair for arm in study.arms for pair in itertools.combinations(arm, 2)}
+    blamed: set[tuple[str, str]] = set()
+    for (one, first), (two, second) in sorted(combined):
+        here, there = (leaves(study.parts[n].settings_at(level)) for n, level in ((one, first), (two, second)))
+        both = next((name for name in here if name in there and here[name] != there[name]), None)
+        if both is not None and (one, two) not in blamed:
+            blamed.add((one, two))
+            rule = f"{one} and {two} set {both} to different values, so this design cannot combine them."
+            hint = "Make them `levels` of one part, or compare with design: leave-one-out."
+            yield Fault(path=f"parts.{two}", value=None, rule=rule, hint=hint)
+
+
+def _design_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    if "design" in compare.model_fields_set and not study.parts:
+        yield Fault(path="compare.design", value=None, rule="a design combines `parts`: give them, not `variants`")
+        return
+    for design, rule in design_faults(study.factors, compare.design).items():
+        yield Fault(path="compare.design", value=design, rule=rule)
+
+
+def _twin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    if compare.twin is None:
+        return
+    removable = [factor.name for factor in study.factors if factor.removable]
+    yield from _unknown_names("compare.twin.parts", compare.twin.parts or (), removable)
+    if not study.parts:
+        yield Fault(path="compare.twin", value=None, rule="a twin belongs to a part: give `parts`, not `variants`")
+    elif not study.twins and not (compare.twin.parts and set(compare.twin.parts) - set(removable)):
+        rule = "a twin is compared with a row `without-NAME`, and this design has none: add leave-one-out"
+        yield Fault(path="compare.twin", value=None, rule=rule)
+    setting = compare.twin.setting or study.kind.width_setting
+    if not setting:
+        rule = "name the whole number that narrows your network, as in twin: {setting: config.width}"
+        yield Fault(path="compare.twin", value=None, rule=rule)
+    elif compare.twin.setting is not None:
+        known = [name for label in study.datasets for name in study.given_for(label)]
+        yield from _unknown_names("compare.twin.setting", (setting,), known)
 
 
 def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
@@ -38,11 +88,14 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     if not rows:
         yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
         return
+    yield from _design_faults(study, compare)
+    yield from _twin_faults(study, compare)
     for metric in compare.metrics if study.protocol == "paper" else ():
         if metric.startswith("test_"):
             rule = f"under `protocol: paper` validation is the test split: write val_{metric.removeprefix('test_')}"
             yield Fault(path="compare.metrics", value=metric, rule=rule)
-    yield from _unknown_names("compare.baseline", (compare.baseline,), rows)
+    added = {*study.twins, *([PLACEBO] if compare.placebo else [])}
+    yield from _unknown_names("compare.baseline", (compare.baseline,), [name for name in rows if name not in added])
     for column, labels in compare.columns.items():
         yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
     columns = list(compare.columns) or list(study.datasets)

@@ -23,13 +23,16 @@ from ablate.study.sections import (
     Confirm,
     Constraint,
     DatasetSettings,
+    Level,
     Objective,
     Part,
     PublishedFigure,
     SamplerConfig,
     SchedulerConfig,
+    Sectioned,
     Start,
     Tune,
+    Twin,
     Variant,
 )
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -221,10 +224,12 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "variants": Variant,
         "settings": DatasetSettings,
         "parts": Part,
+        "levels": Level,
         "start": Start,
         "tune": Tune,
         "published": PublishedFigure,
         "compare": Compare,
+        "twin": Twin,
         "trainable": Command,
     }
     for part in inside:
@@ -232,7 +237,8 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
     ranges = {"choices": Choices, "float": FloatRange, "int": IntRange}
     if inside and inside[-1] not in sections and inside[0] in kind.section_names:
         return sorted({*ranges, "log", "step", "when"})
-    return list(section.model_fields)
+    sectioned = kind.section_names if issubclass(section, Sectioned) and inside else ()
+    return [*section.model_fields, *(name for name in sectioned if name not in section.model_fields)]
 
 
 def _nested_models(model: type[BaseModel], names: Iterable[str]) -> dict[str, type[BaseModel]]:

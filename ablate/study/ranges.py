@@ -147,6 +147,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         *path, last = name.split(".")
         branch = tree
         for step in path:
-            branch = branch.setdefault(step, {})
+            branch[step] = dict(branch.get(step, {}))  # a copy: a value of the study file must not change
+            branch = branch[step]
         branch[last] = value
     return tree

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ablate.config import TrainableSettings
 from ablate.objectives import COST_METRICS, on_validation
 from ablate.registry import COMMAND_PREFIX
+from ablate.study.design import REMOVED, Design
 from ablate.study.ranges import section_fields, settings
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -241,10 +242,24 @@ class DatasetSettings(Sectioned):
     """The data sets that these settings apply to."""
 
 
+class Level(Sectioned):
+    """One of several forms of a part: the settings that replace the form of the complete network."""
+
+    section_text = "Settings of this form."
+
+
 class Part(Sectioned):
-    """A part of the network that can be removed: the settings that remove it."""
+    """A part of the network: the settings that remove it, or the `levels` that replace it, one at a time."""
 
     section_text = "Settings without the part."
+
+    levels: dict[Name, Level] = Field(default_factory=dict)
+    """Forms that exclude each other, by name, in place of settings that remove the part."""
+
+    def settings_at(self, level: str) -> dict[str, Any]:
+        """Return the settings of a level, nested by section; REMOVED is that of a part without levels."""
+        source = self.levels[level] if level != REMOVED else self
+        return source.model_dump(include=set(self.section_names), exclude_unset=True, by_alias=True)
 
 
 class Tune(Sectioned):
@@ -297,11 +312,39 @@ def _figure(value: Any) -> Any:
 Cell = Annotated[PublishedFigure, BeforeValidator(_figure, json_schema_input_type=float | PublishedFigure)]
 
 
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class Twin(Section):
+    """Which parts get a twin: the complete network, narrowed to the size of the one without the part."""
+
+    parts: tuple[str, ...] | None = None
+    """Parts whose rows `without-NAME` get one. Default: every part that can be removed."""
+    setting: str | None = None
+    """Whole number that is lowered, such as `config.width`. Default: `model.width`, and `model.mlp` in proportion."""
+
+
+def _twin(value: Any) -> Any:
+    """Accept `true` for all parts, and a list of parts."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return {"parts": value} if isinstance(value, list) else value
+
+
 class Compare(Section):
     """A designed comparison: every variant, configuration, data set and seed in full, beside published numbers."""
 
     baseline: str
     """The variant that the others are compared with, seed by seed."""
+    design: Annotated[
+        tuple[Design, ...], BeforeValidator(_listed, json_schema_input_type=Design | list[Design]), Field(min_length=1)
+    ] = ("leave-one-out",)
+    """Which combinations of `parts` are trained: leave-one-out, add-one-in, full, fractional, or a list of them."""
+    twin: Annotated[Twin | None, BeforeValidator(_twin, json_schema_input_type=bool | list[str] | Twin | None)] = None
+    """Add for each row `without-NAME` the complete network, narrowed to as many parameters: `true`, or parts."""
+    placebo: bool = False
+    """Add the baseline again, as `placebo`, on other seeds: what noise alone looks like."""
     metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
     """Metrics that are compared. The terminal shows the first."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -312,3 +355,8 @@ class Compare(Section):
     """The source of the published figures."""
     notes: tuple[str, ...] = ()
     """Differences from the published settings, with reasons."""
+
+    def of_rows(self) -> dict[str, Any]:
+        """Return what the file gives here that decides which networks are trained, as JSON values."""
+        named = {"design", "twin", "placebo"} | ({"baseline"} if self.placebo else set())
+        return self.model_dump(mode="json", include=named, exclude_unset=True)

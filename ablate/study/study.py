@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, Serializ
 
 from ablate.config import TaskConfig, TrainableSettings
 from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
+from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
     Budget,
@@ -20,6 +21,7 @@ from ablate.study.sections import (
     Confirm,
     Constraint,
     DatasetSettings,
+    Level,
     Name,
     Objective,
     Part,
@@ -35,10 +37,10 @@ from ablate.study.sections import (
     with_sections,
 )
 from ablate.study.space import Choices, Range, Space, order_by_condition
+from ablate.trial import PLACEBO_SEED_BASE
 
 VARIANT = "variant"
 OWN_DATA = "data"  # label of the data set of a function of the user's that names none
-COMPLETE = "complete"  # the row of a leave-one-out design that has every part
 OF_A_DESIGN: dict[str, Any] = {  # a comparison trains its whole design, in full, once
     "sampler": {"name": "design"},
     "scheduler": {"name": "none"},
@@ -75,7 +77,7 @@ class Study(Sectioned):
     variants: tuple[Variant, ...] = ()
     """A table of named architectures. The sampler chooses among its rows."""
     parts: dict[Name, Part] = Field(default_factory=dict)
-    """Parts that can be removed, in place of `variants`: a row `complete`, and a row `without-NAME` for each part."""
+    """Parts in place of `variants`: a row `complete`, and further rows by `compare.design`, such as `without-NAME`."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=4)] = (
         Objective(metric="val_accuracy", direction="maximize"),
         Objective(metric="params", direction="minimize", log=True),
@@ -155,13 +157,48 @@ class Study(Sectioned):
     @cached_property
     def rows(self) -> tuple[Variant, ...]:
         """Return the table of variants, as written or derived from `parts`."""
-        if not self.parts:
-            return self.variants
-        return (self.row_type(name=COMPLETE), *(self._without(name, part) for name, part in self.parts.items()))
+        own = tuple(self._row(arm) for arm in self.arms) if self.parts else self.variants
+        twins = [self.row_type(name=name) for name in self.twins]
+        return (*own, *twins, *self._placebo(own))
 
-    def _without(self, name: str, part: Part) -> Variant:
-        sections = {section: getattr(part, section) for section in part.section_names}
-        return self.row_type(name=f"without-{name}", **sections)
+    def _placebo(self, rows: Iterable[Variant]) -> tuple[Variant, ...]:
+        """Return the baseline under its second name, if the comparison has a placebo and there is such a row."""
+        if self.compare is None or not self.compare.placebo:
+            return ()
+        found = [row for row in rows if row.name == self.compare.baseline]
+        return tuple(row.model_copy(update={"name": PLACEBO}) for row in found[:1])
+
+    @cached_property
+    def twins(self) -> dict[str, str]:
+        """Return the row without a part by the name of its twin, whose size is found with the trainable."""
+        if self.compare is None or self.compare.twin is None:
+            return {}
+        asked = self.compare.twin.parts
+        names = [f.name for f in self.factors if f.removable and (asked is None or f.name in asked)]
+        reduced = [arm_name(self.factors, without([name])) for name in names if without([name]) in self.arms]
+        return {f"{TWIN}{name}": name for name in reduced}
+
+    def seeds_of(self, variant: str | None) -> tuple[int, ...]:
+        """Return the seeds of a search trial; those of a placebo are its own."""
+        placebo = self.compare is not None and self.compare.placebo and variant == PLACEBO
+        first = PLACEBO_SEED_BASE if placebo else 0
+        return tuple(range(first, first + self.replicates))
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """Return the parts as factors of a design."""
+        return tuple(Factor(name=name, levels=tuple(part.levels) or (REMOVED,)) for name, part in self.parts.items())
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """Return the arms of `parts` in the order of their rows; a search has those of leave-one-out."""
+        return arms(self.factors, ("leave-one-out",) if self.compare is None else self.compare.design)
+
+    def _row(self, arm: Arm) -> Variant:
+        sections: dict[str, Any] = {}
+        for name, level in arm:
+            sections = merge_settings(sections, self.parts[name].settings_at(level))
+        return self.row_type.model_validate({"name": arm_name(self.factors, arm), **sections})
 
     @cached_property
     def space(self) -> Space:
@@ -245,10 +282,12 @@ class Study(Sectioned):
         The seeds of a comparison are excluded too, because its cells are paired by seed and more may follow. Settings
         that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
-        others = {"budget", "confirm", "compare", "only"}
+        others = {"budget", "confirm", "compare", "only"}  # of `compare`, what makes rows is added below
         if self.compare is not None:
             others.add("replicates")
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
+        if self.compare is not None and (rows := self.compare.of_rows()):
+            comparable["compare"] = rows
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 
     def _settings(self, dataset: str) -> dict[str, Any]:
@@ -278,7 +317,8 @@ def study_type(trainable: str) -> type[Study]:
     `Study.model_validate` returns an instance of it.
     """
     kind = trainable_settings(trainable)
-    row, own, part = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Part, kind)
+    row, own, level = with_sections(Variant, kind), with_sections(DatasetSettings, kind), with_sections(Level, kind)
+    part = with_sections(Part, kind, levels=dict[Name, level])  # type: ignore[valid-type]
     tune = with_sections(Tune, kind)
     fields = {"settings": tuple[own, ...], "variants": tuple[row, ...], "parts": dict[Name, part], "tune": tune | None}  # type: ignore[valid-type]
     made = with_sections(Study, kind, **fields)

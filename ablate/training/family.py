@@ -19,6 +19,7 @@ class FamilySettings(TrainableSettings):
 
     facts_type: ClassVar[type[DatasetFacts]] = InputShape
     idle_rules: ClassVar[tuple[Idle, ...]] = RULES
+    width_setting: ClassVar[str] = "model.width"
 
     model: ModelConfig = ModelConfig()
     """Axes of the architecture: a value fixes one, a range searches it."""
@@ -44,6 +45,14 @@ class FamilySettings(TrainableSettings):
             "report_every": min(training.report_every, epochs),
         }
         return self.model_copy(update={"training": training.model_copy(update=changes)})
+
+    def at_width(self, setting: str, width: int) -> Self:
+        """Return the settings with one lowered; with the model's width an MLP of fixed width shrinks in proportion."""
+        found = super().at_width(setting, width)
+        if setting != self.width_setting or not self.model.mlp:
+            return found
+        mlp = max(round(self.model.mlp * width / self.model.width), 1)
+        return found.model_copy(update={"model": found.model.model_copy(update={"mlp": mlp})})
 
     def idle(self, facts: DatasetFacts | None) -> tuple[Idle, ...]:
         """Return the rules of the settings that have no effect; without facts a sample has one target."""

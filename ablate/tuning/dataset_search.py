@@ -18,8 +18,9 @@ from ablate.tuning.recorded import RETRY, RecordedSearch
 from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
-from ablate.tuning.suggester import Measure, Suggester
+from ablate.tuning.suggester import Suggester
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.twins import Measure
 from ablate.tuning.warm_start import WARM_START
 
 if TYPE_CHECKING:

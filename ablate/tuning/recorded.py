@@ -106,7 +106,13 @@ class RecordedSearch:
     def _lacking(self) -> dict[int, tuple[int, ...]]:
         if self.study.compare is None:
             return {}
-        return find_missing_seeds(range(self.study.replicates), self.search_trials())
+        found: dict[int, tuple[int, ...]] = {}
+        by_seeds: dict[tuple[int, ...], list[TrialProgress]] = {}
+        for trial in self.search_trials():
+            by_seeds.setdefault(self.study.seeds_of(trial.config.variant), []).append(trial)
+        for seeds, trials in by_seeds.items():
+            found |= find_missing_seeds(seeds, trials)
+        return dict(sorted(found.items()))
 
 
 def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSearch]:

@@ -27,8 +27,8 @@ from ablate.tuning.recorded import (
 )
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.tuning.search_view import SearchView
-from ablate.tuning.suggester import Measure
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
+from ablate.tuning.twins import Measure
 from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
-from ablate.config import DatasetFacts, Size, TrainableSettings
+from ablate.config import DatasetFacts, TrainableSettings
 from ablate.errors import RequestError
 from ablate.ledger import NewTrial
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
@@ -28,14 +28,13 @@ from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, s
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
 from ablate.tuning.trial_progress import TrialProgress, metric_of
+from ablate.tuning.twins import Measure, TwinSizes
 
 if TYPE_CHECKING:
     from ablate.study import Study
 
 SAMPLER_ATTEMPTS = 20
 RANDOM_ATTEMPTS = 1000
-
-Measure = Callable[[TrainableSettings, DatasetFacts], Size | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +73,10 @@ class Suggester:
     def _optuna(self) -> optuna.Study:
         return optuna.load_study(study_name=STUDY_NAME, storage=self.history, sampler=RandomSampler(seed=0))
 
+    @cached_property
+    def _twins(self) -> TwinSizes:
+        return TwinSizes(study=self.study, dataset=self.dataset, measure=self.measure, facts=self.facts)
+
     def _design(self) -> Sequence[Mapping[str, Any]]:
         if self._designed is None:
             self._designed = self.study.design(self.dataset)
@@ -88,8 +91,9 @@ class Suggester:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
 
     def check(self) -> None:
-        """Raise RequestError if the study's sampler or its options cannot work on this space."""
+        """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
         self._sampler(0, 0, {})
+        self._twins.check()
 
     def suggest(self, number: int) -> NewTrial | None:
         """Return trial `number` with the sampler state that a restart needs, or None if the space is exhausted.
@@ -240,7 +244,7 @@ class Suggester:
     def _fit(self, number: int, parameters: Mapping[str, Any], *, once: bool = False) -> NewTrial | str | None:
         """Return trial `number`, or in words why it cannot be trained; with `once`, None if it was suggested before."""
         try:
-            settings = self.study.settings_of(self.dataset, parameters)
+            settings = self._twins.settings_of(parameters)
         except ValidationError as error:
             return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         if once and self._configuration(parameters.get(VARIANT), settings) in self._seen:
@@ -255,17 +259,18 @@ class Suggester:
 
     def _trial(self, number: int, parameters: Mapping[str, Any], settings: TrainableSettings) -> TrialConfig:
         variant = parameters.get(VARIANT)
+        name = None if variant is None else str(variant)
         return TrialConfig(
             key=TrialKey(study=self.study.name, dataset=self.dataset, number=number),
             stage="search",
             settings=settings,
             task=self.study.task(self.dataset),
             trainable=self.study.trainable,
-            seeds=tuple(range(self.study.replicates)),
+            seeds=self.study.seeds_of(name),
             study_seed=self.study.seed,
             protocol=self.study.protocol,
             parameters=parameters,
-            variant=None if variant is None else str(variant),
+            variant=name,
         )
 
     def _configuration(self, variant: Any, settings: TrainableSettings) -> str:

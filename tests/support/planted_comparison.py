@@ -83,7 +83,7 @@ def plant(
             seen += [others] if others not in seen else []
             became = state(variant, dataset, seen.index(others))
             row = _trial(study, dataset, number, variant, others, became)
-            own = _reports(study, row, [value(variant, dataset, others, seed) for seed in range(study.replicates)])
+            own = _reports(row, {seed: value(variant, dataset, others, seed) for seed in study.seeds_of(variant)})
             rows.append(row)
             reports += [] if became == "WAITING" else own
     names = sorted({name for row in rows for name in row if "." in name})
@@ -103,15 +103,15 @@ def _trial(
     return row | others | {"error": errors.get(became)}
 
 
-def _reports(study: Study, trial: dict[str, Any], last: list[float]) -> list[dict[str, Any]]:
+def _reports(trial: dict[str, Any], last: dict[int, float]) -> list[dict[str, Any]]:
     """Return a trial's reports, each seed's accuracy rising to its last value."""
     rows = []
     for epoch in range(1, trial["epochs"] + 1):
-        for seed, final in enumerate(last):
-            gone = (trial["error"] or "").startswith("diverged") and epoch == trial["epochs"] and seed == 1
+        for replicate, (seed, final) in enumerate(last.items()):
+            gone = (trial["error"] or "").startswith("diverged") and epoch == trial["epochs"] and replicate == 1
             accuracy = math.nan if gone else final - 0.1 * (EPOCHS - epoch)
             row = {name: trial[name] for name in ("study", "dataset", "trial", "stage")}
-            row |= {"replicate": seed, "seed": seed, "epoch": epoch, "decision": "CONTINUE", "diverged": gone}
+            row |= {"replicate": replicate, "seed": seed, "epoch": epoch, "decision": "CONTINUE", "diverged": gone}
             row |= {"final": epoch == EPOCHS, "val_accuracy": accuracy, "val_loss": 2 * (1 - accuracy)}
             rows.append(row)
     return rows

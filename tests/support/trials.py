@@ -12,7 +12,7 @@ from ablate.study import Study
 from ablate.training.family import FamilySettings, family
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
-from ablate.tuning.suggester import Measure
+from ablate.tuning.twins import Measure
 
 
 def family_trial(*, model: ModelConfig, train: TrainConfig, **fields: Any) -> TrialConfig:

@@ -1,0 +1,216 @@
+"""Designs of parts: which networks are trained, what they are called, what aliases, and which faults a file has."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from typing import Any
+
+import numpy as np
+import pydoe
+import pytest
+
+from ablate.errors import StudyFileError
+from ablate.study import parse_study
+from ablate.study.design import REMOVED, Factor, aliases, arm_name, arms, faults, resolution, terms
+
+FILE = """\
+study: parts
+datasets: [digits]
+model: {width: 24, depth: 1, heads: 1}
+parts:
+  mlp: {model: {mlp: none}}
+  value: {model: {value: none}}
+  position: {model: {position: none}}
+compare: {baseline: complete, design: DESIGN}
+"""
+OF_A_FUNCTION = """\
+study: own
+trainable: mine:train
+config: {width: 16}
+epochs: 20
+parts:
+  norms: {replace: {"blocks.*.norm": identity}}
+  mlps: {replace: {"blocks.*.mlp": zero}}
+  small: {config: {width: 4}}
+  head: {replace: {head: freeze}}
+objectives: [{metric: val_accuracy, direction: maximize}]
+compare: {baseline: complete, design: full}
+"""
+
+
+def of(design: str, text: str = FILE) -> Any:
+    return parse_study(text.replace("DESIGN", design), "f.yaml")
+
+
+def named(design: str, text: str = FILE) -> list[str]:
+    return [row.name for row in of(design, text).rows]
+
+
+def factors(count: int) -> list[Factor]:
+    return [Factor(name=name, levels=(REMOVED,)) for name in string.ascii_lowercase[:count]]
+
+
+def fault(text: str) -> str:
+    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
+        parse_study(text, "f.yaml")
+    return str(caught.value)
+
+
+def test_the_default_is_leave_one_out() -> None:
+    left_out = ["complete", "without-mlp", "without-value", "without-position"]
+    assert named("leave-one-out") == named("DESIGN".replace("DESIGN", "[leave-one-out]")) == left_out
+    text = FILE.replace(", design: DESIGN", "")
+    assert named("", text) == left_out
+    assert parse_study(text).fingerprint() != of("full").fingerprint()
+
+
+def test_designs_are_united_and_a_network_occurs_once_under_one_name() -> None:
+    added = ["complete", "bare", "only-mlp", "only-value", "only-position"]
+    assert named("add-one-in") == added
+    assert named("[leave-one-out, add-one-in]") == [*named("leave-one-out"), *added[1:]]
+    assert set(named("full")) == {*named("leave-one-out"), *added}
+    assert set(named("[leave-one-out, full]")) == set(named("full"))
+    models = [of("full").settings_of("digits", {"variant": name}).model for name in named("full")]
+    assert len({m.model_dump_json() for m in models}) == 8
+    bare = of("full").settings_of("digits", {"variant": "bare"}).model
+    assert (bare.mlp, bare.value, bare.position) == (0, "none", "none")
+    only = of("add-one-in").settings_of("digits", {"variant": "only-value"}).model
+    assert (only.mlp, only.value, only.position) == (0, "separate", "none")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_full_design_of_two_levels_is_every_subset(count: int) -> None:
+    own = factors(count)
+    found = arms(own, ("full",))
+    subsets = {s for n in range(count + 1) for s in itertools.combinations("abcd"[:count], n)}
+    assert {tuple(name for name, _ in arm) for arm in found} == subsets
+    assert found[0] == ()
+    names = [arm_name(own, arm) for arm in found]
+    assert len(set(names)) == 2**count
+    assert {"complete", "bare", "without-a"} <= set(names)
+    assert ("only-b" in names) == (count > 2)
+    assert ("without-a-b" in names) == (count > 3)
+
+
+def test_forms_that_exclude_each_other_are_one_factor_with_levels() -> None:
+    text = FILE.replace(
+        "  position: {model: {position: none}}",
+        "  similarity: {levels: {shared: {model: {similarity: shared}}, mirrored: {model: {similarity: mirrored}}}}",
+    )
+    assert named("leave-one-out", text)[3:] == ["similarity-shared", "similarity-mirrored"]
+    study = of("full", text)
+    assert len(study.rows) == 2 * 2 * 3
+    assert "without-mlp-similarity-shared" in named("full", text)
+    assert "bare-similarity-mirrored" in named("full", text)
+    model = study.settings_of("digits", {"variant": "bare-similarity-mirrored"}).model
+    assert (model.mlp, model.value, model.similarity) == (0, "none", "mirrored")
+    assert named("add-one-in", text) == ["complete", "bare", "without-value", "without-mlp"]  # only-mlp lacks value
+    both = text.replace("similarity: {levels", "similarity: {model: {depth: 2}, levels")
+    assert "one of the two" in fault(both.replace("DESIGN", "full"))
+    assert "parts.mlp" in fault(FILE.replace("{model: {mlp: none}}", "{}").replace("DESIGN", "full"))
+
+
+def test_parts_of_a_function_are_combined_by_pattern_and_keep_its_epochs() -> None:
+    study = parse_study(OF_A_FUNCTION)
+    settings = {row.name: study.settings_of("data", {"variant": row.name}) for row in study.rows}
+    assert len(settings) == 16
+    assert {found.epochs for found in settings.values()} == {20}
+    assert settings["without-norms-mlps"].replace == {"blocks.*.norm": "identity", "blocks.*.mlp": "zero"}
+    assert settings["bare"].replace == {"blocks.*.norm": "identity", "blocks.*.mlp": "zero", "head": "freeze"}
+    assert settings["bare"].config == {"width": 4}
+    assert settings["complete"].replace == {}
+
+
+def test_rows_do_not_change_the_files_own_settings() -> None:
+    text = OF_A_FUNCTION.replace("epochs: 20", 'epochs: 20\nreplace: {"stem.0": zero}')
+    study = parse_study(text)
+    for row in study.rows:
+        study.settings_of("data", {"variant": row.name})
+    assert study.settings_of("data", {"variant": "complete"}).replace == {"stem.0": "zero"}
+
+
+@pytest.mark.parametrize("count", range(5, 13))
+def test_a_fraction_has_resolution_iv_and_pydoes_aliases(count: int) -> None:
+    own = factors(count)
+    found = arms(own, ("fractional",))
+    signs = np.array([[-1 if name.name in dict(arm) else 1 for name in own] for arm in found])
+    assert (signs[0] == 1).all()
+    reference = pydoe.fracfact_by_res(count, 5 if count == 5 else 4).astype(int)
+    assert len(signs) == len(pydoe.fracfact_by_res(count, 4))
+    assert sorted(map(tuple, signs)) == sorted(map(tuple, reference))
+    kept = aliases(own, found)
+    assert {term for same in kept.items() for term in (same[0], *same[1])} == set(terms(own))
+    assert all(kept[(name.name,)] == () for name in own)  # no main effect with an interaction of two
+    listed = [frozenset(word for word in line.split(" = ") if len(word) < 3) for line in _pydoe_aliases(signs)]
+    ours = {frozenset("".join(term) for term in (first, *others)) for first, others in kept.items()}
+    assert ours == {words for words in listed if words}
+    assert resolution(own, found) == (5 if count == 5 else 4)
+
+
+def _pydoe_aliases(signs: Any) -> list[str]:
+    return list(pydoe.fracfact_aliasing(signs)[0])
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(5, "abcde"), (6, "abce abdf cdef"), (7, "abce abdf acdg aefg bcfg bdeg cdef"), (8, "abce abdf abgh acdg acfh")],
+)
+def test_the_fractions_stay_those_that_studies_were_begun_with(count: int, words: str) -> None:
+    """A study is continued by the same rows, so a new version of the library must not give another fraction."""
+    own = factors(count)
+    found = arms(own, ("fractional",))
+    shortest = resolution(own, found)
+    defining = [
+        "".join(word)
+        for word in itertools.combinations("abcdefgh"[:count], shortest)
+        if len({sum(name in dict(arm) for name in word) % 2 for arm in found}) == 1
+    ]
+    assert defining[: len(words.split())] == words.split()
+
+
+@pytest.mark.parametrize(
+    ("count", "design", "rule"),
+    [
+        (5, "full", "at most 4 parts and 64 networks, not 5 parts in 32 networks: take fractional"),
+        (4, "fractional", "5 to 20 parts, not 4: take full"),
+        (21, "fractional", "5 to 20 parts, not 21"),
+    ],
+)
+def test_a_design_that_the_parts_cannot_have_names_its_rule(count: int, design: Any, rule: str) -> None:
+    own = factors(count)
+    assert rule in faults(own, (design,))[design]
+    assert arms(own, (design,)) == ((),)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FILE.replace("DESIGN", "fractional"), "compare.design = 'fractional': a fractional design has 5 to 20 parts"),
+        (FILE.replace("DESIGN", "half"), "compare.design"),
+        (
+            FILE.replace("value: none}}\n", "value: stacked}}\n  heads: {model: {heads: 4}}\n").replace(
+                "DESIGN", "full"
+            ),
+            "parts.heads: impossible: value=stacked needs heads=1, got heads=4. The design has this network as",
+        ),
+        (
+            FILE.replace("{position: none}", "{position: none, mlp: 7}").replace("DESIGN", "full"),
+            "parts.position: mlp and position set model.mlp to different values",
+        ),
+        (
+            FILE.replace("value: {model: {value: none}}", "mlp-value: {model: {value: none}}")
+            .replace("position: {", "value: {")
+            .replace("DESIGN", "full")
+            .replace("compare:", "  other: {model: {depth: 2}}\ncompare:"),
+            "two networks of the comparison would be called without-mlp-value",
+        ),
+    ],
+)
+def test_a_fault_of_a_design_has_its_place_and_rule(text: str, says: str) -> None:
+    assert says in fault(text)
+
+
+def test_a_design_needs_parts() -> None:
+    text = "study: a\ndatasets: [digits]\nvariants: [{name: a}]\ncompare: {baseline: a, design: full}\n"
+    assert "compare.design: a design combines `parts`" in fault(text)
