@@ -59,6 +59,7 @@ class Plan:
     architectures: dict[str, int | None]
     trials: dict[str, int]
     confirmations: int
+    confirmation_budget: int | None
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
 
@@ -81,6 +82,7 @@ class Plan:
             "trials": self.trials,
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
+            "confirmation_budget": self.confirmation_budget,
             "seconds_per_trial": self.seconds_per_trial,
             "hours_one_after_another": self.hours(),
             "cautions": list(self.cautions),
@@ -107,6 +109,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool) -> Pla
         architectures={d: architectures(study, study.space_for(d)).cardinality() for d in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
+        confirmation_budget=study.confirm.budget if study.confirm else None,
         seconds_per_trial=seconds,
         cautions=cautions(study, facts),
     )

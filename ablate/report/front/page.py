@@ -18,6 +18,7 @@ from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.report.numbers import count, printable, quantity, spell_metric
+from ablate.report.racing import racing_text
 from ablate.report.tables import (
     fits_table,
     front_cells,
@@ -102,6 +103,7 @@ def section(study: Study, found: Findings, drawn: Sequence[Figure], notes: Seque
         "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,
         "dominated": dominated_text(found),
+        "racing": racing_text(found.dataset, notes),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
     }
