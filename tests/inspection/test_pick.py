@@ -184,6 +184,7 @@ def test_a_wrong_request_is_one_line(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.services
 def test_the_written_file_trains_the_picked_network(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, snapshot = filled(tmp_path)
     file = tmp_path / "small.yaml"
