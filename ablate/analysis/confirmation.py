@@ -18,18 +18,19 @@ class Confirmations:
 
     `confirmed` have all of their seeds, `failed` a trial in state FAIL, and `unfinished` a trial that has not ended.
     Each configuration is in one of the three. `later` is the number of search trials that began after the last freeze
-    of the front, in an extended search.
+    of the front, in an extended search. `racing` says that a round of further seeds is under way or due.
     """
 
     confirmed: tuple[int, ...]
     failed: tuple[int, ...]
     unfinished: tuple[int, ...]
     later: int = 0
+    racing: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether the confirmation is incomplete: a trial of either stage is still expected."""
-        return bool(self.unfinished or self.later)
+        return bool(self.unfinished or self.later or self.racing)
 
     @property
     def ended(self) -> int:
@@ -59,7 +60,20 @@ def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ())
         else:
             groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
     found = {name: tuple(members) for name, members in groups.items()}
-    return Confirmations(**found, later=_later(trials, dataset, notes) if states else 0)
+    return Confirmations(
+        **found,
+        later=_later(trials, dataset, notes) if states else 0,
+        racing=bool(states) and _is_racing(dataset, notes),
+    )
+
+
+def _is_racing(dataset: str, notes: Sequence[Any]) -> bool:
+    """Return whether the last freeze or round of further seeds asks for another look (docs/ledger.md)."""
+    steps = [note for note in notes if note.kind in ("frozen", "raced") and note.dataset == dataset]
+    if not steps:
+        return False
+    payload = steps[-1].payload
+    return bool(payload["given"]) if steps[-1].kind == "raced" else "budget" in payload
 
 
 def _later(trials: pl.DataFrame, dataset: str, notes: Sequence[Any]) -> int:

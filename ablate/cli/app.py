@@ -18,7 +18,9 @@ from ablate.cli import options
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
+from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
+from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.driver.options import METRICS_HOST, RunOptions
@@ -32,6 +34,8 @@ app = typer.Typer(
     help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
 )
 app.add_typer(look_app)
+app.add_typer(export_app)
+app.add_typer(pick_app)
 app.add_typer(control_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")

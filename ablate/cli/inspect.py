@@ -97,35 +97,6 @@ def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: 
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
-@look_app.command(epilog="Example: ablate export optuna digits --to digits.db")
-def export(
-    form: Annotated[
-        Literal["optuna", "csv", "parquet"],
-        typer.Argument(metavar="FORMAT", help="optuna (a storage for optuna-dashboard), csv or parquet (tables)."),
-    ],
-    study: options.StudyName,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the Optuna storage, or folder of the tables. (default: optuna.db or export/ in its folder)"
-        ),
-    ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
-) -> None:
-    """Write a study for other tools: an Optuna storage of its search, or its tables. Exporting again replaces them."""
-    from ablate.inspection.export import export_study
-
-    place, names = export_study(study, Locations(runs_dir=runs_dir, storage=storage), form=form, to=to)
-    if form == "optuna":
-        console.print(f"Optuna studies: {', '.join(names)}", soft_wrap=True, highlight=False, markup=False)
-        page = shlex.join(["optuna-dashboard", f"sqlite:///{place}"])
-        console.print(f"To look at them: {page}", soft_wrap=True, highlight=False, markup=False)
-    files = [place] if form == "optuna" else [place / name for name in names]
-    for file in files:
-        console.print(f"Written: {file}", soft_wrap=True, highlight=False, markup=False)
-
-
 @look_app.command(epilog="Example: ablate sample characters --length 500")
 def sample(
     study: options.StudyName,

@@ -59,6 +59,11 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{shorter} every trial that runs at the same time.")
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
+    if plan.confirmation_budget is not None:
+        lines.append(
+            "Networks whose place on the front is uncertain then get further seeds, until the confirmation of a data"
+            f" set has trained {plan.confirmation_budget:,} seeds in all."
+        )
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
 
 

@@ -61,6 +61,7 @@ class Plan:
     architectures: dict[str, int | None]
     trials: dict[str, int]
     confirmations: int
+    confirmation_budget: int | None
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
     earlier: Earlier | None = None
@@ -102,6 +103,7 @@ class Plan:
             "tuning_trials": self.tuning,
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
+            "confirmation_budget": self.confirmation_budget,
             "seconds_per_trial": self.seconds_per_trial,
             "seconds_per_tuning_trial": self.seconds_per_tuning_trial,
             "hours_one_after_another": self.hours(),
@@ -132,6 +134,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         architectures={d: architectures(study, study.space_for(d)).cardinality() for d in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
+        confirmation_budget=study.confirm.budget if study.confirm else None,
         seconds_per_trial=seconds,
         cautions=cautions(study, facts),
         earlier=earlier,

@@ -25,6 +25,7 @@ from ablate.report.front.findings import best_row
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning.planned import planned_trials
+from ablate.tuning.racing import budget_of, spent_seeds
 from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
@@ -150,13 +151,20 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
         begun = sum(trial.config.source is None for trial in search.search_trials())
         left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
         trials[name] = {"planned": planned[name], "begun": begun, "left": left}
+    seeds = {}
+    if (most := budget_of(found.study)) is not None:
+        for name, search in here.items():
+            spent = spent_seeds(list(search.trials.values()))
+            seeds[name] = {"planned": most, "spent": spent, "left": search.seeds_left}
     limit = found.study.budget.wall_clock
     clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
-    return {"trials": trials, "wall_clock": clock}
+    return {"trials": trials, "confirmation_seeds": seeds or None, "wall_clock": clock}
 
 
 def _budget_text(budget: Mapping[str, Any]) -> str:
     parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in budget["trials"].items()]
+    for name, one in (budget["confirmation_seeds"] or {}).items():
+        parts.append(f"{name} {one['left']:,} of {one['planned']:,} confirmation seeds")
     if (clock := budget["wall_clock"]) is not None:
         left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
         parts.append(f"{left} of {limit} hours")

@@ -33,7 +33,7 @@ def as_samples(tokens: Tensor, shape: InputShape) -> Tensor:
     """Return the samples [B, *shape.sample] of `tokens` [B, T, F]: images from their patches, rows from columns."""
     assert shape.sample is not None
     if shape.patch is None:
-        return tokens.reshape(len(tokens), *shape.sample)
+        return tokens.reshape(tokens.shape[0], *shape.sample)
     _, height, width = shape.sample
     return join(tokens, shape.patch, (height, width)).permute(0, 3, 1, 2)
 
@@ -41,5 +41,5 @@ def as_samples(tokens: Tensor, shape: InputShape) -> Tensor:
 def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `cut` of the tasks."""
     (high, wide), (height, width) = patch, size
-    grid = patches.reshape(len(patches), height // high, width // wide, high, wide, -1)
-    return grid.permute(0, 1, 3, 2, 4, 5).reshape(len(patches), height, width, -1)
+    grid = patches.reshape(patches.shape[0], height // high, width // wide, high, wide, -1)
+    return grid.permute(0, 1, 3, 2, 4, 5).reshape(patches.shape[0], height, width, -1)

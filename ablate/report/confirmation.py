@@ -38,6 +38,8 @@ def open_text(found: Confirmations) -> str:
     """Return what is still to run, in words: confirmations, or the rest of an extended search."""
     if found.unfinished:
         return ended_text(found)
+    if found.racing:
+        return "further seeds are being given to networks whose place on the front is uncertain"
     return f"{found.later:,} search trial{'s' * (found.later != 1)} began after the front was frozen"
 
 

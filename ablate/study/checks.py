@@ -27,7 +27,7 @@ def faults_of(study: Study) -> list[Fault]:
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
-    plain += [*_determinism_faults(study), *start_faults(study)]
+    plain += [*_determinism_faults(study), *_race_faults(study), *start_faults(study)]
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
@@ -56,6 +56,17 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
+
+
+def _race_faults(study: Study) -> Iterator[Fault]:
+    """Yield the fault of further seeds in a study whose front depends on training time."""
+    if study.confirm is None or study.confirm.budget is None:
+        return
+    metrics = {o.metric for o in study.objectives} | {c.metric for c in study.constraints}
+    if "wall_seconds" in metrics:
+        rule = "networks with different numbers of seeds cannot be compared by wall_seconds, the time of all seeds."
+        hint = "Take flops instead, or leave confirm.budget out."
+        yield Fault(path="confirm.budget", value=study.confirm.budget, rule=rule, hint=hint)
 
 
 def _determinism_faults(study: Study) -> Iterator[Fault]:

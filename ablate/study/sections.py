@@ -200,6 +200,9 @@ class Confirm(Section):
     """Fresh seeds per configuration."""
     top: Annotated[int, Field(ge=1)] | None = None
     """Confirm at most N configurations of the front, spread evenly along it. Default: all."""
+    budget: Annotated[int, Field(ge=1)] | None = None
+    """Train networks whose place on the front is uncertain on further seeds, until the confirmation of a data set has
+    trained N seeds in all. Default: no further seeds."""
 
 
 class Constraint(Section):

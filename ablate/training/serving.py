@@ -28,8 +28,12 @@ from ablate.trial import TrialConfig
 EXAMPLES = 2
 
 
-def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
-    """Return replicate 0 of a trained trial for prediction; `checkpoints` is the trial's own folder.
+def serve(
+    config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0, examples: int = EXAMPLES
+) -> ServedNetwork:
+    """Return a replicate of a trained trial for prediction, with `examples` samples of the test split's inputs.
+
+    `checkpoints` is the trial's own folder.
 
     Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
     RequestError if the network maps text to text and has no `greedy`.
@@ -37,7 +41,7 @@ def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> 
     task = load_task(config.task)
     folder = data_folder(data_dir)
     data = task.load(folder)
-    module = predictor(config, checkpoints, 0)
+    module = predictor(config, checkpoints, replicate)
     shape = task.shape(folder)
     if shape.source_tokens and not callable(getattr(module, "greedy", None)):
         raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
@@ -54,7 +58,7 @@ def serve(config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> 
         patch=patch,
         classes=_classes(task, data),
     )
-    return describe(module, description, _example(data, patch, shape))
+    return describe(module, description, _example(data, patch, shape, examples))
 
 
 def _classes(task: Task, data: Data) -> bool:
@@ -87,16 +91,16 @@ def describe(module: nn.Module, description: Description, example: Any) -> Serve
     )
 
 
-def _example(data: Data, patch: Any, shape: InputShape) -> Any:
+def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:
     """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
 
     Images are [n, H, W, C], grey ones [n, H, W].
     """
     if isinstance(data.test_inputs, Stream):
-        first = data.test_inputs.batches(torch.arange(min(EXAMPLES, len(data.test_inputs)))[None], EXAMPLES, None)
+        first = data.test_inputs.batches(torch.arange(min(count, len(data.test_inputs)))[None], count, None)
         examples = next(iter(first))[0].cpu()
     else:
-        examples = data.test_inputs[:EXAMPLES].cpu()
+        examples = data.test_inputs[:count].cpu()
     if data.image is None:
         shaped = examples.reshape(len(examples), *shape.sample) if shape.sample else examples
         return (examples.long() if data.ids else shaped).numpy()

@@ -14,6 +14,7 @@ from ablate.ledger.requests import ANSWERED
 from ablate.objectives import COST_METRICS, losses
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.racing import plan_round
 from ablate.tuning.recorded import RETRY, RecordedSearch
 from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
@@ -199,6 +200,13 @@ class DatasetSearch(RecordedSearch):
         wanted = shuffle(self.study, self.dataset, self.unconfirmed())
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
 
+    def next_round(self) -> tuple[list[NewTrial], dict[str, Any]]:
+        """Return the trials of the next round of further seeds, and the event that records it."""
+        trials = list(self.trials.values())
+        found = plan_round(self.study, self.dataset, trials, self.race)
+        wanted = [(self.trials[number].config, (seed,)) for number, seed in found.given]
+        return confirmation_trials(trials, wanted, self.suggester.facts()) if wanted else [], found.payload()
+
     def standing(self, to_start: int, time_left: float | None) -> Standing:
         """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
         trials = list(self.trials.values())
@@ -211,6 +219,8 @@ class DatasetSearch(RecordedSearch):
     def _test_standing(self, search: StageStanding) -> StageStanding:
         """Return the progress of the trials on the test split; before the freeze, of those requested so far.
 
+        Each seed that `confirm.budget` leaves counts as a trial to start, as an upper bound.
+
         A comparison evaluates every trial that does not fail. Compared with training, the time for that is negligible.
         """
         trials = list(self.trials.values())
@@ -221,8 +231,8 @@ class DatasetSearch(RecordedSearch):
         ended = [t for t in self.search_trials() if t.state is TrialState.COMPLETE]
         share = self.study.confirm.replicates / self.study.replicates
         full = sum(t.wall_seconds for t in ended) / len(ended) * share if ended else None
-        new = 0 if self.settled else len(self.unconfirmed())
-        return stage_standing("confirm", trials, to_start=new, otherwise=full)
+        new = 0 if self.frozen else len(self.unconfirmed())
+        return stage_standing("confirm", trials, to_start=new + self.seeds_left, otherwise=full)
 
     def _further(self, first: TrialProgress, seeds: tuple[int, ...]) -> NewTrial:
         key = replace(first.key, number=self.next_number)

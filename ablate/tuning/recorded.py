@@ -10,6 +10,7 @@ from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
 from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
 from ablate.tuning.planned import tuning_trials
+from ablate.tuning.racing import RACED, Race, budget_of, spent_seeds
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RecordedSearch:
     time_up: float = 0.0  # the time budget, in seconds, that was found to be spent
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
+    race: Race = field(default_factory=Race)
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
@@ -52,6 +54,9 @@ class RecordedSearch:
             self.time_up = float(str(payload["wall_clock"]))
         elif kind == FROZEN:
             self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
+            self.race.frozen(payload)
+        elif kind == RACED:
+            self.race.raced(payload)
         elif kind == TEST_OPENED:
             self.test_opened = True
 
@@ -75,12 +80,27 @@ class RecordedSearch:
         ]
 
     @property
-    def settled(self) -> bool:
-        """Whether the front of all search trials is frozen and every requested trial on the test split exists."""
+    def frozen(self) -> bool:
+        """Whether the front of all search trials is frozen and every trial that the freeze asks for exists."""
         if not self.study.opens_test:
             return True
         asked = find_untested(list(self.trials.values())) if self.study.compare is not None else self.unconfirmed()
         return self.frozen_at == len(self.search_trials()) and not asked
+
+    @property
+    def settled(self) -> bool:
+        """Whether the front is frozen and every requested trial on the test split exists, further seeds included."""
+        return self.frozen and self.race.is_over(self.study, list(self.trials.values()))
+
+    @property
+    def seeds_left(self) -> int:
+        """How many further seeds the confirmation may still train; 0 once its last round is planned."""
+        trials = list(self.trials.values())
+        budget = budget_of(self.study)
+        if budget is None or (self.frozen and self.race.is_over(self.study, trials)):
+            return 0
+        asked = 0 if self.frozen else sum(len(seeds) for _, seeds in self.unconfirmed())
+        return max(budget - spent_seeds(trials) - asked, 0)
 
     def lacks_seeds(self) -> tuple[TrialProgress, tuple[int, ...]] | None:
         """Return the first trial of a comparison that lacks requested seeds, with these seeds, or None."""

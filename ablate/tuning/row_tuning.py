@@ -99,11 +99,12 @@ class RowTuning:
 
     def _next_tuning(self, number: int, tuning: Sequence[TrialProgress]) -> NewTrial | None:
         assert self.study.tune is not None
-        seeds = tuple(TUNE_SEED_BASE + index for index in range(self.study.tune.replicates))
         for place in range(_after(tuning), len(self._design) * len(self._draws)):
             draw, row = divmod(place, len(self._design))
             new = self.suggester.build(number, {**self._design[row], **self._draws[draw]})
             if new is not None:
+                first = TUNE_SEED_BASE + new.config.seeds[0]  # a placebo has other seeds here too
+                seeds = tuple(range(first, first + self.study.tune.replicates))
                 config = replace(new.config, stage="tune", seeds=seeds)
                 return replace(new, config=config, sampler_state=_state(place))
         return None

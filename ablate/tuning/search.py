@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
+from ablate.tuning.racing import RACED, budget_of
 from ablate.tuning.recorded import (
     DRIVER_STARTED,
     EXHAUSTED,
@@ -77,7 +78,7 @@ class Search(SearchView):
         """Set a trial RUNNING and return it, or return None if there is nothing to hand out now.
 
         Unfinished trials come first, then new suggestions for the data sets in turn. The front of a data set whose
-        search is over is frozen and confirmed.
+        search is over is frozen and confirmed; with `confirm.budget`, rounds of further seeds follow.
         """
         with self._lock, self._in_step():
             self._carry_out()
@@ -85,7 +86,7 @@ class Search(SearchView):
                 trial = self._unfinished() or self._suggest()
                 if trial is not None:
                     return self._hand_out(trial)
-                if not self._freeze():
+                if not self._freeze() and not self._race():
                     break
             return None
 
@@ -284,14 +285,32 @@ class Search(SearchView):
 
     def _freeze(self) -> bool:
         """Freeze the fronts of the searches that have just ended; return whether there was one."""
-        ready = [each for each in self._subsearches.values() if self._over(each) and not each.settled]
+        ready = [each for each in self._subsearches.values() if self._over(each) and not each.frozen]
         for subsearch in ready:
             new = subsearch.to_confirm()
             self._begin()
             self._writer.add_trials(new)
             self._queue.extend(subsearch.add(record) for record in new)
             chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
-            self._note(subsearch, FROZEN, search_trials=len(subsearch.search_trials()), confirmed=chosen)
+            budget = budget_of(self.study)
+            more = {} if budget is None else {"budget": budget}
+            self._note(subsearch, FROZEN, search_trials=len(subsearch.search_trials()), confirmed=chosen, **more)
+        return bool(ready)
+
+    def _race(self) -> bool:
+        """Commit the next round of further seeds where every confirmation has ended; return whether there was one."""
+        ready = [each for each in self._subsearches.values() if self._over(each) and each.frozen and not each.settled]
+        ready = [each for each in ready if all(trial.state.finished for trial in each.trials.values())]
+        for subsearch in ready:
+            new, payload = subsearch.next_round()
+            self._begin()
+            event = NewEvent(kind=RACED, dataset=subsearch.dataset, payload=payload)
+            if new:
+                self._writer.add_trials(new, event)
+            else:
+                self._writer.note(event.kind, event.dataset, event.payload)
+            subsearch.mark(RACED, payload)
+            self._queue.extend(subsearch.add(record) for record in new)
         return bool(ready)
 
     def _note(self, subsearch: DatasetSearch, kind: str, **payload: object) -> None:

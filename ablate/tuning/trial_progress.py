@@ -19,7 +19,7 @@ from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 @dataclass(kw_only=True)
 class TrialProgress:
-    """A trial's progress; `means` average the replicates of its last report, `decisions` and `seconds` are by epoch.
+    """A trial's progress; `means` average the `replicates` of its last report, `decisions` and `seconds` are by epoch.
 
     `attempt` counts how often it was handed out, over all drivers.
     """
@@ -32,6 +32,7 @@ class TrialProgress:
     epoch: int = 0
     wall_seconds: float = 0.0
     means: Mapping[str, float] = field(default_factory=dict)
+    replicates: tuple[Mapping[str, float], ...] = ()
     diverged: bool = False
     decisions: dict[int, Decision] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class TrialProgress:
     def take(self, step: ReportSummary) -> None:
         """Apply one committed report."""
         self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
+        self.replicates = step.replicates
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
         self.seconds[step.epoch] = step.wall_seconds
@@ -71,12 +73,13 @@ class TrialProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSummary:
-    """One report averaged over its replicates, with the committed decision."""
+    """One report, averaged (`means`) and by replicate, with the committed decision."""
 
     key: TrialKey
     order: int
     epoch: int
     means: Mapping[str, float]
+    replicates: tuple[Mapping[str, float], ...]
     wall_seconds: float
     diverged: bool
     final: bool
@@ -90,6 +93,7 @@ class ReportSummary:
             order=0,
             epoch=report.epoch,
             means=means(report.metrics),
+            replicates=tuple(report.metrics),
             wall_seconds=report.wall_seconds,
             diverged=any(report.diverged),
             final=report.final,
@@ -108,6 +112,7 @@ def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
                 order=rows[0].rowid,
                 epoch=epoch,
                 means=means([row.metrics for row in rows]),
+                replicates=tuple(row.metrics for row in rows),
                 wall_seconds=rows[0].wall_seconds,
                 diverged=any(row.diverged for row in rows),
                 final=rows[0].final,

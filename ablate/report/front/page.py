@@ -20,6 +20,7 @@ from ablate.report.front.importance import METHOD, importance_table, what_matter
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
+from ablate.report.racing import racing_text
 from ablate.report.tables import (
     fits_table,
     front_cells,
@@ -115,6 +116,7 @@ def section(
         "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,
         "dominated": dominated_text(found),
+        "racing": racing_text(found.dataset, notes),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
     }

@@ -14,6 +14,7 @@ from rich.text import Text
 from ablate.analysis import pooled
 from ablate.report.confirmation import confirmation_text, failed_text, on_front_text, protocol_text
 from ablate.report.numbers import reach
+from ablate.report.racing import racing_text
 from ablate.report.tables import front_cells, front_table, quality_name
 from ablate.study import Study
 
@@ -36,6 +37,8 @@ def _parts(study: Study, table: pl.DataFrame, trials: pl.DataFrame, notes: Seque
         yield Text(f"{protocol_text(study)}\n")
     for rows in table.partition_by("dataset", maintain_order=True):
         yield _front(study, rows, trials, notes)
+        if race := racing_text(rows["dataset"][0], notes):
+            yield Text(f"{race}\n")
         if failed := failed_text(study, trials, rows["dataset"][0]):
             yield Text(f"{failed}\n")
 

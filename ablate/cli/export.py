@@ -1,0 +1,95 @@
+"""`ablate export`: a study, or one of its networks, for other tools."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.errors import RequestError
+from ablate.locations import RUNS, Locations
+
+export_app = typer.Typer()
+console = Terminal()
+errors = Terminal(stderr=True)
+
+
+@export_app.command("export", epilog="Example: ablate export optuna digits --to digits.db")
+def export(
+    form: Annotated[
+        Literal["optuna", "csv", "parquet", "model"],
+        typer.Argument(
+            metavar="FORMAT", help="optuna (a storage for optuna-dashboard), csv or parquet (tables), or model."
+        ),
+    ],
+    study: options.StudyName,
+    trial: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="TRIAL", min=0, help="Number of the trial of a model. (default: the best by the first objective)"
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            "--out",
+            help="File of the Optuna storage, or folder of the tables or the model. (default: optuna.db, export/ or"
+            " models/ in its folder)",
+        ),
+    ] = None,
+    dataset: options.OfDataset = None,
+    replicate: options.Replicate = 0,
+    onnx: Annotated[bool, typer.Option(help="Write a model as ONNX graph too, and compare it with PyTorch.")] = True,
+    runs_dir: options.RunsDir = RUNS,
+    data_dir: options.DataDir = None,
+    storage: options.Storage = None,
+    store: options.Store = None,
+) -> None:
+    """Write a study for other tools: an Optuna storage, its tables, or a trained network. Again replaces them."""
+    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
+    if form == "model":
+        _export_model(study, locations, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+        return
+    if trial is not None or dataset is not None or replicate:
+        raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
+    from ablate.inspection.export import export_study
+
+    place, names = export_study(study, locations, form=form, to=to)
+    if form == "optuna":
+        _say(f"Optuna studies: {', '.join(names)}")
+        _say(f"To look at them: {shlex.join(['optuna-dashboard', f'sqlite:///{place}'])}")
+    for file in [place] if form == "optuna" else [place / name for name in names]:
+        _say(f"Written: {file}")
+
+
+def _export_model(
+    study: str,
+    locations: Locations,
+    *,
+    number: int | None,
+    dataset: str | None,
+    replicate: int,
+    to: Path | None,
+    onnx: bool,
+) -> None:
+    from ablate.inspection.model_export import export_model
+
+    with errors.status("Exporting"):
+        made = export_model(study, locations, number=number, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+    if made.checked is not None:
+        sizes = ", ".join(map(str, made.checked.batches))
+        _say(
+            f"ONNX (opset {made.checked.opset}) differs from PyTorch by at most {made.checked.difference:.1e} of the"
+            f" largest score, on batches of {sizes}."
+        )
+    for name in made.files:
+        _say(f"Written: {made.folder / name}")
+
+
+def _say(line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,87 @@
+"""`ablate pick`: the network that keeps given bounds and is best otherwise."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.errors import RequestError
+from ablate.locations import RUNS, Locations
+
+if TYPE_CHECKING:
+    from ablate.inspection.pick import Pick
+
+pick_app = typer.Typer()
+console = Terminal()
+errors = Terminal(stderr=True)
+
+
+@pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write small.yaml")
+def pick_network(
+    study: options.StudyName,
+    least: Annotated[
+        list[str] | None,
+        typer.Option("--min", metavar="METRIC=NUMBER", help="Smallest value that the network must reach."),
+    ] = None,
+    most: Annotated[
+        list[str] | None,
+        typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value that the network may have."),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set. (default: one network for each)")] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
+    ] = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print the network that keeps every bound and is best otherwise: its settings, and how surely it keeps them."""
+    from ablate.inspection.pick import as_values, pick, read_bounds, write_study
+    from ablate.inspection.studies import read_study
+
+    bounds = read_bounds(least or [], most or [])
+    found = read_study(study, Locations(runs_dir=runs_dir, storage=storage))
+    picks = pick(found, bounds, dataset)
+    chosen = [each.config for each in picks if each.config is not None]
+    if write is not None and len(picks) > 1:
+        raise RequestError(f"--write: one network is written. Type --dataset: {', '.join(found.study.labels)}")
+    if write is not None and chosen:
+        write_study(found, chosen[0], write)
+    if as_json:
+        print(json.dumps([as_values(each) for each in picks], indent=1))
+    else:
+        _print(picks, write, study)
+    if len(chosen) < len(picks):
+        sys.exit(1)
+
+
+def _print(picks: list[Pick], write: Path | None, study: str) -> None:
+    from ablate.analysis.picking import NoChoice
+    from ablate.inspection.pick import settings_text
+    from ablate.report.picked import choice_lines, missed_line
+
+    for each in picks:
+        choice = each.choice
+        if isinstance(choice, NoChoice):
+            errors.print(missed_line(choice), style="red", markup=False, highlight=False, soft_wrap=True)
+            continue
+        assert each.config is not None
+        for line in [*choice_lines(choice), settings_text(each.config).rstrip(), *_next(each, write, study)]:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _next(picked: Pick, write: Path | None, study: str) -> Iterator[str]:
+    if write is not None:
+        yield f"To train it: {shlex.join(['ablate', 'search', str(write)])}"
+    else:
+        name = f"{study}-{picked.choice.dataset}.yaml"
+        yield f"To train it: add --write {shlex.quote(name)}, then ablate search {shlex.quote(name)}"
