@@ -199,6 +199,8 @@ class Confirm(Section):
     """Fresh seeds per configuration."""
     top: Annotated[int, Field(ge=1)] | None = None
     """Confirm at most N configurations of the front, spread evenly along it. Default: all."""
+    margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The loss of quality accepted for a smaller network, such as `{val_accuracy: 0.01}`. Fix it before any run."""
 
 
 class Constraint(Section):
