@@ -60,6 +60,10 @@ class DatasetFacts(Frozen):
         """Return Q = K * M / P (paper A, Eq. 12), or None where it is not defined."""
         return None
 
+    def evaluated_samples(self, task: TaskConfig, protocol: Protocol) -> tuple[int | None, int | None]:
+        """Return the numbers of validation and test samples that each count once in a metric; None if not known."""
+        return None, None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
@@ -100,6 +100,14 @@ def is_higher_better(metric: str, objectives: Iterable[ObjectiveLike]) -> bool |
         if name in declared:
             return declared[name]
     return True if is_share(metric) else False if metric.endswith("loss") else None
+
+
+Objective = TypeVar("Objective", bound=ObjectiveLike)
+
+
+def quality_objective(objectives: Sequence[Objective]) -> Objective:
+    """Return the first objective that is not a cost, or the first one when all are."""
+    return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
 
 
 def signed(objective: ObjectiveLike, value: float) -> float:

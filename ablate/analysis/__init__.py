@@ -16,11 +16,18 @@ from ablate.analysis.front import (
     metric_at,
     metric_values,
     objective_values,
-    quality_objective,
 )
 from ablate.analysis.hypervolume import Hypervolume, dominated_volume, hypervolume, reference_point
-from ablate.analysis.intervals import Interval, natural_bounds, smallest_effect, t_interval
+from ablate.analysis.intervals import (
+    Interval,
+    metric_interval,
+    natural_bounds,
+    outlying,
+    smallest_effect,
+    t_interval,
+)
 from ablate.analysis.pooling import pooled
+from ablate.objectives import quality_objective
 
 __all__ = [
     "Confirmations",
@@ -37,9 +44,11 @@ __all__ = [
     "front_stage",
     "hypervolume",
     "metric_at",
+    "metric_interval",
     "metric_values",
     "natural_bounds",
     "objective_values",
+    "outlying",
     "pooled",
     "quality_objective",
     "reference_point",

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ablate.analysis.intervals import natural_bounds, t_interval
+from ablate.analysis.intervals import metric_interval, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
 from ablate.objectives import SIZE_COLUMNS, on_test
 from ablate.study import PLACEBO, VARIANT, Study
@@ -255,7 +255,7 @@ def _cell(
     """Return mean and interval of a cell, and its difference from the baseline over their common configurations."""
     places = measured.usable(runs.of(datasets, variant))
     seeds = measured.shared_seeds(places)
-    interval = t_interval(measured.seed_means(places)[seeds].tolist(), within=natural_bounds(metric))
+    interval = metric_interval(metric, measured.seed_means(places)[seeds].tolist())
     found = {"n": interval.n, "ours": interval.mean if interval.n else None}
     found |= {"low": _finite(interval.low), "high": _finite(interval.high)}
     flat = [place for own in places.values() for place in own.values()]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ablate.objectives import COST_METRICS, Column, may_stand, on_front, on_test, signed
+from ablate.objectives import COST_METRICS, Column, may_stand, on_front, on_test, quality_objective, signed
 from ablate.trial import Stage, TrialState
 
 if TYPE_CHECKING:
@@ -87,11 +87,6 @@ def front(
 def cost_metric(objectives: Sequence[Objective]) -> str:
     """Return the declared cost objective, or `params` when none is declared."""
     return next((o.metric for o in objectives if o.metric in COST_METRICS), "params")
-
-
-def quality_objective(objectives: Sequence[Objective]) -> Objective:
-    """Return the first objective that is not a cost, or the first one when all are."""
-    return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
 
 
 def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> pl.DataFrame:

@@ -1,16 +1,19 @@
-"""Intervals over replicates: Student's t, and the smallest effect that a small number of replicates can show."""
+"""Intervals over replicates: Student's t, on log errors for accuracies near 1; outlying seeds; detectable effects."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from scipy import special
 
 from ablate.objectives import is_share
+
+NEAR_ONE = 0.9  # above this mean a share's interval is computed on its log errors
+OUTLIER_LEVEL = 0.01  # chance that a normal sample has a seed called outlying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,60 @@ def t_interval(
     half = t_quantile(n, level) * sd / math.sqrt(n)
     low, high = max(mean - half, within[0]), min(mean + half, within[1])
     return Interval(mean=mean, low=low, high=high, n=n, sd=sd, level=level)
+
+
+def metric_interval(
+    metric: str, values: Sequence[float], *, samples: int | None = None, level: float = 0.95
+) -> Interval:
+    """Return a metric's mean over replicates with its interval, on the scale where replicates are closest to normal.
+
+    A share with a mean above NEAR_ONE has skewed seeds: its interval is the t interval of the log errors, transformed
+    back. That is an interval of the typical seed, one minus the geometric mean of the errors. If a seed makes no error,
+    half a sample of the `samples` that were evaluated is added to every error; without `samples`, and for every other
+    metric, the interval is Student's t of the values, clipped to what the metric can be.
+    """
+    plain = t_interval(values, level=level, within=natural_bounds(metric))
+    logs = log_errors(metric, values, samples=samples)
+    if logs is None or not math.isfinite(plain.low):
+        return plain
+    ends = t_interval(logs, level=level)
+    more = _added(values, samples)
+    low, high = (min(max(1 + more - math.exp(end), 0.0), 1.0) for end in (ends.high, ends.low))
+    return replace(plain, low=low, high=high)
+
+
+def log_errors(metric: str, values: Sequence[float], *, samples: int | None = None) -> list[float] | None:
+    """Return log(1 - value) of a share with a mean above NEAR_ONE, or None where that scale is not used."""
+    if not is_share(metric) or not values or not NEAR_ONE < math.fsum(values) / len(values) <= 1:
+        return None
+    errors = [1 - value + _added(values, samples) for value in values]
+    return [math.log(error) for error in errors] if min(errors) > 0 else None
+
+
+def _added(values: Sequence[float], samples: int | None) -> float:
+    """Return what is added to every error: half a sample if a seed makes none and their number is known."""
+    return 0.5 / samples if samples and max(values) >= 1 else 0.0
+
+
+def outlying(metric: str, values: Sequence[float], *, samples: int | None = None) -> list[int]:
+    """Return the places of values that the other ones do not explain, such as a seed that collapsed.
+
+    Each value is compared with the mean of the others by a t test of prediction, n - 2 degrees of freedom, Bonferroni
+    over the values (Grubbs' test). Near 1 the log errors are compared. Fewer than four values have no outlier.
+    """
+    n = len(values)
+    if n < 4 or not all(map(math.isfinite, values)):
+        return []
+    scaled = log_errors(metric, values, samples=samples) or list(values)
+    found = []
+    for place, value in enumerate(scaled):
+        rest = t_interval([*scaled[:place], *scaled[place + 1 :]])
+        gap = abs(value - rest.mean)
+        # equal others have no spread: any visible difference from them is outlying
+        score = gap / (rest.sd * math.sqrt(n / (n - 1))) if rest.sd > 1e-12 else (math.inf if gap > 1e-9 else 0.0)
+        if score > t_quantile(n - 1, 1 - OUTLIER_LEVEL / n):
+            found.append(place)
+    return found
 
 
 def natural_bounds(metric: str) -> tuple[float, float]:

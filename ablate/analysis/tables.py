@@ -35,6 +35,8 @@ TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "params_body": pl.Int64(),
     "flops": pl.Int64(),
     "q": pl.Float64(),
+    "validation_samples": pl.Int64(),
+    "test_samples": pl.Int64(),
     "wall_seconds": pl.Float64(),
     "error": pl.String(),
     "checkpoint": pl.String(),
@@ -157,6 +159,8 @@ def _trial_row(trial: TrialRecord) -> dict[str, Any]:
         "epochs": trial.epochs_done,
         "max_epochs": config.epochs,
         "q": trial.q,
+        "validation_samples": trial.evaluated_samples[0],
+        "test_samples": trial.evaluated_samples[1],
         **{name: getattr(trial, name) for name in own + times},
     }
 

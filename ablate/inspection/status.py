@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from ablate.analysis import confirmations
+from ablate.analysis.assessment import assessments
 from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.errors import AblateError
@@ -21,7 +22,7 @@ from ablate.locations.homes import command_to_continue
 from ablate.objectives import count_states
 from ablate.report import front_table
 from ablate.report.confirmation import withheld_text
-from ablate.report.front.findings import best_row
+from ablate.report.front.summary import best_row, summary
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning.planned import planned_trials
@@ -69,13 +70,17 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
     if study.compare is not None:
         return {"comparison": _plain(cells(study, trials, reports).to_dicts())}
-    table = front_table(study, trials, reports)
+    assessed = assessments(study, trials, reports, found.snapshot.notes)
+    table = front_table(study, trials, reports, assessed=assessed)
     fronts = {name: table.filter(dataset=name) for name in study.labels}
     withheld = {name: withheld_text(study, confirmations(trials, name, found.snapshot.notes)) for name in study.labels}
     best = {name: None if withheld[name] else best_row(study, rows) for name, rows in fronts.items()}
     rows = {name: front.to_dicts() for name, front in fronts.items()}
     reasons = {name: text or None for name, text in withheld.items()}
-    return {"front": _plain(rows), "best": _plain(best), "withheld": reasons}
+    answers = {
+        name: reasons[name] or summary(study, name, fronts[name], assessed.get(name))[0] for name in study.labels
+    }
+    return {"front": _plain(rows), "best": _plain(best), "answer": answers, "withheld": reasons}
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:

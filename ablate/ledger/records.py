@@ -103,6 +103,11 @@ class TrialRecord:
             return None
         return self.facts.overdetermination(self.size, self.config.task, self.config.protocol)
 
+    @property
+    def evaluated_samples(self) -> tuple[int | None, int | None]:
+        """The numbers of validation and test samples, None if not known."""
+        return self.facts.evaluated_samples(self.config.task, self.config.protocol) if self.facts else (None, None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRecord:

@@ -135,6 +135,8 @@ class InputShape(DatasetFacts):
     """Scores per sample, or per token where `output` is `token`: M."""
     train_samples: Positive
     """Samples of the training part, before validation is held out of it."""
+    test_samples: Positive | None = None
+    """Samples of the test part, if they are known."""
     inputs: Literal["vectors", "ids"] = "vectors"
     """`vectors`: x is [B, T, F]; `ids`: x is [B, T] whole numbers below F, each standing for a one-hot vector."""
     output: Literal["sample", "token", "set"] = "sample"
@@ -168,6 +170,19 @@ class InputShape(DatasetFacts):
             samples = self._left_to_train(samples, task.validation)
         kept = max(1, round(task.share * samples))
         return min(kept, task.train_limit or kept)
+
+    def evaluated_samples(self, task: TaskConfig, protocol: Protocol) -> tuple[int | None, int | None]:
+        """Return the numbers of validation and test samples, None if not known: per token, windows, a shipped part.
+
+        `ablate.training.splits.split` takes these samples; the two are tested against each other.
+        """
+        if self.output == "token":
+            return None, None
+        test = None if self.test_samples is None else max(1, round(task.share * self.test_samples))
+        if protocol == "paper" or self.ships_validation or self.window:
+            return test if protocol == "paper" else None, test
+        held_out = min(max(round(task.validation * self.train_samples), 1), self.train_samples - 1)
+        return max(1, round(task.share * held_out)), test
 
     def _left_to_train(self, samples: int, share: float) -> int:
         held_out = max(round(share * samples), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from ablate.analysis import (
     Interval,
     front,
     metric_at,
-    natural_bounds,
+    metric_interval,
+    outlying,
     pooled,
     quality_objective,
-    t_interval,
 )
+from ablate.analysis.assessment import Assessment, assessments
 from ablate.analysis.fits import FORMS
 from ablate.analysis.tables import csv_text
 from ablate.files import DiskFolder
@@ -37,10 +39,29 @@ def other_settings(study: Study) -> list[str]:
     return [name for name in study.space.names() if not study.is_architecture(name)]
 
 
-def network(study: Study, row: dict[str, Any]) -> str:
-    """Return the reader's name of a trial's network: its variant and its searched axes, otherwise its trial number."""
-    parts = [row.get("variant") or "", settings_text(row, model_settings(study))]
+def network(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> str:
+    """Return the reader's name of a trial's network: its variant and its searched axes, otherwise its trial number.
+
+    `without` are settings that the reader is told elsewhere (`shared_settings`).
+    """
+    named = [name for name in model_settings(study) if name not in without]
+    parts = ["" if VARIANT in without else row.get("variant") or "", settings_text(row, named)]
     return " · ".join(part for part in parts if part) or f"trial {row['trial']}"
+
+
+def shared_settings(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the searched settings, the variant included, that two or more rows have in common."""
+    names = [VARIANT, *model_settings(study), *other_settings(study)]
+    found = {name: {row.get(name) for row in rows} for name in names}
+    return {name: next(iter(values)) for name, values in found.items() if len(rows) > 1 and len(values) == 1}
+
+
+def shared_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return `All have: one-head · depth 2`, or an empty text if the rows differ in every searched setting."""
+    shared = shared_settings(study, rows)
+    parts = [shared.get(VARIANT) or "", settings_text(shared, [n for n in shared if n != VARIANT])]
+    text = " · ".join(part for part in parts if part)
+    return f"All have: {text}" if text else ""
 
 
 def last_reports(reports: pl.DataFrame) -> pl.DataFrame:
@@ -71,16 +92,42 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Inter
     if not values:
         value = row.get(metric)
         values = [math.nan if value is None else float(value)]
-    return t_interval(values, within=natural_bounds(metric))
+    return metric_interval(metric, values, samples=samples(row))
 
 
-def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None = None) -> pl.DataFrame:
+def samples(row: Mapping[str, Any]) -> int | None:
+    """Return the number of samples that a trial's quality is measured on, or None if it is not known."""
+    return row.get("test_samples" if row["stage"] == "confirm" else "validation_samples")
+
+
+def outlying_seeds(study: Study, row: dict[str, Any], last: pl.DataFrame) -> str:
+    """Return the seeds of one trial that the others do not explain, such as `1000003`, separated by commas."""
+    metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
+    places = outlying(metric, replicate_values(last, row["dataset"], row["trial"], metric), samples=samples(row))
+    if not places:
+        return ""
+    seeds = last.filter((pl.col("dataset") == row["dataset"]) & (pl.col("trial") == row["trial"]))["seed"].to_list()
+    return ", ".join(str(seeds[place]) for place in places)
+
+
+def front_table(
+    study: Study,
+    trials: pl.DataFrame,
+    reports: pl.DataFrame | None = None,
+    notes: Sequence[Any] = (),
+    *,
+    assessed: Mapping[str, Assessment] | None = None,
+) -> pl.DataFrame:
     """Return the front of every data set with one row per network, all its seeds pooled.
 
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
-    (validation or test), the quality metric's mean, `_low`, `_high` (95% t interval) and `replicates`, then the columns
-    of the other objectives.
+    (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_search` (its number in the
+    search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`, `front_probability`,
+    `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events; `assessed` is what
+    `assessments` returns, computed here by default.
     """
+    if assessed is None:
+        assessed = assessments(study, trials, reports, notes) if reports is not None else {}
     if reports is not None:
         trials, reports = pooled(trials, reports)
     last = last_reports(reports) if reports is not None else pl.DataFrame()
@@ -94,10 +141,38 @@ def front_table(study: Study, trials: pl.DataFrame, reports: pl.DataFrame | None
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),
         pl.Series(f"{name}_low", [i.low for i in intervals], pl.Float64()).fill_nan(None),
         pl.Series(f"{name}_high", [i.high for i in intervals], pl.Float64()).fill_nan(None),
+        pl.Series(f"{name}_search", _searched(study, trials, rows), pl.Float64()),
         pl.Series("replicates", [i.n for i in intervals], pl.Int64()),
+        *_assessed(rows, assessed),
+        pl.Series(
+            "outlying_seeds", [outlying_seeds(study, row, last) for row in rows.iter_rows(named=True)], pl.String()
+        ),
     ]
     table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)
     return table.with_columns(_other_objectives(study, rows, table.columns))
+
+
+def _searched(study: Study, trials: pl.DataFrame, rows: pl.DataFrame) -> list[float | None]:
+    """Return the search's number of each confirmed network; None for a row of the search itself."""
+    metric = quality_objective(study.objectives).metric
+    if metric not in trials.columns:
+        return [None] * rows.height
+    known = {(d, n): v for d, n, v in trials.filter(stage="search").select("dataset", "trial", metric).iter_rows()}
+    return [known.get((row["dataset"], row["source"])) for row in rows.iter_rows(named=True)]
+
+
+def _assessed(rows: pl.DataFrame, assessed: Mapping[str, Assessment]) -> list[pl.Series]:
+    """Return the columns of the comparison with the best; null where a data set has no assessment."""
+    places = list(rows.select("dataset", "trial").iter_rows())
+    found = [assessed[d].differences.get(n) if d in assessed else None for d, n in places]
+    chances = [assessed[d].front.get(n) if d in assessed else None for d, n in places]
+    return [
+        pl.Series("difference", [each and each.mean for each in found], pl.Float64()),
+        pl.Series("difference_low", [each and each.low for each in found], pl.Float64()),
+        pl.Series("difference_high", [each and each.high for each in found], pl.Float64()),
+        pl.Series("verdict", [each and each.verdict for each in found], pl.String()),
+        pl.Series("front_probability", chances, pl.Float64()),
+    ]
 
 
 def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> list[pl.Series]:
@@ -106,13 +181,13 @@ def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> lis
     return [rows[name] for name in names if name in rows.columns and name not in taken]
 
 
-def front_cells(study: Study, row: dict[str, Any]) -> list[str]:
-    """Return the cells of one row of `front_table` as text, for page and terminal."""
+def front_cells(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> list[str]:
+    """Return the cells of one row of `front_table` as text, for page and terminal; `without` as in `network`."""
     name = quality_name(study)
     low, high = (math.nan if row[f"{name}_{end}"] is None else row[f"{name}_{end}"] for end in ("low", "high"))
     span = Interval(mean=row[name], low=low, high=high, n=row["replicates"], sd=math.nan, level=0.95)
     return [
-        printable(network(study, row)),
+        printable(network(study, row, without)),
         count(row.get("params")),
         compact(row.get("flops")),
         ratio(row.get("q")),

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ablate import registry
 from ablate.errors import Fault, RegistryError, did_you_mean
+from ablate.objectives import COST_METRICS, is_share, quality_objective
 from ablate.study.comparison_checks import comparison_faults
 from ablate.study.design import REMOVED
 from ablate.study.given import start_faults
@@ -56,6 +57,22 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
+    if study.confirm is not None:
+        yield from _margin_faults(study, study.confirm.margin)
+
+
+def _margin_faults(study: Study, margin: Mapping[str, float]) -> Iterator[Fault]:
+    """Yield the faults of `confirm.margin`: another metric than the quality that networks are compared by, percent."""
+    quality = quality_objective(study.objectives).metric
+    for metric, value in margin.items():
+        path = f"confirm.margin.{metric}"
+        if quality in COST_METRICS:
+            yield Fault(path=path, value=value, rule="all objectives are costs, so there is no quality to lose")
+        elif metric != quality:
+            rule = f"networks are compared by the first objective that is not a cost: {quality}"
+            yield Fault(path=path, value=value, rule=f"{rule}. {did_you_mean(metric, [quality])}")
+        elif is_share(metric) and value >= 1:
+            yield Fault(path=path, value=value, rule=f"an accuracy is a share, not percent: {value / 100:g}?")
 
 
 def _race_faults(study: Study) -> Iterator[Fault]:

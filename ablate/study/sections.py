@@ -203,6 +203,8 @@ class Confirm(Section):
     budget: Annotated[int, Field(ge=1)] | None = None
     """Train networks whose place on the front is uncertain on further seeds, until the confirmation of a data set has
     trained N seeds in all. Default: no further seeds."""
+    margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The loss of quality accepted for a smaller network, such as `{val_accuracy: 0.01}`. Fix it before any run."""
 
 
 class Constraint(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ from ablate.models.settings import InputShape
 from ablate.tasks import Data, load_task
 from ablate.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.tasks.text.tokens import sliding_windows
+from ablate.training import splits
 from support.commands import run
 from support.entries import entry
 from support.sample_parts import parts, with_task
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, texts, translation, trial, windows
 
+ON_CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
 ALL: list[dict[str, float]] = [
     {},
     {"validation": 0.33},
@@ -54,6 +57,19 @@ def test_the_shape_counts_what_the_split_takes(name: str, task: dict[str, float]
     shape, data = cases()[name]
     config = with_task(trial("build_texts", protocol=protocol), **task)
     assert shape.trained_samples(config.task, protocol) == parts(data, config).train.index.shape[1]
+
+
+@pytest.mark.parametrize("protocol", ["held_out", "paper"])
+@pytest.mark.parametrize("task", ALL, ids=json.dumps)
+@pytest.mark.parametrize("name", cases())
+def test_the_shape_counts_what_metrics_are_measured_on(name: str, task: dict[str, float], protocol: Protocol) -> None:
+    shape, data = cases()[name]
+    shape = shape.model_copy(update={"test_samples": len(data.test_inputs)})
+    config = with_task(trial("build_texts", protocol=protocol), **task)
+    found = shape.evaluated_samples(config.task, protocol)
+    taken = parts(data, config).validation.index.shape[1], splits.test_part(data, config, **ON_CPU).index.shape[1]
+    assert found == taken if name == "images" else all(n is None or n == t for n, t in zip(found, taken, strict=True))
+    assert shape.model_copy(update={"output": "token"}).evaluated_samples(config.task, protocol) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["tiny_shakespeare", "numbers"])

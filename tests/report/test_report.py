@@ -15,7 +15,7 @@ from ablate.analysis import front
 from ablate.errors import AblateError
 from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.drawing import PALETTES, paint
-from ablate.report.front.findings import summary
+from ablate.report.front.summary import summary
 from support.page_reader import Reader
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
 
@@ -91,14 +91,15 @@ def test_front_on_the_page_is_the_csv_file_and_the_front(written):
         rows = list(csv.DictReader(file))
     expected = front(trials, study.objectives)
     assert [(r["dataset"], int(r["trial"])) for r in rows] == expected.select("dataset", "trial").rows()
-    shown = [r for r in Reader(path.read_text(encoding="utf-8")).rows if len(r) == 8 and r[0] != "Network"]
+    shown = [r for r in Reader(path.read_text(encoding="utf-8")).rows if len(r) == 11 and r[0] != "Network"]
     assert len(shown) == len(rows)
     for cells, row in zip(shown, rows, strict=True):
         assert cells[1] == f"{int(row['params']):,}"
-        assert cells[4] == f"{100 * float(row['accuracy']):.2f}%"
+        assert cells[2] == f"{100 * float(row['accuracy']):.2f}%"
         low, high = 100 * float(row["accuracy_low"]), 100 * float(row["accuracy_high"])
-        assert cells[5] == f"{low:.2f} to {high:.2f}"
-        assert cells[6:] == [row["replicates"], row["trial"]]
+        assert cells[3] == f"{low:.2f} to {high:.2f}"
+        assert cells[5:8] == [row["verdict"], f"{float(row['front_probability']):.2f}", row["replicates"]]
+        assert cells[10] == row["trial"]
         last = reports.filter((pl.col("dataset") == row["dataset"]) & (pl.col("trial") == int(row["trial"])))
         values = last.filter(pl.col("epoch") == 6)["test_accuracy"]
         assert float(row["accuracy"]) == pytest.approx(values.mean())
@@ -183,7 +184,9 @@ def test_study_of_one_trial_is_called_unconfirmed(tmp_path):
     assert "unconfirmed: a single search-stage validation number" in reader.text
     assert reader.text.count("The only network on the front") == 1
     assert "Cheapest on the front" not in reader.text
-    assert "width 8 · no mlp reaches 90.00% validation accuracy with 1,000 parameters" in reader.text
+    assert (
+        "width 8 · no mlp has 90.00% validation accuracy with 1,000 parameters. It is the only network" in reader.text
+    )
     assert "not identifiable, because 1 distinct size, 6 are needed" in reader.text
     assert [r[5] for r in reader.rows if len(r) == 8][1] == "–"
 
@@ -260,15 +263,13 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         write_report(make_study(), trials_of([]), reports_of([]), tmp_path)
 
 
-def test_summary_names_the_best_the_cheapest_close_to_it_and_the_cheapest():
+def test_summary_of_a_search_names_the_best_and_the_cheapest_and_compares_nothing():
     study = make_study()
     sizes, accuracies = (100, 1000, 5000, 20_000), (0.80, 0.93, 0.945, 0.95)
     rows = [trial_row("digits", i, params=sizes[i], val_accuracy=accuracies[i]) for i in range(4)]
     answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
-    assert [pick.role for pick in picks] == [
-        "Most accurate",
-        "Cheapest within 1 point of the best",
-        "Cheapest on the front",
-    ]
-    assert [pick.quality for pick in picks] == ["95.00%", "94.50%", "80.00%"]
-    assert "94.50% validation accuracy with 5,000 parameters: 0.50 points below the best network, at 1/4 of" in answer
+    assert [pick.role for pick in picks] == ["Best of the front", "Cheapest on the front"]
+    assert [pick.quality for pick in picks] == ["95.00%", "80.00%"]
+    assert (
+        "is the best of the front: 95.00% validation accuracy with 20,000 parameters. Numbers of the search" in answer
+    )

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ablate.ledger import Ledger
 from ablate.report import frame, front_lines, front_table, write_report
-from ablate.report.front.findings import summary
+from ablate.report.front.summary import summary
 from support.commands import run
 from support.page_reader import Reader
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
@@ -83,8 +83,8 @@ def test_a_front_without_a_cheaper_network_is_not_said_to_have_none_close() -> N
     rows = [trial_row("digits", number, val_accuracy=0.9) for number in range(2)]  # equal on every objective
     answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
     assert "comes within" not in answer
-    assert answer.endswith("No network on the front is cheaper.")
-    assert [pick.role for pick in picks] == ["Most accurate; none on the front is cheaper"]
+    assert answer.endswith("Numbers of the search do not tell networks apart: each was chosen for being high.")
+    assert [pick.role for pick in picks] == ["Best of the front"]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,10 @@ def test_confirmed_networks_that_the_table_leaves_out_are_counted(accuracies: li
         ([0.9], "90.00%  1", "–"),
         ([0.9, 0.9, 0.9], "90.00% (3 seeds equal)  3", "3 seeds equal"),
         ([0.9, 0.90001, 0.90002], "90.00% ± <0.01  3", "90.00 to 90.00"),
-        ([0.9, 0.92], "91.00% ± 12.71  2", "78.29 to 100.00"),
+        ([0.98, 0.99], "98.50% ± 98.50  2", "0.00 to 99.98"),
+        ([0.8, 0.82], "81.00% ± 12.71  2", "68.29 to 93.71"),
     ],
-    ids=["one", "equal", "narrow", "two"],
+    ids=["one", "equal", "narrow", "two", "near 1"],
 )
 def test_an_interval_without_width_is_not_written_as_one(
     tmp_path: Path, values: list[float], terminal: str, page: str

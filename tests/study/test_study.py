@@ -231,3 +231,24 @@ def test_asking_for_determinism_becomes_part_of_the_study_unless_the_file_says_m
     file.write_text("study: s\ndeterministic: 3\ndatasets: [digits]\n")
     assert load_study(file, deterministic=True).deterministic == 3
     assert load_study(file, deterministic=True).fingerprint() == load_study(file).fingerprint()
+
+
+def test_a_margin_is_a_loss_of_the_quality_and_does_not_change_the_fingerprint() -> None:
+    study = parse_study(GOOD + "confirm: {margin: {val_accuracy: 0.01}}\n")
+    assert study.confirm is not None
+    assert study.confirm.margin == {"val_accuracy": 0.01}
+    assert study.fingerprint() == parse_study(GOOD).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("margin", "said"),
+    [
+        ("{val_accuracy: 1.5}", "confirm.margin.val_accuracy = 1.5: an accuracy is a share, not percent: 0.015?"),
+        ("{val_accuracy: -0.01}", "greater than 0"),
+        ("{val_acuracy: 0.01}", "first objective that is not a cost: val_accuracy. Did you mean 'val_accuracy'?"),
+        ("{params: 100}", "first objective that is not a cost: val_accuracy"),
+    ],
+)
+def test_a_margin_that_cannot_be_meant_is_refused(margin: str, said: str) -> None:
+    found = " ".join(faults(GOOD + f"confirm: {{margin: {margin}}}\n"))
+    assert said in found

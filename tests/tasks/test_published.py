@@ -51,7 +51,13 @@ class TestRealFiles:
         assert data.train_targets[:5].tolist() == labels
         assert data.train_inputs.dtype == torch.uint8
         assert task.shape(None) == InputShape(
-            tokens=16, features=49, outputs=10, train_samples=60_000, sample=(1, 28, 28), patch=(7, 7)
+            tokens=16,
+            features=49,
+            outputs=10,
+            train_samples=60_000,
+            test_samples=10_000,
+            sample=(1, 28, 28),
+            patch=(7, 7),
         )
         reader = getattr(torchvision.datasets, FOLDERS[name])
         for train, inputs, targets in [
@@ -249,7 +255,13 @@ class TestCifar:
         shape = load_task(entry(task=name, patch=8)).shape(Path("/nowhere"))
         outputs = 10 if name == "cifar10" else 100
         assert shape == InputShape(
-            tokens=16, features=192, outputs=outputs, train_samples=50_000, sample=(3, 32, 32), patch=(8, 8)
+            tokens=16,
+            features=192,
+            outputs=outputs,
+            train_samples=50_000,
+            test_samples=10_000,
+            sample=(3, 32, 32),
+            patch=(8, 8),
         )
 
 

@@ -119,9 +119,16 @@ class TestDigits:
         data = task.load(None)
         tokens = data.tokens(data.train_inputs, torch.float64)
         assert task.shape(None) == InputShape(
-            tokens=4, features=16, outputs=10, train_samples=len(data.train_inputs), sample=(1, 8, 8), patch=(4, 4)
+            tokens=4,
+            features=16,
+            outputs=10,
+            train_samples=len(data.train_inputs),
+            test_samples=359,
+            sample=(1, 8, 8),
+            patch=(4, 4),
         )
         assert tokens.shape == (1438, 4, 16)
+        assert len(data.test_inputs) == 359
         assert torch.equal(tokens, data.train_inputs.double() / 8 - 1)
 
 

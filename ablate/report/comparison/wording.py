@@ -11,11 +11,13 @@ import polars as pl
 from ablate.objectives import count_states, is_maximized, is_share, on_validation
 from ablate.report.comparison.table import missing_text, require_comparison, scale_text
 from ablate.report.confirmation import opened_text, protocol_text
-from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS
+from ablate.report.front.findings import STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
 from ablate.report.numbers import equal_seeds, printable, spell_metric
 from ablate.study import COMPLETE, Study
 
+CLOSE_POINTS = 0.01  # difference in accuracy within which a summary calls a variant close to the baseline
+CLOSE_RELATIVE = 0.05  # the same for metrics that are not shares
 SAME_SIZE = 0.005  # share of parameters below which the text gives their number instead of a percentage
 MOST_SENTENCES = 12  # above this, each column names two variants and the table has the rest
 Row = Mapping[str, Any]

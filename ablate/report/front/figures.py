@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from ablate.analysis import metric_at, quality_objective
+from ablate.analysis import confirmed, metric_at, quality_objective
 from ablate.objectives import is_share
 from ablate.report.confirmation import open_text
 from ablate.report.drawing import (
@@ -24,8 +24,9 @@ from ablate.report.drawing import (
     safe_stem,
     series_scale,
 )
-from ablate.report.front.findings import Findings, size_metric
+from ablate.report.front.findings import Findings
 from ablate.report.front.learning import curves_figure
+from ablate.report.front.summary import size_metric
 from ablate.report.numbers import printable, spell_metric
 from ablate.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
@@ -61,7 +62,11 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(rows, points), legend=legend())
     shape = alt.Shape("series:N", title=None, scale=series_scale(rows, points, of=SHAPES), legend=legend())
-    layers = [_faint_layer(inside, x, y, color, shape), _edge_layer(outside, low, high, x, color)]
+    layers = [
+        *_band_layer(study, found, x, y),
+        _faint_layer(inside, x, y, color, shape),
+        _edge_layer(outside, low, high, x, color),
+    ]
     if found.fit.identifiable:
         layers.append(_fit_layer(found, name, x, y))
     layers += _front_layers(study, rows, replicate_points(study, found), x, y, color)
@@ -149,6 +154,20 @@ def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Co
     return chart.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip)
 
 
+def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
+    """Return the band of the qualities that a quarter to three quarters of the seeds attain at a size or below."""
+    sizes = {objective.metric for objective in study.objectives}
+    if found.assessed is None or size_metric(study) not in sizes or not found.assessed.attained:
+        return []
+    factor = 100 if is_share(quality_name(study)) else 1
+    values = [
+        {"size": a.cost, "quality": rounded(factor * a.quarter), "other": rounded(factor * a.three_quarters)}
+        for a in found.assessed.attained
+    ]
+    band = inline_chart(values).mark_area(interpolate="step-after", color="role:accent", opacity=0.14, clip=True)
+    return [band.encode(x=x, y=y, y2="other:Q")]
+
+
 def _edge_layer(points: list[dict[str, Any]], low: float, high: float, x: alt.X, color: alt.Color) -> Any:
     """Return the trials beyond the drawn range, as triangles at its edge."""
     values = [{**point, "edge": low if point["quality"] < low else high} for point in points]
@@ -194,11 +213,14 @@ def _front_caption(found: Findings, outside: int, dropped: int) -> str:
         parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:
         parts.append(
-            "Front and confirmation runs are means on the test split with 95% t intervals over fresh seeds; "
+            "Front and confirmation runs are means on the test split with 95% intervals over fresh seeds, ticks are "
+            "single seeds; "
             "the faint search trials are single validation numbers and look better than they are."
         )
     else:
         parts.append("All points are search-stage validation numbers: nothing here is confirmed.")
+    if found.assessed is not None and found.assessed.attained:
+        parts.append("The band is what the best network of each size or below reaches in the middle half of the seeds.")
     if found.fit.identifiable:
         parts.append("The dashed curve is the fit to the front.")
     if outside:
@@ -209,13 +231,15 @@ def _front_caption(found: Findings, outside: int, dropped: int) -> str:
 
 
 def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
-    """Return every replicate of the confirmed front as one point."""
+    """Return every replicate of the front and of each confirmed network as one point."""
     last = last_reports(found.reports)
     name, size = quality_name(study), size_metric(study)
     factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)
     points = []
-    for row in found.front.iter_rows(named=True):
+    for row in (confirmed(found.trials) if found.tested else found.front).iter_rows(named=True):
+        if not row.get(size):
+            continue
         values = replicate_values(last, found.dataset, row["trial"], metric)
         points += [{"size": row[size], "quality": rounded(factor * v)} for v in values if len(values) > 1]
     return points

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis import quality_objective
+from ablate.analysis.assessment import assessments
 from ablate.analysis.pooling import NETWORK
 from ablate.plain_text import settings_text
-from ablate.report.confirmation import confirmation_text, failed_text
+from ablate.report.confirmation import confirmation_text
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
+from ablate.report.front.cautions import shrinkage_text, splits_text
 from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.importance import METHOD, importance_table, what_matters
+from ablate.report.front.summary import compared_cells
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
@@ -28,6 +31,8 @@ from ablate.report.tables import (
     network,
     other_settings,
     quality_name,
+    shared_settings,
+    shared_text,
 )
 from ablate.study import Study
 
@@ -62,8 +67,11 @@ def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Seque
 def _found(
     study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any]
 ) -> tuple[pl.DataFrame, list[Findings]]:
-    fronts = front_table(study, trials, reports)
-    return fronts, [findings(study, dataset, trials, reports, fronts, notes) for dataset in study.labels]
+    assessed = assessments(study, trials, reports, notes)
+    fronts = front_table(study, trials, reports, assessed=assessed)
+    return fronts, [
+        findings(study, dataset, trials, reports, fronts, notes, assessed=assessed) for dataset in study.labels
+    ]
 
 
 def render(
@@ -93,12 +101,17 @@ def section(
     """Return the template's values for one data set."""
     split = "test" if found.tested else "validation"
     words = confirmation_text(study, found.trials, found.dataset, split, notes)
-    name = quality_name(study)
-    quality = [spell_metric(f"{split}_{name}").capitalize(), "95% interval", "n", "Trial"]
+    rows = found.front.rows(named=True)
+    shared = shared_settings(study, rows)
+    training = [setting for setting in other_settings(study) if setting not in shared]
     own = {
-        "headings": ["Network", "Parameters", "FLOPs", "Q", *quality],
-        "rows": [front_cells(study, row) for row in found.front.iter_rows(named=True)],
-        "training": [settings_text(row, other_settings(study)) for row in found.front.iter_rows(named=True)],
+        "headings": headings(f"{split}_{quality_name(study)}", compared=found.assessed is not None),
+        "rows": [row_cells(study, row, shared, compared=found.assessed is not None) for row in rows],
+        "training": [settings_text(row, training) for row in rows],
+        "shared": shared_text(study, rows),
+        "warnings": found.warnings,
+        "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
+        "shrinkage": shrinkage_text(study, found.front),
     }
     listed = _trial_list(study, found)
     return {
@@ -111,7 +124,6 @@ def section(
         "picks": found.picks,
         "confirmed": found.confirmed,
         "badge": "provisional" if found.provisional else "confirmed" if found.confirmed else "unconfirmed",
-        "failed": failed_text(study, found.listed, found.dataset),
         "confirmation": words if found.front.height else "no front yet",
         "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,
@@ -143,6 +155,22 @@ def _shown(dataset: str, front: dict[str, Any], listed: dict[str, Any]) -> dict[
         for name, (caption, headings, cells) in tables.items()
         if cells
     }
+
+
+def headings(quality: str, *, compared: bool) -> list[str]:
+    """Return the headings of the table of the front; with a comparison to the best, sizes beside parameters follow."""
+    measured = [spell_metric(quality).capitalize(), "95% interval"]
+    if compared:
+        return ["Network", "Parameters", *measured, "To the best", "Verdict", "P(front)", "n", "FLOPs", "Q", "Trial"]
+    return ["Network", "Parameters", "FLOPs", "Q", *measured, "n", "Trial"]
+
+
+def row_cells(study: Study, row: dict[str, Any], shared: Collection[str], *, compared: bool) -> list[str]:
+    """Return the cells of one network under `headings`; `shared` settings are said above the table."""
+    label, params, flops, q, mean, interval, n, trial = front_cells(study, row, shared)
+    if compared:
+        return [label, params, mean, interval, *compared_cells(study, row), n, flops, q, trial]
+    return [label, params, flops, q, mean, interval, n, trial]
 
 
 def _trial_list(study: Study, found: Findings) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import polars as pl
 from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
 from ablate.analysis.misfit import SCATTER
+from ablate.analysis.intervals import NEAR_ONE
 from ablate.objectives import constraint_text, is_share
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
-from ablate.report.front.findings import Findings, counts_text, size_metric, state_counts
+from ablate.report.front.findings import Findings, counts_text, state_counts
+from ablate.report.front.summary import size_metric
 from ablate.report.numbers import compact, spell_metric
 from ablate.report.tables import quality_name
 from ablate.study import Study
@@ -72,9 +74,11 @@ def dominated_text(found: Findings) -> str:
         return ""
     word = "confirmed" if found.confirmed else "retrained"
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
+    chances = [found.assessed.front.get(n, 0.0) for n in off] if found.assessed is not None else []
+    likely = f" The most probable of them is on it with P = {max(chances):.2f}." if chances else ""
     return (
         f"{len(off)} of the {complete.height} {word} networks are no longer on the front with their test numbers "
-        f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv."
+        f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv.{likely}"
     )
 
 
@@ -105,7 +109,9 @@ def hypervolume_text(study: Study, found: Findings) -> str:
         return ""
     if len(study.objectives) == 1:
         return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
-    return f"Hypervolume {found.hypervolume.value:.5g}. {found.hypervolume.rule}"
+    volume = found.assessed.volume if found.assessed is not None else None
+    interval = f" (95% interval {volume.low:.5g} to {volume.high:.5g})" if volume is not None else ""
+    return f"Hypervolume {found.hypervolume.value:.5g}{interval}. {found.hypervolume.rule}"
 
 
 CONFIRMATION = {
@@ -114,11 +120,34 @@ CONFIRMATION = {
     "paper": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds. They were "
     "chosen on the test split that they are measured on, so their numbers still look better than they are.",
 }
+COMPARED = (
+    (
+        "To the best",
+        "Differences are paired by seed, over the seeds that all confirmed networks have. Each interval is of the "
+        "difference to the best of the other networks, whichever that is; all of a table hold together with 95%.",
+    ),
+    (
+        "Verdict",
+        "worse: the interval lies below the best. non-inferior: the network is less than confirm.margin below every "
+        "other one, by one-sided tests at 5%, Holm over networks. not distinguished: neither is shown.",
+    ),
+    (
+        "The best",
+        "Its number is corrected for being chosen: each seed is read from the network that is best on the other seeds. "
+        "Its interval is the hybrid one of Andrews, Kitagawa and McCloskey (2024).",
+    ),
+    (
+        "P(front)",
+        "The share of 2,000 parametric bootstrap draws of the means in which the network is on the front; the seeds' "
+        "variance is pooled over networks. The hypervolume's interval is the basic one (2h − q) of such draws.",
+    ),
+)
 METHODS = (
     (
         "Intervals",
-        "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. They say how "
-        "much the seed matters, not how another data set would turn out.",
+        "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. Where a mean "
+        f"accuracy is above {NEAR_ONE:g}, the interval is that of the log errors: of one minus the geometric mean of "
+        "the errors. Intervals say how much the seed matters, not how another data set would turn out.",
     ),
     (
         "Fit",
@@ -156,4 +185,4 @@ def methods(study: Study) -> list[tuple[str, str]]:
         "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
         "K = 100)."
     )
-    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *METHODS]
+    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *COMPARED, *METHODS]

@@ -165,6 +165,7 @@ class Task:
         common: dict[str, Any] = {
             "outputs": self.outputs,
             "train_samples": len(train.inputs),
+            "test_samples": len(self._parts.test.inputs),
             "ships_validation": ships,
         }
         per_token = self.kind in ("tokens", "ids") and tuple(train.targets.shape[1:2]) == sample[:1]

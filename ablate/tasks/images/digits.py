@@ -21,6 +21,7 @@ IMAGES = ImageSet(
     channels=1,
     class_names=tuple(map(str, range(10))),
     train_samples=1438,
+    test_samples=359,
 )
 MIDDLE = 8.0  # of the values 0 to 16
 SPLIT_KEY = "digits"  # a constant: every study holds out the same images

@@ -127,6 +127,7 @@ class ImageFolder(Classification):
             class_names=listing.class_names,
             train_samples=len(listing.files["train"]),
             ships_validation="val" in listing.files,
+            test_samples=len(listing.files["test"]),
         )
 
 

@@ -26,6 +26,7 @@ class ImageSet:
     class_names: tuple[str, ...]
     train_samples: int
     ships_validation: bool = False
+    test_samples: int | None = None
 
 
 def possible_patches(length: int) -> tuple[int, ...]:
@@ -48,6 +49,7 @@ def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
         features=high * wide * images.channels,
         outputs=len(images.class_names),
         train_samples=images.train_samples,
+        test_samples=images.test_samples,
         ships_validation=images.ships_validation,
         sample=(images.channels, images.height, images.width),
         patch=patch,

@@ -60,7 +60,8 @@ class VisionTask(Classification, ABC):
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return the model's input shape; raise RequestError if the patch does not divide the image."""
-        return input_shape(self.published.images, self.config.patch)
+        known = {"test_samples": self.published.test_samples}
+        return input_shape(self.published.images, self.config.patch).model_copy(update=known)
 
     def check(self, data_dir: Path | None) -> None:
         """Raise RequestError if the patch does not fit, DataError if a file is missing or damaged."""

@@ -1,0 +1,201 @@
+"""The comparison of confirmed networks with the best of them, at error rates that hold although the best is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from ablate.analysis.intervals import Interval, t_interval
+
+LEVEL = 0.95
+PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
+NO_SPREAD = 1e-18  # a variance below this: the seeds do not differ, so they say nothing about noise
+Verdict = Literal["best", "non-inferior", "worse", "not distinguished"]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A network's mean minus that of the best, in the metric's unit where larger is better, and its verdict.
+
+    `low` and `high` are bounds of the difference to the best of the other networks, whichever that is; those of all
+    networks hold together with probability 0.95.
+    """
+
+    mean: float
+    low: float
+    high: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The variances of one seed: `total` within a network, `residual` without what all networks share in a seed."""
+
+    total: float
+    residual: float
+    shape: tuple[int, int]
+
+    @property
+    def residual_df(self) -> int:
+        """Degrees of freedom of `residual`: (networks - 1)(seeds - 1)."""
+        return (self.shape[0] - 1) * (self.shape[1] - 1)
+
+    @property
+    def shared(self) -> float:
+        """The correlation of two networks in a seed, 0 to 1."""
+        return min(max(1 - self.residual / self.total, 0.0), 1.0) if self.total > 0 else 0.0
+
+    @property
+    def total_df(self) -> float:
+        """Degrees of freedom of `total`: between seeds - 1 (all shared) and networks times that (nothing shared)."""
+        networks, seeds = self.shape
+        return networks * (seeds - 1) / (1 + (networks - 1) * self.shared**2)
+
+
+def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[Difference, ...] | None:
+    """Return each network's difference to the best, for `values` [networks, seeds], larger is better.
+
+    The best has the highest mean; of equal ones, the first. Differences are paired by seed. The standard error of a
+    pair is the larger of its own and the one pooled over all networks. *worse*: the upper bound is below 0; bounds are
+    those of all pairs (Tukey), so equal networks give any such verdict in at most 5% of pages. *non-inferior*: by a
+    one-sided test the network is less than `margin` below each of the others, Holm over networks; because it is
+    compared with all, it does not matter which of them is the best. Returns None for fewer than two networks or
+    seeds, or if the seeds do not differ.
+    """
+    networks, seeds = values.shape
+    if networks < 2 or seeds < 2 or not np.isfinite(values).all() or noise(values).residual < NO_SPREAD:
+        return None
+    found = noise(values)
+    means = values.mean(axis=1)
+    gaps = means[:, None] - means[None, :]
+    errors = _errors(values, found)
+    reach = range_quantile(networks, found.residual_df) * errors
+    others = ~np.eye(networks, dtype=np.bool_)
+    low = np.min(gaps - reach, axis=1, where=others, initial=math.inf)
+    high = np.min(gaps + reach, axis=1, where=others, initial=math.inf)
+    best = int(means.argmax())
+    fits = _non_inferior(gaps, errors, found.residual_df, margin) if margin is not None else [False] * networks
+    return tuple(
+        Difference(
+            mean=float(means[i] - means[best]),
+            low=float(low[i]),
+            high=float(high[i]),
+            verdict=_verdict(i == best, bool(fits[i]), float(high[i])),
+        )
+        for i in range(networks)
+    )
+
+
+def _verdict(best: bool, fits: bool, high: float) -> Verdict:
+    if best:
+        return "best"
+    if fits:
+        return "non-inferior"
+    return "worse" if high < 0 else "not distinguished"
+
+
+def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[bool]:
+    """Return which networks are less than `margin` below every other one, by one-sided t tests, Holm over networks."""
+    others = ~np.eye(len(gaps), dtype=np.bool_)
+    scores = np.divide(gaps + margin, errors, where=others, out=np.full_like(gaps, math.inf))
+    return holm(special.stdtr(df, -scores.min(axis=1)), 1 - LEVEL)
+
+
+def holm(p: Values, level: float) -> list[bool]:
+    """Return which hypotheses Holm's method rejects (statsmodels' `multipletests` takes 60 ms for this)."""
+    order = np.argsort(p, kind="stable")
+    rejected = np.zeros(len(p), dtype=np.bool_)
+    rejected[order] = np.logical_and.accumulate(p[order] <= level / np.arange(len(p), 0, -1))
+    return [bool(each) for each in rejected]
+
+
+def _errors(values: Values, found: Noise) -> Values:
+    """Return the standard error of each paired difference, [networks, networks]: its own, at least the pooled one."""
+    seeds = values.shape[1]
+    pairs = values[:, None, :] - values[None, :, :]
+    own = pairs.var(axis=2, ddof=1)
+    return np.asarray(np.sqrt(np.maximum(own, 2 * found.residual) / seeds))
+
+
+def noise(values: Values) -> Noise:
+    """Return the variances of `values` [networks, seeds], pooled over networks."""
+    networks, seeds = values.shape
+    within = values - values.mean(axis=1, keepdims=True)
+    residual = within - within.mean(axis=0, keepdims=True)
+    total = float((within**2).sum() / (networks * (seeds - 1)))
+    df = (networks - 1) * (seeds - 1)
+    return Noise(total=total, residual=float((residual**2).sum() / df) if df else total, shape=(networks, seeds))
+
+
+@cache
+def range_quantile(networks: int, df: int) -> float:
+    """Return the 95% quantile of the largest standardised difference of any two of `networks` (Tukey)."""
+    from scipy import stats  # the import takes half a second, and only verdicts need it
+
+    library: Any = stats
+    return float(library.studentized_range.ppf(LEVEL, networks, df)) / math.sqrt(2)
+
+
+def unselected_best(values: Values) -> Interval:
+    """Return mean and 95% interval of the network with the highest mean, as if it had not been chosen by it.
+
+    `values` are [networks, seeds], larger is better, at least two seeds. The mean is cross-fitted: each seed is read
+    from the network that is best on the other seeds. The interval is the hybrid one of Andrews, Kitagawa and McCloskey,
+    "Inference on winners" (Quarterly Journal of Economics 2024): the chosen mean is a normal value that is known to
+    exceed the runner-up, and it lies within simultaneous bounds. Variances are pooled over networks, so t replaces the
+    normal distribution.
+    """
+    networks, seeds = values.shape
+    best = int(values.mean(axis=1).argmax())
+    plain = t_interval(values[best].tolist())
+    if networks < 2 or seeds < 2 or not math.isfinite(plain.low):
+        return plain
+    found = noise(values)
+    if found.residual < NO_SPREAD:
+        return plain
+    low, high = _hybrid_ends(values.mean(axis=1), best, found)
+    mean = min(max(cross_fitted(values), low), high)
+    return replace(plain, mean=mean, low=low, high=high)
+
+
+def cross_fitted(values: Values) -> float:
+    """Return the mean over seeds of the network that is best on the other seeds, for `values` [networks, seeds]."""
+    chosen = (values.sum(axis=1, keepdims=True) - values).argmax(axis=0)
+    return float(values[chosen, np.arange(values.shape[1])].mean())
+
+
+def _hybrid_ends(means: Values, best: int, found: Noise) -> tuple[float, float]:
+    """Return the ends: where the chosen mean is the 97.5% and the 2.5% quantile of its truncated t distribution."""
+    from scipy import optimize  # imported late, as above
+
+    networks, seeds = found.shape
+    error, df = math.sqrt(max(found.total, found.residual) / seeds), found.total_df
+    shared = min(found.shared, 0.999)
+    at = float(means[best])
+    runner_up = float(np.delete(means, best).max())
+    beaten = min((runner_up - shared * at) / (1 - shared), at)  # the chosen mean is known to be above this
+    reach = float(special.stdtrit(df, 1 - PROJECTION / (2 * networks)))
+    tail = (1 - LEVEL - PROJECTION) / (1 - PROJECTION) / 2
+
+    def quantile_of_best(center: float, target: float) -> float:
+        lowest = float(special.stdtr(df, max((beaten - center) / error, -reach)))
+        whole = float(special.stdtr(df, reach)) - lowest
+        part = float(special.stdtr(df, (at - center) / error)) - lowest
+        return (part / whole if whole > 1e-12 else 1.0) - target
+
+    brentq: Any = optimize.brentq
+    ends = []
+    for target in (1 - tail, tail):
+        bounds = (at - reach * error, at + reach * error)
+        if quantile_of_best(bounds[0], target) * quantile_of_best(bounds[1], target) > 0:
+            ends.append(bounds[0] if target > 0.5 else bounds[1])
+        else:
+            ends.append(float(brentq(quantile_of_best, *bounds, args=(target,), xtol=1e-9 * max(error, 1e-9))))
+    return ends[0], ends[1]

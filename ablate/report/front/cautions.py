@@ -1,0 +1,104 @@
+"""What limits the trust in a data set's answer: coded warnings, and what one sample of each split is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ablate.analysis import Confirmations, smallest_effect
+from ablate.analysis.study_warnings import StudyWarning
+from ablate.objectives import is_maximized, is_share, quality_objective
+from ablate.report.confirmation import failed_text, open_text
+from ablate.report.front.summary import amount
+from ablate.report.numbers import format_signed
+from ablate.report.tables import network, quality_name
+from ablate.study import Study
+
+FEW_SEEDS = 5  # below this, only differences of more than 1.7 standard deviations are found with 80% power
+
+
+def cautions(
+    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
+) -> tuple[StudyWarning, ...]:
+    """Return the warnings of one data set; `front` is its part of `front_table`."""
+    return tuple(_warnings(study, dataset, trials, front, known))
+
+
+def _warnings(
+    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
+) -> Iterator[StudyWarning]:
+    if study.protocol == "paper":
+        text = "Validation used the test split: every number here was chosen on the split that it is measured on"
+        yield StudyWarning(code="paper-protocol", text=text)
+    if known.is_open and front.height:
+        yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
+    elif front.height and front["stage"][0] != "confirm":
+        text = "Nothing here is confirmed: the best numbers of a search look better than they are"
+        yield StudyWarning(code="unconfirmed", text=text)
+    if failed := failed_text(study, trials, dataset):
+        yield StudyWarning(code="failed-confirmations", text=failed)
+    seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
+    if seeds and min(seeds) < FEW_SEEDS:
+        yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+    margin = study.confirm.margin if study.confirm else {}
+    count = split_samples(trials, dataset, "validation_samples")
+    for value in margin.values():
+        if count and is_share(quality_name(study)) and 1 / count > value:
+            text = (
+                f"One of the {count:,} validation samples is worth {amount('accuracy', 1 / count)}, more than the margin "
+                f"of {amount('accuracy', value)}: the search cannot tell networks apart that finely"
+            )
+            yield StudyWarning(code="coarse-validation", text=text)
+    outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
+    if outliers:
+        named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)
+        text = f"Not explained by the other seeds: {named}. Means and intervals include them"
+        yield StudyWarning(code="outlying-seeds", text=text)
+
+
+def _few_seeds(seeds: int) -> str:
+    if seeds < 2:
+        return "One confirmation seed per network: nothing is known about how much the seed matters"
+    size = f"{smallest_effect(seeds):.1f} standard deviations"
+    return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
+
+
+def split_samples(trials: pl.DataFrame, dataset: str, column: str) -> int | None:
+    """Return how many samples a split of a data set has, the fewest of its trials, or None if it is not known."""
+    if column not in trials.columns:
+        return None
+    found = trials.filter(pl.col("dataset") == dataset)[column].drop_nulls()
+    return int(found.to_numpy().min()) if len(found) else None
+
+
+def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: bool) -> str:
+    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
+    if not is_share(quality_name(study)):
+        return ""
+    validation = split_samples(trials, dataset, "validation_samples")
+    test = split_samples(trials, dataset, "test_samples") if tested else None
+    split = "test" if study.protocol == "paper" else "validation"
+    parts = []
+    if validation:
+        parts.append(f"{validation:,} {split} samples decided the search: one is {amount('accuracy', 1 / validation)}.")
+    if test and study.protocol != "paper":
+        parts.append(f"{test:,} test samples measured the confirmation: one is {amount('accuracy', 1 / test)}.")
+    return " ".join(parts)
+
+
+def shrinkage_text(study: Study, front: pl.DataFrame) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones, over the front; else empty."""
+    name = quality_name(study)
+    both = front.filter(pl.col(f"{name}_search").is_not_null(), pl.col("stage") == "confirm")
+    drops = (both[f"{name}_search"] - both[name]).to_list()
+    if not drops:
+        return ""
+    drop = sum(drops) / len(drops)
+    size = format_signed(name, abs(drop)).lstrip("+")
+    word = "better" if (drop > 0) == is_maximized(quality_objective(study.objectives)) else "worse"
+    unit = " points" if is_share(name) else ""
+    return (
+        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over {len(drops)} "
+        f"network{'s' * (len(drops) != 1)}."
+    )

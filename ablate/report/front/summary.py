@@ -1,0 +1,215 @@
+"""The answer of a search in words: the networks that are not distinguished from the best, and the ones to name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ablate.analysis import cost_metric, quality_objective
+from ablate.analysis.assessment import Assessment
+from ablate.objectives import is_share, signed
+from ablate.report.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
+from ablate.report.tables import network, quality_name
+from ablate.study import Study
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """One network that the summary names: its role, its row and its numbers in words."""
+
+    role: str
+    network: str
+    quality: str
+    cost: str
+    detail: str
+
+
+def size_metric(study: Study) -> str:
+    """Return the size metric of figures and fits: the declared cost unless it is time."""
+    cost = cost_metric(study.objectives)
+    return "params" if cost == "wall_seconds" else cost
+
+
+def summary(
+    study: Study, dataset: str, front: pl.DataFrame, assessed: Assessment | None = None
+) -> tuple[str, tuple[Pick, ...]]:
+    """Return the answer in words, and the networks it names: the best, the smallest that is as good, the cheapest."""
+    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    if not rows:
+        return "There is no answer yet: no trial of this data set is complete.", ()
+    best, size = _best(study, rows), size_metric(study)
+    cheapest = min(
+        rows, key=lambda row: (row[size], signed(quality_objective(study.objectives), row[quality_name(study)]))
+    )
+    chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
+    if assessed is None:
+        answer = _single_numbers(study, dataset, rows, best)
+    else:
+        named, role = _named(assessed, rows, size)
+        chosen[named["trial"]] = (role, named)
+        answer = _compared(study, dataset, rows, best, named, assessed)
+    role = "Best of the front" if len(rows) > 1 else "The only network on the front"
+    chosen[best["trial"]] = (role, best)
+    picks = tuple(_pick(study, role, row, best, assessed) for role, row in reversed(chosen.values()))
+    return answer, picks
+
+
+def best_row(study: Study, front: pl.DataFrame) -> Row | None:
+    """Return the row of a data set's front that the summary calls the best, or None if there is none."""
+    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    return _best(study, rows) if rows else None
+
+
+def _best(study: Study, rows: Sequence[Row]) -> Row:
+    """Return the best of `rows` in quality; of equal ones, the one that the assessment takes, else the smaller."""
+    rows = [row for row in rows if row["verdict"] == "best"] or rows
+    name, size = quality_name(study), size_metric(study)
+    return min(rows, key=lambda row: (signed(quality_objective(study.objectives), row[name]), row[size]))
+
+
+def _open(rows: Sequence[Row]) -> list[Row]:
+    """Return the networks that are not shown to be worse than the best: the best itself, non-inferior ones too."""
+    return [row for row in rows if row["verdict"] != "worse"]
+
+
+def _named(assessed: Assessment, rows: Sequence[Row], size: str) -> tuple[Row, str]:
+    """Return the network that the answer names, and its role."""
+    fits = [row for row in rows if row["verdict"] in ("best", "non-inferior")]
+    if assessed.margin is not None and len(fits) > 1:
+        return min(fits, key=lambda row: row[size]), "Smallest non-inferior to the best"
+    return min(_open(rows), key=lambda row: row[size]), "Smallest not distinguished from the best"
+
+
+def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) -> str:
+    """Return the answer where each network has one number, or seeds that say nothing of noise."""
+    named = f"{network(study, best)} is the best of the front: {_split_quality(study, best)} {_sizes(study, best)}"
+    if len(rows) == 1:
+        return (
+            f"On {dataset}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is the "
+            "only network on the front, so no cheaper one is compared with it."
+        )
+    why = "The networks share fewer than two seeds, or their seeds are equal, so nothing tells them apart."
+    if best["stage"] != "confirm":
+        why = "Numbers of the search do not tell networks apart: each was chosen for being high."
+    elif best["replicates"] < 2:
+        why = "One seed does not tell networks apart: raise confirm.replicates."
+    return f"On {dataset}, {named}. {why}"
+
+
+def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named: Row, assessed: Assessment) -> str:
+    """Return the answer where networks are compared over the seeds that they share."""
+    number = _best_number(study, best, assessed)
+    if assessed.margin is None:
+        text = f"On {dataset}, {_open_text(study, rows, named, assessed.seeds)} {number}"
+        return text if len(_open(rows)) < 2 else f"{text} {_how_to_get_a_verdict(study)}"
+    margin, size = amount(quality_name(study), assessed.margin), size_metric(study)
+    if named["verdict"] == "non-inferior":
+        return (
+            f"On {dataset}, {network(study, named)} is the smallest network that is non-inferior to the best at the "
+            f"margin of {margin}: {difference_text(study, named)}, {_sizes(study, named)}, "
+            f"1/{ratio(best[size] / named[size])} of the best's. {number}"
+        )
+    if len(rows) == 1 or len(_open(rows)) == 1:
+        return f"On {dataset}, {_open_text(study, rows, named, assessed.seeds)} {number}"
+    return (
+        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {assessed.seeds} seeds. "
+        f"{_open_text(study, rows, named)} {number}"
+    )
+
+
+def _how_to_get_a_verdict(study: Study) -> str:
+    metric = quality_objective(study.objectives).metric
+    example = "0.01" if is_share(metric) else "0.1"
+    return (
+        "For a verdict, write the loss that you accept into the study file, such as "
+        f"confirm: {{margin: {{{metric}: {example}}}}}."
+    )
+
+
+def _open_text(study: Study, rows: Sequence[Row], named: Row, seeds: int | None = None) -> str:
+    """Return how many networks are not distinguished from the best, and the smallest of them."""
+    some, at = _open(rows), f" at {seeds} seeds" if seeds else ""
+    if len(rows) == 1:
+        return f"{network(study, named)} is the only network on the front, so no cheaper one is compared with it."
+    if len(some) == 1:
+        others = "the other network" if len(rows) == 2 else f"each of the {len(rows) - 1} others"
+        return f"{network(study, named)}, {_sizes(study, named)}, is the best of the front: {others} is worse{at}."
+    return (
+        f"{len(some)} of the {len(rows)} networks on the front are not distinguished{at}; the smallest of them, "
+        f"{network(study, named)}, has {_split_quality(study, named)} {_sizes(study, named)}."
+    )
+
+
+def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
+    name, number = quality_name(study), assessed.best_number
+    interval = f"{quantity(name, number.low)} to {quantity(name, number.high)}"
+    return (
+        f"The best has {quantity(name, number.mean)} ({interval}) {best['split']} {name.replace('_', ' ')}, corrected for "
+        "being chosen as the best."
+    )
+
+
+def _split_quality(study: Study, row: Row) -> str:
+    name = quality_name(study)
+    return f"{quantity(name, row[name])} {row['split']} {name.replace('_', ' ')}"
+
+
+def _sizes(study: Study, row: Row) -> str:
+    size = size_metric(study)
+    return f"with {quantity(size, row[size])} {spell_metric(size)}"
+
+
+def amount(metric: str, value: float) -> str:
+    """Return a size of a difference in words: `1 point` for 0.01 of an accuracy, otherwise the number."""
+    if not is_share(metric):
+        return f"{value:.3g}"
+    points = f"{100 * value:.3g}"
+    return f"{points} point{'s' * (points != '1')}"
+
+
+def difference_text(study: Study, row: Row, unit: str = " points") -> str:
+    """Return `−0.31 points (−0.71 to +0.09)`, the difference to the best with its interval."""
+    name = quality_name(study)
+    low, high = (format_signed(name, row[f"difference_{end}"]) for end in ("low", "high"))
+    unit = unit if is_share(name) else ""
+    return f"{format_signed(name, row['difference'])}{unit} ({low} to {high})"
+
+
+def compared_cells(study: Study, row: Row) -> list[str]:
+    """Return the cells of a row's comparison with the best: difference with interval, verdict, P(front)."""
+    if row["difference"] is None:
+        return [DASH, DASH, DASH]
+    chance = row["front_probability"]
+    difference = DASH if row["verdict"] == "best" else difference_text(study, row, unit="")
+    return [difference, row["verdict"], DASH if chance is None else f"{chance:.2f}"]
+
+
+def _pick(study: Study, role: str, row: Row, best: Row, assessed: Assessment | None) -> Pick:
+    name, size = quality_name(study), size_metric(study)
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    spread = f"{quantity(name, low)} to {quantity(name, high)}, n = {row['replicates']}" if low is not None else "n = 1"
+    if equal_seeds(low, high):
+        spread = f"{row['replicates']} seeds equal"
+    value = row[name]
+    if assessed is not None and row["trial"] == assessed.best:
+        number = assessed.best_number
+        value, spread = (
+            number.mean,
+            f"{quantity(name, number.low)} to {quantity(name, number.high)}, n = {row['replicates']}",
+        )
+        spread += f", corrected for being chosen (mean {quantity(name, row[name])})"
+    elif row["difference"] is not None:
+        spread += f"; {difference_text(study, row)} to the best"
+    share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
+    return Pick(
+        role=role,
+        network=network(study, row),
+        quality=quantity(name, value),
+        cost=f"{quantity(size, row[size])} {spell_metric(size)}{share}",
+        detail=f"{row['split']}, {spread}; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}",
+    )

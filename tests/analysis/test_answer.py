@@ -1,0 +1,164 @@
+"""Error rates of the comparison with the best and of its number, in seeded simulations with a planted truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from statsmodels.stats.multitest import multipletests
+
+from ablate.analysis import t_interval
+from ablate.analysis.answer import compare_with_best, cross_fitted, holm, noise, range_quantile, unselected_best
+
+PAGES = 1500
+MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of so many pages
+EQUAL = np.zeros(6)
+LAW = -4 * np.exp(-np.arange(6) * 2 / 3)  # quality that saturates with size, in standard deviations of a seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Shares of simulated pages, and biases in standard errors."""
+
+    false_worse: float
+    false_non_inferior: float
+    bounds_hold: float
+    covered: float
+    naive_covered: float
+    bias: float
+    naive_bias: float
+
+
+def simulate(
+    truth: NDArray[np.float64], *, seeds: int = 5, sd: NDArray[np.float64] | float = 1.0, margin: float | None = None
+) -> Rates:
+    rng = np.random.default_rng([len(truth), seeds])
+    spread = np.broadcast_to(sd, truth.shape)
+    best_other = np.array([np.delete(truth, i).max() for i in range(len(truth))])
+    counts, biases = np.zeros(5), np.zeros(2)
+    for _ in range(PAGES):
+        shared = 0.5 * rng.standard_normal(seeds)
+        values = truth[:, None] + shared + spread[:, None] * rng.standard_normal((len(truth), seeds))
+        rows = compare_with_best(values, margin=margin)
+        assert rows is not None
+        top, chosen = truth.max(), int(values.mean(axis=1).argmax())
+        fair, naive = unselected_best(values), t_interval(values[chosen].tolist())
+        verdicts = [row.verdict for row in rows]
+        counts += (
+            any(v == "worse" and t >= top for v, t in zip(verdicts, truth, strict=True)),
+            any(v == "non-inferior" and t <= top - (margin or 0) for v, t in zip(verdicts, truth, strict=True)),
+            all(r.low <= t - o <= r.high for r, t, o in zip(rows, truth, best_other, strict=True)),
+            fair.low <= truth[chosen] <= fair.high,
+            naive.low <= truth[chosen] <= naive.high,
+        )
+        biases += (fair.mean - truth[chosen], naive.mean - truth[chosen])
+    error = math.hypot(float(spread.mean()), 0.5) / math.sqrt(seeds)
+    return Rates(
+        **dict(
+            zip(
+                ("false_worse", "false_non_inferior", "bounds_hold", "covered", "naive_covered", "bias", "naive_bias"),
+                [*(counts / PAGES).tolist(), *(biases / PAGES / error).tolist()],
+                strict=True,
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_equal_networks_are_called_different_on_at_most_5_percent_of_pages(seeds: int) -> None:
+    found = simulate(EQUAL, seeds=seeds)
+    assert found.false_worse <= 0.05 + MONTE_CARLO
+    assert 0.94 <= found.bounds_hold <= 0.975
+
+
+def test_the_number_of_the_best_is_not_biased_by_the_choice_and_its_interval_covers() -> None:
+    equal, law = simulate(EQUAL), simulate(LAW)
+    for found in (equal, law):
+        assert 0.94 <= found.covered <= 0.966
+        assert abs(found.bias) < 0.12
+    # the mean of the network that is chosen by it, with its own t interval
+    assert 0.9 < equal.naive_bias < 1.3
+    assert equal.naive_covered < 0.92
+    assert law.naive_bias > 0.5
+    assert law.bounds_hold >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("truth", "sd"),
+    [
+        (np.array([0.0, -1, -1, -1, -1, -1]), 1.0),
+        (np.array([0.0, 0, 0, 0, 0, -1]), 0.4),
+        (np.array([0.0, -1]), 0.5),
+        (np.array([0.0, -1, -1, -1, -1, -1]), np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0])),
+    ],
+    ids=["all at the margin", "one at the margin", "two networks", "unequal noise"],
+)
+def test_a_network_at_the_margin_is_called_non_inferior_on_at_most_5_percent_of_pages(
+    truth: NDArray[np.float64], sd: NDArray[np.float64] | float
+) -> None:
+    assert simulate(truth, sd=sd, margin=1.0).false_non_inferior <= 0.05 + MONTE_CARLO
+
+
+def test_what_is_far_apart_and_what_is_close_is_found() -> None:
+    rng = np.random.default_rng(3)
+    truth = np.array([0.80, 0.968, 0.97, 0.97])
+    values = truth[:, None] + 0.002 * rng.standard_normal((4, 5))
+    rows = compare_with_best(values, margin=0.01)
+    assert rows is not None
+    assert [row.verdict for row in rows].count("best") == 1
+    assert rows[0].verdict == "worse"
+    assert {rows[i].verdict for i in (1, 2, 3)} == {"best", "non-inferior"}
+    without = compare_with_best(values)
+    assert without is not None
+    assert {row.verdict for row in without[1:]} == {"best", "not distinguished"}
+    assert [(row.low, row.high) for row in without] == [(row.low, row.high) for row in rows]
+
+
+def test_two_networks_are_compared_by_the_paired_t_test() -> None:
+    from scipy import stats
+
+    values = np.array([[0.81, 0.84, 0.79, 0.86, 0.83], [0.85, 0.86, 0.84, 0.87, 0.88]])
+    rows = compare_with_best(values)
+    assert rows is not None
+    expected = stats.ttest_rel(values[0], values[1]).confidence_interval(0.95)
+    assert (rows[0].low, rows[0].high) == pytest.approx((expected.low, expected.high), rel=1e-6)
+    assert rows[1].verdict == "best"
+    assert (rows[1].mean, rows[1].low) == (0.0, pytest.approx(-expected.high))
+
+
+def test_no_comparison_where_seeds_say_nothing_of_noise() -> None:
+    assert compare_with_best(np.array([[0.9, 0.9], [0.8, 0.8]])) is None
+    assert compare_with_best(np.array([[0.9], [0.8]])) is None
+    assert compare_with_best(np.array([[0.9, 0.8]])) is None
+    assert compare_with_best(np.array([[0.9, math.nan], [0.8, 0.7]])) is None
+    equal = unselected_best(np.array([[0.9, 0.9], [0.8, 0.8]]))
+    assert (equal.mean, equal.low, equal.high) == (0.9, 0.9, 0.9)
+
+
+def test_a_number_is_cross_fitted() -> None:
+    values = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.6]])
+    assert cross_fitted(values) == pytest.approx(
+        (0.0 + 0.0 + 0.0) / 3
+    )  # seed 1: the second network; seeds 2, 3: the first
+    assert cross_fitted(values[:1]) == pytest.approx(1 / 3)
+
+
+def test_holm_and_the_range_are_those_of_the_libraries() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        p = rng.uniform(0, 0.06, 5)
+        assert holm(p, 0.05) == multipletests(p, alpha=0.05, method="holm")[0].tolist()
+    assert range_quantile(2, 4) == pytest.approx(2.7764451, rel=1e-6)  # of two, it is Student's t
+
+
+def test_noise_that_all_networks_share_is_told_from_their_own() -> None:
+    rng = np.random.default_rng(0)
+    shared, own = rng.standard_normal(4000), rng.standard_normal((4, 4000))
+    found = noise(3 * shared + own)
+    assert found.total == pytest.approx(10, rel=0.05)
+    assert found.residual == pytest.approx(1, rel=0.05)
+    assert found.shared == pytest.approx(0.9, abs=0.01)
+    assert found.total_df == pytest.approx(4 * 3999 / (1 + 3 * found.shared**2))
