@@ -9,8 +9,8 @@ import polars as pl
 
 from ablate.analysis import confirmed, front, pooled
 from ablate.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
-from ablate.analysis.misfit import SCATTER
 from ablate.analysis.intervals import NEAR_ONE
+from ablate.analysis.misfit import SCATTER
 from ablate.objectives import constraint_text, is_share
 from ablate.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.report.front.findings import Findings, counts_text, state_counts
