@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from ablate.inspection.studies import Stored, select_networks
 from ablate.inspection.trial import details_lines, trial_details
 from ablate.ledger import Ledger, ReportRecord
 from ablate.locations import Locations
-from ablate.report import front_table
+from ablate.report import front_lines, front_table
 from ablate.report.front.findings import findings
 from ablate.report.front.learning import learning_curves
 from ablate.study import Study
@@ -61,11 +61,16 @@ class World:
         """Run the next trial: an unspectacular first epoch, then these metrics, one mapping per replicate."""
         config = self.search.next_trial()
         assert config is not None
+        self.finish(config, replicates)
+        return config
+
+    def finish(self, config: TrialConfig, replicates: Sequence[Metrics]) -> None:
+        """Report a trial's first and last epoch."""
         first = tuple({"val_accuracy": 0.1, "val_loss": 3.0} for _ in replicates)
         last = config.epochs
         self.search.report(config.key, Report(epoch=1, metrics=first, wall_seconds=1.0))
-        self.search.report(config.key, Report(epoch=last, metrics=replicates, wall_seconds=2.0, final=True))
-        return config
+        ended = Report(epoch=last, metrics=tuple(replicates), wall_seconds=2.0, final=True)
+        self.search.report(config.key, ended)
 
     def stored(self) -> Stored:
         """Return the study as `status` reads it."""
@@ -219,6 +224,29 @@ def test_one_front_where_logarithms_cannot_tell_two_trials_apart(
         assert [member.config.key.number for member in recorded.front()] == on_it
         assert [member.config.key.number for member in world.search.front("digits")] == on_it
         assert sorted(config.key.number for config, _ in recorded.unconfirmed()) == on_it
+
+
+def test_one_answer_on_page_terminal_and_status(tmp_path: Path) -> None:
+    changes = {"replicates": 1, "confirm": {"replicates": 3, "margin": {"val_accuracy": 0.2}}, "budget": {"trials": 2}}
+    both = [{"metric": "val_accuracy", "direction": "maximize"}, {"metric": "val_loss", "direction": "minimize"}]
+    with planted(tmp_path, objectives=both, **changes) as world:
+        for cost in (1, 2):
+            world.train(metrics(0.25 * cost, 0.1 * cost))
+        while (config := world.search.next_trial()) is not None:
+            cost = 1 + (config.source or 0)
+            tested = [0.6 + 0.1 * cost + shift for shift in (0.0, 0.01, 0.02 * cost)]
+            world.finish(config, [{**metrics(0.5, 0.5), "test_accuracy": t, "test_loss": 0.1 * cost} for t in tested])
+        snapshot = world.ledger.snapshot("s")
+        trials, reports = trials_table(snapshot), reports_table(snapshot)
+        page = findings(
+            world.study, "digits", trials, reports, front_table(world.study, trials, reports), snapshot.notes
+        )
+        screen = Console(width=200, record=True, file=io.StringIO())
+        screen.print(front_lines(world.study, trials, reports, snapshot.notes))
+        status = results_as_values(world.stored())
+        assert page.confirmed
+        assert status["answer"]["digits"] == page.answer
+        assert page.answer in " ".join(screen.export_text().split())
 
 
 def _equal(value: float | None, expected: float) -> bool:

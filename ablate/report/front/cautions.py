@@ -46,7 +46,7 @@ def _warnings(
     for value in margin.values():
         if count and is_share(quality_name(study)) and 1 / count > value:
             text = (
-                f"One of the {count:,} validation samples is worth {amount('accuracy', 1 / count)}, more than the margin "
+                f"One of the {count:,} validation samples is worth {100 / count:.2g} points, more than the margin "
                 f"of {amount('accuracy', value)}: the search cannot tell networks apart that finely"
             )
             yield StudyWarning(code="coarse-validation", text=text)
@@ -81,9 +81,9 @@ def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: boo
     split = "test" if study.protocol == "paper" else "validation"
     parts = []
     if validation:
-        parts.append(f"{validation:,} {split} samples decided the search: one is {amount('accuracy', 1 / validation)}.")
+        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
     if test and study.protocol != "paper":
-        parts.append(f"{test:,} test samples measured the confirmation: one is {amount('accuracy', 1 / test)}.")
+        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
     return " ".join(parts)
 
 

@@ -109,6 +109,7 @@ def section(
         "rows": [row_cells(study, row, shared, compared=found.assessed is not None) for row in rows],
         "training": [settings_text(row, training) for row in rows],
         "shared": shared_text(study, rows),
+        "compared": found.assessed is not None,
         "warnings": found.warnings,
         "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
         "shrinkage": shrinkage_text(study, found.front),

@@ -148,9 +148,9 @@ def _open_text(study: Study, rows: Sequence[Row], named: Row, seeds: int | None 
 def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
     name, number = quality_name(study), assessed.best_number
     interval = f"{quantity(name, number.low)} to {quantity(name, number.high)}"
+    measured = f"{best['split']} {name.replace('_', ' ')}"
     return (
-        f"The best has {quantity(name, number.mean)} ({interval}) {best['split']} {name.replace('_', ' ')}, corrected for "
-        "being chosen as the best."
+        f"The best has {quantity(name, number.mean)} ({interval}) {measured}, corrected for being chosen as the best."
     )
 
 
