@@ -34,6 +34,11 @@ def on_validation(metric: str) -> str:
     return f"val_{metric.removeprefix('test_')}" if metric.startswith("test_") else metric
 
 
+def given_for(values: Mapping[str, float], metric: str) -> float | None:
+    """Return what `values` give for a metric; a value of a `val_` metric is also that of its `test_` metric."""
+    return values.get(metric, values.get(on_validation(metric)))
+
+
 class ObjectiveLike(Protocol):
     """The attributes of an objective that the rules read (ablate.study.sections.Objective)."""
 
@@ -87,6 +92,19 @@ def means(replicates: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def is_maximized(objective: ObjectiveLike) -> bool:
     """Return whether a larger value is the better one."""
     return objective.direction == "maximize"
+
+
+def is_higher_better(metric: str, objectives: Iterable[ObjectiveLike]) -> bool | None:
+    """Return whether higher values of a metric are better, or None if nothing says so.
+
+    The objective of the metric, or of its validation metric, says it. Otherwise shares are better when higher, and
+    losses when lower.
+    """
+    declared = {objective.metric: is_maximized(objective) for objective in objectives}
+    for name in (metric, on_validation(metric)):
+        if name in declared:
+            return declared[name]
+    return True if is_share(metric) else False if metric.endswith("loss") else None
 
 
 def signed(objective: ObjectiveLike, value: float) -> float:

@@ -21,6 +21,7 @@ from ablate.cli.data import data_app
 from ablate.cli.inspect import look_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
+from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
 from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
 from ablate.locations import RUNS, Locations
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
 )
 app.add_typer(look_app)
+app.add_typer(verdict_app)
 app.add_typer(control_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
