@@ -17,7 +17,7 @@ from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
-from ablate.inspection.studies import Stored, comparison_of, figures_of, read_study, rebuild, result_rows, search_front
+from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 from ablate.locations import RUNS
 from ablate.objectives import is_evaluated, losses
 
@@ -108,11 +108,12 @@ class StudyHandle:
         return rebuild(self.name, self.options)[1]
 
     def verdicts(self) -> pl.DataFrame:
-        """Return what a comparison says of each arm: its difference from the baseline, seed by seed, with intervals.
+        """Return the verdict on each variant of a comparison: its paired difference from the baseline, and its claims.
 
-        The columns are those of `comparison.csv` (docs/compare.md). Raises RequestError for a study without `compare`.
+        The columns are those of `verdicts.csv` (docs/compare.md). Without `compare.margin` verdicts are null. Raises
+        RequestError for a study without `compare`.
         """
-        return comparison_of(self._stored())
+        return verdicts_of(self._stored())
 
     def figures(self) -> list[Figure]:
         """Return the figures of the report's page; a notebook shows each as a picture."""

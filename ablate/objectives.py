@@ -34,6 +34,11 @@ def on_validation(metric: str) -> str:
     return f"val_{metric.removeprefix('test_')}" if metric.startswith("test_") else metric
 
 
+def given_for(values: Mapping[str, float], metric: str) -> float | None:
+    """Return what `values` give for a metric; a value of a `val_` metric is also that of its `test_` metric."""
+    return values.get(metric, values.get(on_validation(metric)))
+
+
 class ObjectiveLike(Protocol):
     """The attributes of an objective that the rules read (ablate.study.sections.Objective)."""
 

@@ -15,6 +15,8 @@ from ablate.objectives import (
     STATE_ORDER,
     constraint_text,
     count_states,
+    given_for,
+    is_higher_better,
     is_share,
     loss,
     may_stand,
@@ -144,3 +146,18 @@ def test_each_rule_is_written_in_one_place(rule: str) -> None:
     }
     assert found <= RULES[rule]
     assert COST_METRICS[:-1] == SIZE_METRICS
+
+
+def test_the_better_direction_is_the_objectives_or_that_of_shares_and_losses() -> None:
+    bleu = Objective(metric="val_bleu", direction="maximize")
+    odd = Objective(metric="val_loss", direction="maximize")
+    known = {name: is_higher_better(name, [bleu]) for name in ("val_bleu", "test_bleu", "test_accuracy", "val_loss")}
+    assert known == {"val_bleu": True, "test_bleu": True, "test_accuracy": True, "val_loss": False}
+    assert is_higher_better("test_loss", [odd]) is True
+    assert is_higher_better("val_bleu", [LOSS]) is None
+
+
+def test_a_value_for_a_validation_metric_is_that_of_its_test_metric() -> None:
+    assert given_for({"val_loss": 1.0}, "test_loss") == 1.0
+    assert given_for({"val_loss": 1.0, "test_loss": 2.0}, "test_loss") == 2.0
+    assert given_for({"test_loss": 2.0}, "val_loss") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import metric_interval, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
-from ablate.objectives import SIZE_COLUMNS, on_test
+from ablate.objectives import SIZE_COLUMNS, given_for, on_test
 from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 from ablate.trial import PLACEBO_SEED_BASE
@@ -49,11 +49,13 @@ class Runs:
     """The trials of a design, one position each, with the last report of every seed.
 
     `table` is the trials table, `last` the rows of each trial's last report with their `place` and `of_complete`.
+    `counted` is what a diverged seed counts as, by metric (`compare.diverged`).
     """
 
     table: pl.DataFrame
     last: pl.DataFrame
     seeds: tuple[int, ...]
+    counted: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def complete(self) -> NDArray[np.bool_]:
@@ -82,10 +84,14 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A metric in the last report of every trial and seed, [n, seeds]: `known` where it exists, NaN if diverged."""
+    """A metric in the last report of every trial and seed, [n, seeds]: `known` where it exists, `lost` if diverged.
+
+    The value of a lost seed is NaN, or what a diverged seed counts as.
+    """
 
     values: Values
     known: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
 
     def usable(self, places: Places) -> dict[str, dict[str, int]]:
         """Return the positions that have the metric; exclude data sets that have none."""
@@ -104,6 +110,23 @@ class Measured:
         """Return which seeds are common to all these trials, [seeds]."""
         flat = [place for places in groups for own in places.values() for place in own.values()]
         return np.asarray(self.known[flat].all(axis=0)) if flat else np.zeros(self.known.shape[1], dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have."""
+
+    own: Values
+    baseline: Values
+    seeds: tuple[int, ...]
+    compared: int
+
+    @property
+    def correlation(self) -> float | None:
+        """Correlation of the two over seeds; None for fewer than three or without spread."""
+        a, b = self.own, self.baseline
+        spread = len(a) >= 3 and bool(np.isfinite(a).all() and np.isfinite(b).all()) and a.std() > 0 and b.std() > 0
+        return float(np.corrcoef(a, b)[0, 1]) if spread else None
 
 
 def columns(study: Study) -> dict[str, tuple[str, ...]]:
@@ -177,7 +200,7 @@ def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     that a later trial measured on the test split are part of their last report. The seeds of a placebo are its own, so
     that each is paired with the baseline's at its position.
     """
-    trials, reports = pooled(trials, reports)
+    trials, reports = pooled(trials, _flag_lost(study, reports))
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
     key = pl.struct(names).struct.json_encode() if names else pl.lit("")
     own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
@@ -188,10 +211,19 @@ def collect(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Runs:
     last = _with_test(last, trials)
     place = table.select("dataset", "trial", "place", VARIANT, of_complete=pl.col("state") == "COMPLETE")
     last = last.join(place, on=["dataset", "trial"])
-    if study.compare is not None and study.compare.placebo:
+    if _compare(study).placebo:
         shifted = pl.when(pl.col(VARIANT) == PLACEBO).then(pl.col("seed") - PLACEBO_SEED_BASE)
         last = last.with_columns(seed=shifted.otherwise("seed"))
-    return Runs(table=table, last=last, seeds=tuple(last["seed"].unique().sort().to_list()))
+    seeds = tuple(last["seed"].unique().sort().to_list())
+    return Runs(table=table, last=last, seeds=seeds, counted=_compare(study).diverged)
+
+
+def _flag_lost(study: Study, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return `reports` with a seed as diverged if it ends without a finite value of a metric of `compare.diverged`."""
+    lost = [~pl.col(m).is_finite() for m in _compare(study).diverged if m in reports.columns]
+    if not lost:
+        return reports
+    return reports.with_columns(pl.col("diverged") | (pl.col("final") & pl.any_horizontal(lost).fill_null(False)))
 
 
 def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
@@ -207,17 +239,30 @@ def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure(runs: Runs, metric: str) -> Measured:
-    """Return the last reported values of a metric for complete trials; NaN for every seed of diverged trials."""
+    """Return the last reported values of a metric for complete and for diverged trials.
+
+    A seed that diverged has the value that the study file gives it (`compare.diverged`). Without one it is NaN, and so
+    is every seed of a trial that was ended because one of them diverged.
+    """
     values = np.full((runs.table.height, len(runs.seeds)), math.nan)
-    known = np.zeros(values.shape, dtype=np.bool_)
+    known, gone = np.zeros(values.shape, dtype=np.bool_), np.zeros(values.shape, dtype=np.bool_)
     if metric not in runs.last.columns:
-        return Measured(values=values, known=known)
-    rows = runs.last.filter(pl.col("of_complete"), pl.col("final"), pl.col(metric).is_not_null())
+        return Measured(values=values, known=known, lost=gone)
+    counted = given_for(runs.counted, metric)
+    diverged_at = [] if counted is None else np.flatnonzero(runs.diverged).tolist()
+    ended = pl.col("of_complete") | pl.col("place").is_in(diverged_at)
+    rows = runs.last.filter(ended, pl.col("final"), pl.col(metric).is_not_null())
     at = rows["place"].to_numpy(), np.searchsorted(np.array(runs.seeds), rows["seed"].to_numpy())
     values[at], known[at] = rows[metric].to_numpy(), True
     values[~np.isfinite(values)] = math.nan
+    gone[at] = True  # complete, or at its end: a value that is not finite is the seed's own
+    diverged = runs.last.filter(pl.col("diverged"))
+    gone[diverged["place"].to_numpy(), np.searchsorted(np.array(runs.seeds), diverged["seed"].to_numpy())] = True
     known[runs.diverged & ~runs.complete] = True
-    return Measured(values=values, known=known)
+    lost = known & np.isnan(values)
+    if counted is not None:
+        values[lost & gone] = counted
+    return Measured(values=values, known=known, lost=lost)
 
 
 def _compare(study: Study) -> Compare:
@@ -260,31 +305,35 @@ def _cell(
     found |= {"low": _finite(interval.low), "high": _finite(interval.high)}
     flat = [place for own in places.values() for place in own.values()]
     found["configurations"] = int(runs.complete[flat].sum())
-    found["diverged"] = int((measured.known[flat] & np.isnan(measured.values[flat])).any(axis=1).sum())
+    found["diverged"] = int(measured.lost[flat].any(axis=1).sum())
     baseline = _compare(study).baseline
     if variant == baseline:
         return found
-    return found | _pair(measured, places, measured.usable(runs.of(datasets, baseline)))
+    pair = pair_by_seed(runs, measured, places, measured.usable(runs.of(datasets, baseline)))
+    apart = t_interval((pair.own - pair.baseline).tolist())
+    return found | {
+        "baseline_difference": apart.mean if apart.n else None,
+        "baseline_low": _finite(apart.low),
+        "baseline_high": _finite(apart.high),
+        "compared": pair.compared,
+        "correlation": pair.correlation,
+    }
 
 
-def _pair(measured: Measured, places: Places, others: Places) -> dict[str, Any]:
-    """Return the difference of two variants, seed by seed, over their common configurations."""
+def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places) -> Paired:
+    """Return two variants by the seeds that both have, over the configurations that both have."""
     both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
     first, second = (
         {name: {key: group[name][key] for key in sorted(keys)} for name, keys in both.items() if keys}
         for group in (places, others)
     )
-    seeds = measured.shared_seeds(first, second)
-    a, b = measured.seed_means(first)[seeds], measured.seed_means(second)[seeds]
-    interval = t_interval((a - b).tolist())
-    spread = len(a) >= 3 and bool(np.isfinite(a).all() and np.isfinite(b).all()) and a.std() > 0 and b.std() > 0
-    return {
-        "baseline_difference": interval.mean if interval.n else None,
-        "baseline_low": _finite(interval.low),
-        "baseline_high": _finite(interval.high),
-        "compared": sum(map(len, first.values())),
-        "correlation": float(np.corrcoef(a, b)[0, 1]) if spread else None,
-    }
+    shared = measured.shared_seeds(first, second)
+    return Paired(
+        own=measured.seed_means(first)[shared],
+        baseline=measured.seed_means(second)[shared],
+        seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
+        compared=sum(map(len, first.values())),
+    )
 
 
 def _size(runs: Runs, name: str, places: Places) -> float | None:
@@ -300,7 +349,9 @@ def _size(runs: Runs, name: str, places: Places) -> float | None:
 def _remarks(study: Study, cell: Mapping[str, Any]) -> Iterator[str]:
     """Yield the remarks that a reader needs about the measured number."""
     if cell["diverged"] and cell["metric"] not in CONSTANTS:
-        yield f"diverged in {cell['diverged']} of {cell['planned']} configurations"
+        counted = given_for(_compare(study).diverged, cell["metric"])
+        as_what = "" if counted is None else f", each such seed counted as {counted:g}"
+        yield f"diverged in {cell['diverged']} of {cell['planned']} configurations{as_what}"
     if _compare(study).placebo and cell["variant"] == PLACEBO:
         yield f"{_compare(study).baseline} again on other seeds, paired by position: differences are noise"
     asked = _compare(study).columns.get(cell["column"], ())

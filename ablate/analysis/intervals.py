@@ -140,3 +140,14 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
     while shortfall(high) < 0:
         high *= 2
     return float(brentq(shortfall, 0.0, high, xtol=1e-6))
+
+
+def seeds_needed(effect: float, *, power: float = 0.8, level: float = 0.95, most: int = 1000) -> int | None:
+    """Return the smallest number of pairs that find `effect`, in units of sd(d), with `power`; None above `most`."""
+    if not effect >= smallest_effect(most, power=power, level=level):
+        return None
+    low, high = 1, most  # too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if smallest_effect(middle, power=power, level=level) <= effect else (middle, high)
+    return high

@@ -13,9 +13,9 @@ import polars as pl
 from scipy import special
 
 from ablate.analysis.comparison import seed_values
-from ablate.analysis.front import confirmed, metric_at, quality_objective
+from ablate.analysis.front import confirmed, metric_at
 from ablate.analysis.pooling import pooled
-from ablate.objectives import signed
+from ablate.objectives import quality_objective, signed
 from ablate.study import Study
 
 Question = Literal["non-inferiority", "equivalence"]

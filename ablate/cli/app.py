@@ -23,6 +23,7 @@ from ablate.cli.inspect import look_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
+from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
 from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
 from ablate.locations import RUNS, Locations
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.add_typer(look_app)
 app.add_typer(export_app)
 app.add_typer(pick_app)
+app.add_typer(verdict_app)
 app.add_typer(control_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")

@@ -21,6 +21,7 @@ from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
 from ablate.driver.code import note_code, refuse_other_code, source_files, user_code
 from ablate.driver.executors import check_resources, make_executor
+from ablate.driver.margins import note_margins
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
@@ -96,6 +97,7 @@ def search(
             root = options.checkpoint_root(study.name)
             _write_home(home, root, ledger, text)
             note_code(writer, ledger, study.name, files)
+            note_margins(writer, ledger, study)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
             _announce(console, found, taken, cautions(study, facts))

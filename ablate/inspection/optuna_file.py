@@ -23,13 +23,13 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy import StaticPool
 
-from ablate.analysis.front import objective_values, quality_objective
+from ablate.analysis.front import objective_values
 from ablate.analysis.tables import last_means, trials_table
 from ablate.errors import RequestError
 from ablate.files import new_file
 from ablate.inspection.studies import Stored, cover_datasets
 from ablate.ledger import ReportRecord, TrialRecord
-from ablate.objectives import SIZE_COLUMNS, constraint_text, violation
+from ablate.objectives import SIZE_COLUMNS, constraint_text, quality_objective, violation
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range
 from ablate.trial import TrialState

@@ -13,8 +13,8 @@ import polars as pl
 from rich.console import RenderableType
 
 from ablate.analysis import confirmed, front, metric_values, pooled
-from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table, write_tables
+from ablate.analysis.verdicts import verdicts
 from ablate.errors import RequestError, did_you_mean
 from ablate.files import refuse_links
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
@@ -101,12 +101,17 @@ def figures_of(found: Stored) -> list[Figure]:
     return draw_figures(study, trials_table(snapshot), reports_table(snapshot), snapshot.notes)
 
 
-def comparison_of(found: Stored) -> pl.DataFrame:
-    """Return the cells of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
-    study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
-    if study.compare is None:
-        raise RequestError(f"study {study.name!r} compares nothing: its file has no `compare`")
-    return cells(study, trials_table(snapshot), reports_table(snapshot))
+def verdicts_of(found: Stored) -> pl.DataFrame:
+    """Return the verdicts of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
+    study = require_compared(found)
+    return verdicts(study, trials_table(found.snapshot), reports_table(found.snapshot))
+
+
+def require_compared(found: Stored) -> Study:
+    """Return a comparison with all data sets that have trials; raise RequestError for a study that compares nothing."""
+    if found.study.compare is None:
+        raise RequestError(f"study {found.study.name!r} compares nothing: its file has no `compare`")
+    return cover_datasets(found.study, found.snapshot.trials)
 
 
 def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ablate.config import leaves
 from ablate.errors import Fault, did_you_mean
-from ablate.objectives import is_share
+from ablate.objectives import COST_METRICS, is_higher_better, is_share, on_test
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
@@ -98,6 +98,7 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     yield from _unknown_names("compare.baseline", (compare.baseline,), [name for name in rows if name not in added])
     for column, labels in compare.columns.items():
         yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
+    yield from _margin_faults(study, compare)
     columns = list(compare.columns) or list(study.datasets)
     for metric, by_column in compare.published.items():
         path = f"compare.published.{metric}"
@@ -132,6 +133,23 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
             if name in row.given():
                 rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
                 yield Fault(path=path, value=row.given()[name], rule=rule)
+
+
+def _margin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
+    """Yield the faults of `margin` and `diverged`: unknown metrics, percent for shares, and no better direction."""
+    tested = [on_test(metric) for metric in compare.metrics] if study.protocol == "held_out" else []
+    seeded = [metric for metric in dict.fromkeys([*compare.metrics, *tested]) if metric not in COST_METRICS]
+    for key, values in (("margin", compare.margin), ("diverged", compare.diverged)):
+        path = f"compare.{key}"
+        yield from _unknown_names(path, values, seeded)
+        for metric, value in values.items():
+            if is_share(metric) and not (0 <= value < 1 or (key == "diverged" and value == 1)):
+                rule = f"an accuracy is a share, not percent: {value / 100:g}?"
+                yield Fault(path=f"{path}.{metric}", value=value, rule=rule)
+    for metric in compare.margin:
+        if metric in seeded and is_higher_better(metric, study.objectives) is None:
+            rule = f"whether higher values are better is not known: declare {metric} in `objectives`"
+            yield Fault(path=f"compare.margin.{metric}", value=None, rule=rule)
 
 
 def _unknown_names(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:

@@ -352,6 +352,10 @@ class Compare(Section):
     """Add the baseline again, as `placebo`, on other seeds: what noise alone looks like."""
     metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
     """Metrics that are compared. The terminal shows the first."""
+    margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The smallest difference that matters, by metric and in its unit. It gives verdicts; write it before the runs."""
+    diverged: dict[str, float] = Field(default_factory=dict)
+    """What a seed that diverges counts as, by metric. Without it, a cell with such a seed has no mean."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Columns of the table, each the mean over the data sets listed. Default: one column per data set."""
     published: dict[str, dict[str, dict[str, Cell]]] = Field(default_factory=dict)

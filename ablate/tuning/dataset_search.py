@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -184,6 +185,22 @@ class DatasetSearch(RecordedSearch):
                 f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
                 f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
             )
+
+    def without_diverged(self, report: Report) -> Report:
+        """Return a report without its diverged replicates if the study says what they count as, and one is left.
+
+        A replicate whose objectives are not finite at the end counts as diverged.
+        """
+        if self.study.compare is None or not self.study.compare.diverged:
+            return report
+        names = [o.metric for o in self.study.objectives] if report.final else []
+        gone = report.diverged or (False,) * len(report.metrics)
+        left = tuple(
+            metrics
+            for metrics, diverged in zip(report.metrics, gone, strict=True)
+            if not diverged and all(math.isfinite(metrics.get(name, 0.0)) for name in names)
+        )
+        return replace(report, metrics=left, diverged=()) if left else report
 
     def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
         """Return the objectives that have no finite value in `step`."""

@@ -94,7 +94,8 @@ class Search(SearchView):
         """Commit a report with its decision and return the decision; a repeated report gets the stored one.
 
         The last report completes its trial. If a replicate diverged or an objective is missing, the trial is FAIL
-        instead. A search trial is FAIL at its first diverged replicate. STOP from the scheduler makes it PRUNED. Raises
+        instead. A search trial is FAIL at its first diverged replicate. In a comparison that says what a diverged seed
+        counts as, the other replicates decide, as long as there is one. STOP from the scheduler makes it PRUNED. Raises
         StudyFailedError if a trial's first report lacks an objective or a constrained metric.
         """
         with self._lock, self._in_step():
@@ -188,6 +189,7 @@ class Search(SearchView):
     def _judge(
         self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
     ) -> tuple[Decision, TrialState | None, str | None]:
+        report = subsearch.without_diverged(report)
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         if step.diverged and (report.final or trial.config.stage != "confirm"):
             seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]

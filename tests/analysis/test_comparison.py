@@ -263,7 +263,7 @@ def test_the_document_names_every_column_and_its_study_file_is_good() -> None:
     text = (REPOSITORY / "docs" / "compare.md").read_text()
     study = parse_study(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
     assert study.compare is not None
-    table = text[text.index("one row per metric") : text.index("`comparison_seeds.csv` holds")]
+    table = text[text.index("one row per metric") : text.index("`verdicts.csv`, one row")]
     named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(CELL_COLUMNS)
     assert re.findall(r"`(\w+)`", text[text.index("every seed's value") :].split(".")[0]) == list(SEED_COLUMNS)

@@ -249,11 +249,9 @@ def test_each_part_of_a_network_of_someone_else_is_left_out_once(
     assert sizes["complete"] - sizes["without-mlp"] == 2 * (2 * 8 * 16 + 16 + 8)
     assert sizes["complete"] - sizes["without-half"] == (4 * 8**2 + 4 * 8) + (2 * 8 * 16 + 16 + 8) + 2 * 16
     found = ablate.load_study("ablated").verdicts()
-    written = pl.read_csv(tmp_path / "runs" / "ablated" / "report" / "comparison.csv")
+    written = pl.read_csv(tmp_path / "runs" / "ablated" / "report" / "verdicts.csv")
     assert found["variant"].to_list() == written["variant"].to_list()
-    assert found["baseline_difference"].to_list() == pytest.approx(
-        written["baseline_difference"].to_list(), nan_ok=True
-    )
+    assert found["difference"].to_list() == pytest.approx(written["difference"].to_list(), nan_ok=True)
     wrong = STUDY.replace("_layer_1", "_layer_9").replace("study: ablated", "study: wrong")
     (tmp_path / "study.yaml").write_text(wrong)
     run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")

@@ -117,7 +117,8 @@ def test_each_column_is_a_panel_with_every_number_in_both_palettes(written: Any)
     study, trials, reports, path = written
     text = path.read_text(encoding="utf-8")
     specs = json.loads(re.search(r'id="specs">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
-    assert set(specs) == {f"compare-val_{m}-{c}" for m in ("accuracy", "loss") for c in ("lists-0", "images-1")}
+    panels = {f"val_{m}-{c}" for m in ("accuracy", "loss") for c in ("lists-0", "images-1")}
+    assert set(specs) == {f"{kind}-{panel}" for kind in ("compare", "difference") for panel in panels}
     for stem in specs:
         assert text.count(f'data-figure="{stem}"') == 1
     drawn = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ablate.errors import StudyFileError
+from ablate.objectives import given_for
 from ablate.study import parse_study
 from support.searches import driving, run_all, run_trial, url_in
 from support.trials import configs
@@ -241,3 +242,34 @@ def test_only_a_comparison_is_tuned() -> None:
     text = TUNED.replace("TUNE", "{trials: 4, training.learning_rate: {float: [1e-3, 1e-1]}}")
     text = text.replace("compare: {baseline: complete}\n", "")
     assert "tune: it tunes the rows of a comparison" in "\n".join(faults(text))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("margin: {val_acuracy: 0.01}", "compare.margin = 'val_acuracy': this name is not known here. Did you mean"),
+        ("margin: {val_accuracy: 0}", "compare.margin.val_accuracy"),
+        ("margin: {val_accuracy: -0.1}", "compare.margin.val_accuracy"),
+        ("margin: {val_accuracy: 1}", "compare.margin.val_accuracy = 1.0: an accuracy is a share, not percent: 0.01?"),
+        ("diverged: {val_accuracy: 10}", "compare.diverged.val_accuracy = 10.0: an accuracy is a share, not percent"),
+        ("diverged: {val_bleu: 10}", "compare.diverged = 'val_bleu': this name is not known here"),
+        (
+            "metrics: [val_accuracy, val_bleu]\n  margin: {val_bleu: 0.5}",
+            "compare.margin.val_bleu: whether higher values are better is not known: declare val_bleu in `objectives`",
+        ),
+        ("metrics: [params]\n  margin: {params: 5}", "compare.margin = 'params': this name is not known here"),
+    ],
+)
+def test_a_wrong_margin_is_named(line: str, says: str) -> None:
+    found = faults(FILE.replace("  baseline: qkv\n", f"  baseline: qkv\n  {line}\n"))
+    assert any(says in fault for fault in found), found
+
+
+def test_a_margin_is_no_part_of_the_fingerprint_and_is_for_the_test_split_too() -> None:
+    lines = "  margin: {val_accuracy: 0.005, test_accuracy: 0.01}\n  diverged: {val_accuracy: 1.0}\n"
+    text = "study: a\ndatasets: [digits]\nparts: {mlp: {model: {mlp: none}}}\ncompare:\n  baseline: complete\n"
+    study, plain = parse_study(text + lines), parse_study(text)
+    assert study.fingerprint() == plain.fingerprint()
+    assert study.compare is not None
+    assert [given_for(study.compare.margin, m) for m in ("val_accuracy", "test_accuracy")] == [0.005, 0.01]
+    assert given_for(study.compare.diverged, "test_accuracy") == 1.0

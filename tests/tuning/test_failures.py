@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,59 @@ def test_a_diverged_replicate_fails_its_trial_and_the_study_goes_on(tmp_path: Pa
         assert config.key not in {m.config.key for m in search.front("digits")}
     failed = stored(tmp_path)[0]
     assert (failed.state, failed.error) == (TrialState.FAIL, "diverged at epoch 2 (seeds [1])")
+
+
+def compared(diverged: dict[str, float]) -> dict[str, Any]:
+    return {
+        "variants": [{"name": "a"}, {"name": "b", "model": {"mlp": "none"}}],
+        "model": {"width": 8},
+        "training": {"epochs": 3},
+        "sampler": {"name": "design"},
+        "objectives": ONE,
+        "replicates": 2,
+        "compare": {"baseline": "a", "diverged": diverged},
+        "protocol": "paper",
+    }
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_diverged_seed_that_counts_does_not_end_its_trial(final: bool, tmp_path: Path) -> None:
+    with driving(study_of(**compared({"val_accuracy": 0.1})), url_in(tmp_path)) as search:
+        config = search.next_trial()
+        for epoch in (1, 2, 3):
+            report = report_at(config, epoch)
+            lost = {**report.metrics[1], "val_accuracy": math.nan}
+            if epoch == 3 or not final:
+                report = replace(report, metrics=(report.metrics[0], lost), diverged=(False, True))
+            assert search.report(config.key, report) is Decision.CONTINUE
+        run_all(search)
+        assert search.finished
+    assert [trial.state for trial in stored(tmp_path)] == [TrialState.COMPLETE] * 2
+    with driving(study_of(**compared({"val_accuracy": 0.1})), url_in(tmp_path)) as search:
+        assert search.finished
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_trial_whose_seeds_have_all_diverged_has_failed_also_where_they_count(marked: bool, tmp_path: Path) -> None:
+    """A function's seed has no mark: it reports NaN at the end."""
+    with driving(study_of(**compared({"val_accuracy": 0.1})), url_in(tmp_path)) as search:
+        config = search.next_trial()
+        report = report_at(config, 3, lambda config, epoch: math.nan)
+        report = report if marked else replace(report, diverged=())
+        assert search.report(config.key, report) is Decision.STOP
+    assert stored(tmp_path)[0].state is TrialState.FAIL
+
+
+def test_a_seed_that_reports_no_finite_value_counts_as_diverged(tmp_path: Path) -> None:
+    for index, diverged in enumerate(({}, {"val_accuracy": 0.1})):
+        (tmp_path / str(index)).mkdir()
+        with driving(study_of(**compared(diverged)), url_in(tmp_path / str(index))) as search:
+            config = search.next_trial()
+            report = report_at(config, 3)
+            metrics = (report.metrics[0], {**report.metrics[1], "val_accuracy": math.nan})
+            search.report(config.key, replace(report, metrics=metrics, diverged=()))
+    states = [stored(tmp_path / str(index))[0].state for index in (0, 1)]
+    assert states == [TrialState.FAIL, TrialState.COMPLETE]
 
 
 def test_an_objective_that_is_never_reported_is_named(tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
         p for p in points if p["variant"] == printable(require_comparison(study).baseline) and p["ours"] is not None
     ]
     return Figure(
-        stem=f"compare-{safe_stem(metric)}-{safe_stem(column)}-{_place(study, column)}",
+        stem=f"compare-{safe_stem(metric)}-{safe_stem(column)}-{column_number(study, column)}",
         title=printable(column),
         caption=f"{spell_metric(metric).capitalize()} of each variant on {printable(column)}.",
         spec=finished(alt.layer(*_layers(points, ticks, baseline)), height=ROW_HEIGHT * len(points)),
     )
 
 
-def _place(study: Study, column: str) -> int:
+def column_number(study: Study, column: str) -> int:
     """Return the number of the column, which makes the file stem unique: two names may give the same stem."""
     return list(require_comparison(study).columns or study.datasets).index(column)
 

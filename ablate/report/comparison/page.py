@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis.comparison import cells, seed_values
+from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.tuning_budget import tuning_budget
+from ablate.analysis.verdicts import seed_differences, verdicts
+from ablate.objectives import given_for
 from ablate.report.comparison.figures import comparison_figures
+from ablate.report.comparison.forest import forest_figures
 from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
+from ablate.report.comparison.tuning import tuning_figures, tuning_section
+from ablate.report.comparison.verdicts import hint_text, verdict_answers, verdict_block
 from ablate.report.comparison.wording import answers, methods, status_lines
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
@@ -22,43 +30,82 @@ from ablate.study import Study
 MOST_ERRORS = 50
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The tables of a comparison's page."""
+
+    cells: pl.DataFrame
+    verdicts: pl.DataFrame
+    seeds: pl.DataFrame
+    differences: pl.DataFrame
+
+    @staticmethod
+    def of(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Tables:
+        """Return the tables of a study's trials and reports."""
+        made = (of(study, trials, reports) for of in (cells, verdicts, seed_values, seed_differences))
+        return Tables(**dict(zip(("cells", "verdicts", "seeds", "differences"), made, strict=True)))
+
+    def figures(self, study: Study) -> list[Figure]:
+        """Return the figures: of each metric the means, and the differences from the baseline."""
+        drawn = comparison_figures(study, self.cells, self.seeds)
+        return [*drawn, *forest_figures(study, self.verdicts, self.differences)]
+
+
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
-    table, seeds = cells(study, trials, reports), seed_values(study, trials, reports)
-    drawn = comparison_figures(study, table, seeds)
-    tables = {"comparison.csv": table, "comparison_seeds.csv": seeds, "trials.csv": trials}
+    found = Tables.of(study, trials, reports)
+    tuned = tuning_figures(study, trials)
+    drawn = [*found.figures(study), *tuned.values()]
+    tables = {
+        "comparison.csv": found.cells,
+        "verdicts.csv": found.verdicts,
+        "comparison_seeds.csv": found.seeds,
+        **({} if study.tune is None else {"tuning.csv": tuning_budget(study, trials)}),
+        "trials.csv": trials,
+    }
     by_stem = {figure.stem: figure for figure in drawn}
-    metrics = table["metric"].unique(maintain_order=True)
-    sections = [_section(study, block(study, table, metric), by_stem) for metric in metrics]
-    page = render(study, trials, reports, table, sections, drawn, list(tables), notes)
-    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=[part["shown"] for part in sections])
+    metrics = found.cells["metric"].unique(maintain_order=True)
+    sections = [_section(study, block(study, found.cells, metric), by_stem, found.verdicts) for metric in metrics]
+    tuning = tuning_section(study, trials, tuned)
+    page = render(study, trials, reports, found, sections, drawn, list(tables), notes, tuning=tuning)
+    shown = [table for part in sections for table in part["shown"].values()]
+    shown += [tuning["table"]] if tuning is not None else []
+    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
     """Return the figures of the page."""
-    return comparison_figures(study, cells(study, trials, reports), seed_values(study, trials, reports))
+    return [*Tables.of(study, trials, reports).figures(study), *tuning_figures(study, trials).values()]
 
 
 def render(
     study: Study,
     trials: pl.DataFrame,
     reports: pl.DataFrame,
-    table: pl.DataFrame,
+    tables: Tables,
     sections: Sequence[dict[str, Any]],
     drawn: Sequence[Figure],
     files: list[str],
     notes: Sequence[Any] = (),
+    *,
+    tuning: dict[str, Any] | None = None,
 ) -> str:
     """Return the page as HTML."""
     failed = trials.filter(pl.col("state") == "FAIL")
+    table, first = tables.cells, require_comparison(study).metrics[0]
+    judged = given_for(require_comparison(study).margin, first) is not None
+    of_first = tables.verdicts.filter(pl.col("metric") == first)
     return render_page(
         "comparison.html.j2",
         study,
         drawn,
         status=status_lines(study, trials, reports, notes),
-        answers=answers(study, table),
-        answered=spell_metric(require_comparison(study).metrics[0]),
+        answers=verdict_answers(study, of_first, table) if judged else answers(study, table),
+        answered=spell_metric(first),
+        hint="" if judged else hint_text(first),
+        warnings=comparison_warnings(study, trials, reports, notes),
         sections=sections,
+        tuning=tuning,
         notes=[printable(note) for note in require_comparison(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
@@ -68,24 +115,35 @@ def render(
     )
 
 
-def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure]) -> dict[str, Any]:
+def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged: pl.DataFrame) -> dict[str, Any]:
     """Return the template's values for one metric."""
     stem = f"compare-{safe_stem(found.metric)}"
     name = spell_metric(found.metric)
-    shown = _headings(study, found)
+    fields = _headings(study, found)
     groups = {
-        printable(column): [[getattr(row, name) for name in shown] for row in rows]
+        printable(column): [[getattr(row, field) for field in fields] for row in rows]
         for column, rows in found.rows.items()
     }
-    headings = list(shown.values())
+    headings, of_verdicts = list(fields.values()), verdict_block(study, judged, found.metric)
+    shown = {"cells": PageTable(stem=stem, caption=name, headings=headings, groups=groups, csv="comparison.csv")}
+    if of_verdicts.rows:
+        shown["verdicts"] = PageTable(
+            stem=f"verdicts-{safe_stem(found.metric)}",
+            caption=f"{name}: differences from {printable(require_comparison(study).baseline)}",
+            headings=of_verdicts.headings,
+            groups=of_verdicts.rows,
+            csv="verdicts.csv",
+        )
     return {
         "id": stem,
         "title": f"{name[:1].upper()}{name[1:]}",
         "text": metric_text(study, found),
         "figure": drawn.get(stem),
+        "forest": drawn.get(f"difference-{safe_stem(found.metric)}"),
+        "verdicts": of_verdicts,
         "headings": headings,
         "groups": groups,
-        "shown": PageTable(stem=stem, caption=name, headings=headings, groups=groups, csv="comparison.csv"),
+        "shown": shown,
         "notes": found.notes,
     }
 

@@ -15,9 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ablate.analysis.comparison import CONSTANTS, cells
+from ablate.analysis.comparison import CONSTANTS
 from ablate.analysis.intervals import Interval
-from ablate.report.confirmation import protocol_text
 from ablate.report.numbers import (
     DASH,
     compact,
@@ -208,16 +207,13 @@ def _average(found: ColumnBlock) -> str:
     return f"{found.planned[0]} configurations" if found.planned[0] > 1 else ""
 
 
-def comparison_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> RenderableType:
-    """Return the first metric of a comparison as a table for a terminal, at least 80 columns wide."""
-    metric = require_comparison(study).metrics[0]
-    found = block(study, cells(study, trials, reports), metric)
-    protocol = [protocol_text(study)] if study.protocol == "paper" else []
-    above = [*protocol, *filter(None, [scale_text(study), missing_text(study)]), metric_text(study, found, sign=" (±)")]
+def cell_lines(study: Study, table: pl.DataFrame) -> RenderableType:
+    """Return the cells of the first metric as a table for a terminal, at least 80 columns wide, and what they are."""
+    found = block(study, table, require_comparison(study).metrics[0])
     source = require_comparison(study).source
     below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
-    table = _Fitted(found=found, baseline=printable(require_comparison(study).baseline))
-    return Group(*map(Text, above), Text(), table, *map(Text, ["", *below]))
+    fitted = _Fitted(found=found, baseline=printable(require_comparison(study).baseline))
+    return Group(Text(metric_text(study, found, sign=" (±)")), Text(), fitted, *map(Text, ["", *below]))
 
 
 @dataclass(frozen=True, kw_only=True)

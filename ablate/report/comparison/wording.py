@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.objectives import count_states, is_maximized, is_share, on_validation
+from ablate.objectives import count_states, is_higher_better, is_share
 from ablate.report.comparison.table import missing_text, require_comparison, scale_text
 from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.front.findings import STATE_WORDS
@@ -95,8 +95,7 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
         return [("", row) for row in others[:1]]
     share = is_share(sized[0]["metric"])
     margin = CLOSE_POINTS if share else CLOSE_RELATIVE * abs((baseline or {}).get("ours") or 0.0)
-    validation = on_validation(sized[0]["metric"])  # a metric of the test split has its direction
-    higher = share or any(o.metric == validation and is_maximized(o) for o in study.objectives)
+    higher = is_higher_better(sized[0]["metric"], study.objectives)
     lost = {row["variant"]: (-1 if higher else 1) * row["baseline_difference"] for row in sized}
     close = [row for row in sized if lost[row["variant"]] <= margin]  # NaN is not close
     allowance = "1 point" if share else f"{CLOSE_RELATIVE:.0%}"
@@ -111,15 +110,24 @@ def telling(study: Study, baseline: Row | None, others: Sequence[Row]) -> list[t
 
 def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) -> tuple[str, str]:
     """Return the variant, its saving and loss against the baseline, and the published figure, as a sentence."""
-    size, end = _size(row, baseline), f"and {_effect(row)}.{_published(row, rows, require_comparison(study).baseline)}"
+    size, end = (
+        size_text(row, baseline),
+        f"and {_effect(row)}.{_published(row, rows, require_comparison(study).baseline)}",
+    )
     name = printable(require_comparison(study).baseline)
-    part = row["variant"].removeprefix("without-")
-    if study.parts and part != row["variant"]:
-        return f"Without {printable(part)}", f"the network {size.format(name='the complete one')} {end}"
-    return printable(row["variant"]), f"{size.format(name='the complete network' if study.parts else name)} {end}"
+    name_shown = spell_variant(study, row["variant"])
+    if name_shown != printable(row["variant"]):
+        return name_shown, f"the network {size.format(name='the complete one')} {end}"
+    return name_shown, f"{size.format(name='the complete network' if study.parts else name)} {end}"
 
 
-def _size(row: Row, baseline: Row | None) -> str:
+def spell_variant(study: Study, variant: str) -> str:
+    """Return a variant's name in a sentence: `Without mlp` for a part that is left out."""
+    part = variant.removeprefix("without-")
+    return f"Without {printable(part)}" if study.parts and part != variant else printable(variant)
+
+
+def size_text(row: Row, baseline: Row | None) -> str:
     star = "*" if row["scaled"] else ""
     ours, theirs = row["params"], (baseline or {}).get("params")
     if not ours or not theirs:
@@ -142,7 +150,9 @@ def _effect(row: Row) -> str:
         return f"has no difference to name: {whose}"
     low, high = row["baseline_low"], row["baseline_high"]
     span = (
-        "one seed, no interval" if low is None else f"95% interval {_span(metric, low, high, star)}, {row['n']} seeds"
+        "one seed, no interval"
+        if low is None
+        else f"95% interval {span_text(metric, low, high, star)}, {row['n']} seeds"
     )
     if equal_seeds(low, high):
         span = f"the same in each of {row['n']} seeds, as can happen with few samples: the interval has no width"
@@ -151,10 +161,10 @@ def _effect(row: Row) -> str:
     remark = row["remark"] or ""
     if row["compared"] < row["planned"] and "compared over" not in remark:
         span += f"; {row['compared']} of {row['planned']} configurations"
-    return f"{_change(metric, difference, star)} ({span}{'; ' * bool(remark)}{remark})"
+    return f"{change_text(metric, difference, star)} ({span}{'; ' * bool(remark)}{remark})"
 
 
-def _change(metric: str, difference: float, star: str) -> str:
+def change_text(metric: str, difference: float, star: str) -> str:
     if not is_share(metric):
         word = "higher" if difference > 0 else "lower"
         return f"its {spell_metric(metric)} is {abs(difference):.3g}{star} {word}"
@@ -163,7 +173,7 @@ def _change(metric: str, difference: float, star: str) -> str:
     return f"{'gains' if difference > 0 else 'loses'} {100 * abs(difference):.2f}{star} points"
 
 
-def _span(metric: str, low: float, high: float, star: str) -> str:
+def span_text(metric: str, low: float, high: float, star: str) -> str:
     if not is_share(metric):
         return f"{low:.3g}{star} to {high:.3g}{star}".replace("-", "−")
     ends = [100 * low, 100 * high]
@@ -181,7 +191,7 @@ def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
         return ""
     if own == other:
         return " Published: the same figure for both."
-    change = _change(row["metric"], own - other, "").removeprefix("its ")
+    change = change_text(row["metric"], own - other, "").removeprefix("its ")
     return f" Published: {change}."
 
 

@@ -1,0 +1,115 @@
+"""Warnings of a comparison: what limits the trust in its verdicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ablate.analysis.comparison import Runs, collect
+from ablate.analysis.study_warnings import StudyWarning
+from ablate.analysis.tuning_budget import tuning_warnings
+from ablate.objectives import count_states
+from ablate.study import VARIANT, Study
+from ablate.study.sections import Compare
+
+MARGIN = "margin"  # the ledger's event that notes the margins of a study file
+FEW_SEEDS = 3  # below, an interval has one degree of freedom or none
+NAMED = 6  # variants that a warning names
+
+
+def comparison_warnings(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[StudyWarning]:
+    """Return the warnings of a comparison, in the order in which they are shown.
+
+    `notes` are the ledger's events (kind, payload, created_at).
+    """
+    runs = collect(study, trials, reports)
+    return [
+        *_post_hoc(study, runs, notes),
+        *_unfinished(study, runs),
+        *_failed(runs),
+        *_diverged(study, runs),
+        *_few_seeds(study),
+        *tuning_warnings(study, trials, reports),
+    ]
+
+
+def noted_margins(compare: Compare) -> dict[str, dict[str, float]]:
+    """Return what a `margin` event notes of a study file."""
+    return {"margins": dict(compare.margin), "diverged": dict(compare.diverged)}
+
+
+def last_noted(notes: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """Return what the last `margin` event noted; empty margins if there is none."""
+    found = [note.payload for note in notes if note.kind == MARGIN]
+    return {name: dict(found[-1].get(name, {})) if found else {} for name in ("margins", "diverged")}
+
+
+def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyWarning]:
+    """Warn of margins that were set or changed after the first trial had ended."""
+    assert study.compare is not None
+    late = [note for note in notes if note.kind == MARGIN and note.payload.get("ended", 0)]
+    ended = _ended(runs)
+    if late:
+        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(late[-1].created_at))
+        count = late[-1].payload["ended"]
+        text = f"compare.margin or compare.diverged was set or changed at {when} UTC, after {_trials(count)} had ended"
+    elif noted_margins(study.compare) != last_noted(notes) and ended:
+        text = f"no driver has noted this compare.margin or compare.diverged, and {_trials(ended)} have ended"
+    else:
+        return
+    yield StudyWarning(code="post-hoc-margin", text=f"{text}: whoever set it may have seen results.")
+
+
+def _unfinished(study: Study, runs: Runs) -> Iterator[StudyWarning]:
+    planned, ended = sum(len(study.design(label)) for label in study.labels), _ended(runs)
+    if ended < planned:
+        text = f"{ended:,} of {_trials(planned)} have ended: these numbers will change."
+        yield StudyWarning(code="unfinished", text=text)
+
+
+def _failed(runs: Runs) -> Iterator[StudyWarning]:
+    failed = (runs.table["state"] == "FAIL").to_numpy() & ~runs.diverged
+    if failed.any():
+        text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
+        yield StudyWarning(code="failed-trials", text=f"{text}: their configurations are in no difference.")
+
+
+def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
+    assert study.compare is not None
+    if not runs.diverged.any():
+        return
+    seeds = runs.last.filter(pl.col("diverged")).height
+    text = f"{seeds:,} seed{'s' * (seeds != 1)} diverged, in {_trials(int(runs.diverged.sum()))}"
+    text += f" ({_named(runs, runs.diverged)})"
+    counted = ", ".join(f"{value:g} in {metric}" for metric, value in study.compare.diverged.items())
+    rule = f"each counts as {counted}" if counted else "without compare.diverged their cells have no mean"
+    yield StudyWarning(code="diverged-seeds", text=f"{text}: {rule}.")
+
+
+def _few_seeds(study: Study) -> Iterator[StudyWarning]:
+    if study.replicates < FEW_SEEDS:
+        seeds = f"{study.replicates} seed{'s' * (study.replicates != 1)}"
+        text = f"{seeds}: only very large differences can be established. Raise `replicates`, at best to 10."
+        yield StudyWarning(code="few-seeds", text=text)
+
+
+def _ended(runs: Runs) -> int:
+    states: Mapping[str, int] = count_states(runs.table["state"])
+    return sum(states[name] for name in ("COMPLETE", "PRUNED", "FAIL"))
+
+
+def _named(runs: Runs, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    """Return `without-mlp 2, kv 1`: the variants of chosen trials with their number, the most frequent first."""
+    counts = runs.table.filter(chosen)[VARIANT].value_counts(sort=True).sort("count", VARIANT, descending=[True, False])
+    shown = [f"{variant} {count}" for variant, count in counts.head(NAMED).iter_rows()]
+    return ", ".join([*shown, *([f"{counts.height - NAMED} more variants"] if counts.height > NAMED else [])])
+
+
+def _trials(count: int) -> str:
+    return f"{count:,} trial{'s' * (count != 1)}"

@@ -1,0 +1,237 @@
+"""Verdicts of a comparison: what the paired differences of each variant establish, against a margin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import special
+
+from ablate.analysis.comparison import (
+    CONSTANTS,
+    Measured,
+    Paired,
+    Runs,
+    collect,
+    columns,
+    measure,
+    metrics,
+    pair_by_seed,
+)
+from ablate.analysis.intervals import seeds_needed, smallest_effect, t_interval
+from ablate.objectives import given_for, is_higher_better
+from ablate.study import VARIANT, Study
+from ablate.study.sections import Compare
+
+ALPHA = 0.05
+SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
+    "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
+)  # fmt: skip
+CLAIMS = (SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL)  # the first that holds is the verdict
+OUTLYING, FEWEST_FOR_OUTLYING = 3.5, 5  # modified z-score (Iglewicz and Hoaglin 1993), and the fewest seeds to judge by
+EQUAL = 1e-12  # differences whose spread is below this share of the values are equal, but for rounding
+VERDICT_COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("metric", "column", "variant", "verdict", "claims"), pl.String()),
+    "margin": pl.Float64(),
+    "better": pl.String(),
+    **dict.fromkeys(("difference", "low", "high", "low90", "high90"), pl.Float64()),
+    **dict.fromkeys(("n", "compared", "planned"), pl.Int64()),
+    **dict.fromkeys(("p", "p_holm"), pl.Float64()),
+    "family": pl.Int64(),
+    **dict.fromkeys(("sd", "detectable"), pl.Float64()),
+    "seeds_needed": pl.Int64(),
+    **dict.fromkeys(("wins", "correlation"), pl.Float64()),
+    **dict.fromkeys(("outlying", "remark"), pl.String()),
+    "scaled": pl.Boolean(),
+}
+DIFFERENCE_COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("metric", "column", "variant"), pl.String()),
+    "seed": pl.Int64(),
+    "difference": pl.Float64(),
+}
+HOLDS, REFUTED, UNDECIDED = "holds", "refuted", "undecided"  # answers to a claim that is required
+Differences = NDArray[np.float64]
+
+
+def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
+
+    Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
+    is null. Holm's family is every row of the metric; a row that has no test counts as one with p = 1.
+    """
+    runs = collect(study, trials, reports)
+    rows: list[dict[str, Any]] = []
+    for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
+        own = [_row(study, metric, *found) for found in _pairs(study, runs, measure(runs, metric))]
+        adjusted = holm([1.0 if row["p"] is None else row["p"] for row in own])
+        for row, p in zip(own, adjusted, strict=True):
+            row |= {"p_holm": None if row["p"] is None else p, "family": len(own)}
+            rows.append(row | _verdict(row))
+    return pl.DataFrame(rows, schema=VERDICT_COLUMNS)
+
+
+def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed."""
+    runs = collect(study, trials, reports)
+    rows = [
+        {"metric": metric, "column": column, "variant": variant, "seed": seed, "difference": difference}
+        for metric in metrics(study, reports)
+        if metric not in CONSTANTS
+        for column, variant, _, pair in _pairs(study, runs, measure(runs, metric))
+        for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
+    ]
+    return pl.DataFrame(rows, schema=DIFFERENCE_COLUMNS)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values (statsmodels)."""
+    if not p:
+        return []
+    from statsmodels.stats.multitest import multipletests  # the import takes a second, and only verdicts need it
+
+    return [float(each) for each in multipletests(p, method="holm")[1]]
+
+
+def p_above(differences: Differences, bound: float) -> float:
+    """Return the one-sided p-value of "the mean is at most `bound`", by a t test over [n] differences, n ≥ 2.
+
+    Equal differences have no spread to test with. The exact sign test takes the place of the t test: 2^-n if they are
+    above the bound, otherwise 1.
+    """
+    n, sd = len(differences), spread(differences)
+    if sd == 0:
+        return 0.5**n if differences[0] > bound else 1.0
+    t = (float(differences.mean()) - bound) / (sd / math.sqrt(n))
+    return float(special.stdtr(n - 1, -t))
+
+
+def p_two_sided(differences: Differences) -> float:
+    """Return the two-sided p-value of "the mean is 0" (see `p_above`)."""
+    return min(2 * min(p_above(differences, 0.0), p_above(-differences, 0.0)), 1.0)
+
+
+def spread(differences: Differences) -> float:
+    """Return the standard deviation of [n] differences, n ≥ 2; exactly 0 if all are equal."""
+    return float(differences.std(ddof=1)) if np.ptp(differences) > 0 else 0.0
+
+
+def claims_of(gains: Differences, margin: float, p_holm: float) -> tuple[str, ...]:
+    """Return the claims that hold for [n] differences in the better direction, n ≥ 2, in the order of CLAIMS.
+
+    Non-inferior: the one-sided 95% lower bound of the mean is above -margin. Equivalent: the 90% interval is within
+    the margins (two one-sided tests). Superior and harmful: Holm's p-value is below 0.05.
+    """
+    above, below = p_above(gains, -margin) < ALPHA, p_above(-gains, -margin) < ALPHA
+    real, mean = p_holm < ALPHA, float(gains.mean())
+    holds = {SUPERIOR: real and mean > 0, EQUIVALENT: above and below, NON_INFERIOR: above, HARMFUL: real and mean < 0}
+    return tuple(claim for claim in CLAIMS if holds[claim])
+
+
+def outlying(differences: Differences) -> list[int]:
+    """Return the positions of differences far from the others: a modified z-score above 3.5, for 5 seeds and more."""
+    if len(differences) < FEWEST_FOR_OUTLYING or not np.isfinite(differences).all():
+        return []
+    away = np.abs(differences - np.median(differences))
+    scale = 1.4826 * float(np.median(away)) or 1.2533 * float(away.mean())
+    return [int(place) for place in np.flatnonzero(away > OUTLYING * scale)] if scale > 0 else []
+
+
+def settled(pair: Paired) -> Differences:
+    """Return the differences by seed; those that are equal but for rounding are made equal."""
+    differences = pair.own - pair.baseline
+    if len(differences) < 2 or not np.isfinite(differences).all():
+        return differences
+    rounding = EQUAL * float(max(np.abs(pair.own).max(), np.abs(pair.baseline).max()))
+    if float(np.ptp(differences)) > rounding:
+        return differences
+    first = float(differences[0])
+    return np.full_like(differences, first if abs(first) > rounding else 0.0)
+
+
+def answer_to(claim: str, row: Mapping[str, Any]) -> str:
+    """Return whether a claim holds, is refuted or is undecided, for a row of `verdicts` with a margin.
+
+    It holds if it is among the row's claims. Non-inferior and equivalent are refuted if the 90% interval is beyond the
+    margin: entirely worse for non-inferior, entirely outside for equivalent. Superior is refuted by harmful or
+    equivalent, harmful by superior or equivalent.
+    """
+    claims = (row["claims"] or "").split(", ")
+    if claim in claims:
+        return HOLDS
+    if claim in (SUPERIOR, HARMFUL):
+        opposites = {EQUIVALENT, HARMFUL if claim == SUPERIOR else SUPERIOR}
+        return REFUTED if opposites & set(claims) else UNDECIDED
+    if row["p"] is None or (row["sd"] == 0 and 0.5 ** row["n"] >= ALPHA):
+        return UNDECIDED
+    ends = sorted((row["low90"], row["high90"]) if row["better"] == "higher" else (-row["high90"], -row["low90"]))
+    beyond = ends[1] < -row["margin"] or (claim == EQUIVALENT and ends[0] > row["margin"])
+    return REFUTED if beyond else UNDECIDED
+
+
+def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, str, int, Paired]]:
+    """Yield column, variant, planned configurations and pair of each row of the verdicts."""
+    baseline = _compare(study).baseline
+    planned = {label: [str(row[VARIANT]) for row in study.design(label)] for label in study.labels}
+    for column, datasets in columns(study).items():
+        counts = {row.name: sum(planned[label].count(row.name) for label in datasets) for row in study.rows}
+        others = measured.usable(runs.of(datasets, baseline))
+        for name in (name for name, count in counts.items() if count and name != baseline):
+            places = measured.usable(runs.of(datasets, name))
+            yield column, name, counts[name], pair_by_seed(runs, measured, places, others)
+
+
+def _row(study: Study, metric: str, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
+    """Return a row without what depends on the other rows of its metric."""
+    higher, margin = is_higher_better(metric, study.objectives), given_for(_compare(study).margin, metric)
+    differences = settled(pair)
+    spans = {suffix: t_interval(differences.tolist(), level=level) for suffix, level in (("", 0.95), ("90", 0.9))}
+    tested = len(differences) > 1 and bool(np.isfinite(differences).all())
+    gains = differences if higher else -differences
+    sd = spread(differences) if tested else None
+    found = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
+    found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
+    found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
+    found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
+    found |= {
+        f"{end}{s}": getattr(span, end) if tested else None for s, span in spans.items() for end in ("low", "high")
+    }
+    found |= {"p": p_two_sided(differences) if tested else None}
+    found |= {"detectable": smallest_effect(len(differences)) * sd if sd else None}
+    found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}
+    found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
+    found["outlying"] = ", ".join(str(pair.seeds[place]) for place in outlying(differences))
+    return found
+
+
+def _verdict(row: dict[str, Any]) -> dict[str, Any]:
+    """Return verdict, claims and remark of a row whose Holm p-value is known; `gains` is taken out of it."""
+    gains = row.pop("gains")
+    found: dict[str, Any] = {"verdict": None, "claims": None}
+    if row["margin"] is not None and row["n"]:
+        claims = () if row["p"] is None else claims_of(gains, row["margin"], row["p_holm"])
+        found = {"verdict": next(iter(claims), INCONCLUSIVE), "claims": ", ".join(claims)}
+    return found | {"remark": "; ".join(_remarks(row, found["claims"] or "", found["verdict"]))}
+
+
+def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterator[str]:
+    if HARMFUL in claims and verdict != HARMFUL:
+        yield "a loss is established, and it is smaller than the margin"
+    if row["sd"] == 0:
+        yield "the difference is the same in every seed: a sign test decides, not a t test"
+    if row["difference"] is not None and math.isnan(row["difference"]):
+        yield "a seed diverged, so there is no difference"
+    elif row["n"] == 1:
+        yield "one seed has no interval"
+    if row["outlying"]:
+        yield f"far from the other seeds: seed {row['outlying']}"
+    if row["n"] and row["compared"] < row["planned"]:
+        yield f"compared over {row['compared']} of {row['planned']} configurations"
+
+
+def _compare(study: Study) -> Compare:
+    assert study.compare is not None
+    return study.compare

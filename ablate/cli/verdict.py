@@ -1,0 +1,48 @@
+"""The command that says what a comparison establishes, for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from ablate.cli import options
+from ablate.cli.terminal import Terminal
+from ablate.locations import RUNS, Locations
+
+verdict_app = typer.Typer()
+console = Terminal()
+
+
+@verdict_app.command(epilog="Example: ablate verdict table --require 'kv non-inferior' --require 'lists: k equivalent'")
+def verdict(
+    study: options.StudyName,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[COLUMN:] VARIANT CLAIM",
+            help="Claim that must hold: superior, equivalent, non-inferior or harmful. Several may be given.",
+        ),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric of the verdicts. (default: the first compared)")] = None,
+    runs_dir: options.RunsDir = RUNS,
+    storage: options.Storage = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print what a comparison establishes; exit with 3 if a required claim is refuted, with 4 if it is undecided."""
+    from ablate.inspection.studies import read_study
+    from ablate.inspection.verdict import judge
+    from ablate.report.comparison.verdicts import verdict_lines
+
+    found = judge(
+        read_study(study, Locations(runs_dir=runs_dir, storage=storage)), metric=metric, required=require or ()
+    )
+    if as_json:
+        print(json.dumps(found.as_values(), indent=1))
+    else:
+        console.print(verdict_lines(found.study, found.table, found.metric, found.warnings))
+        for each in found.required:
+            console.print(f"{each.text}: {each.answer}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(found.exit_code)

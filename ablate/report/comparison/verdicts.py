@@ -1,0 +1,230 @@
+"""Verdicts in words and as a table, for the page and the terminal of a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ablate.analysis.intervals import Interval
+from ablate.analysis.study_warnings import StudyWarning
+from ablate.analysis.verdicts import CLAIMS, INCONCLUSIVE
+from ablate.objectives import given_for, is_share
+from ablate.report.comparison.table import Footnotes, require_comparison
+from ablate.report.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
+from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
+from ablate.study import Study
+
+Row = Mapping[str, Any]
+Answers = list[tuple[str, list[tuple[str, str]]]]
+WIDEST_VARIANT = 24  # characters in a terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictBlock:
+    """The verdicts of one metric as text: what all rows share, headings, rows by column, footnotes."""
+
+    text: str
+    headings: tuple[str, ...]
+    rows: Mapping[str, list[tuple[str, ...]]]
+    notes: list[str]
+
+
+def verdict_lines(study: Study, table: pl.DataFrame, metric: str, warnings: Sequence[StudyWarning]) -> RenderableType:
+    """Return the verdicts of a metric for a terminal: sentences, warnings, the table."""
+    own = table.filter(pl.col("metric") == metric)
+    found = verdict_block(study, own, metric, narrow=True)
+    return Group(
+        *map(Text, answer_lines(study, own, metric)), *warning_lines(warnings), Text(found.text), Text(), _table(found),
+        *map(Text, found.notes),
+    )  # fmt: skip
+
+
+def answer_lines(study: Study, table: pl.DataFrame, metric: str) -> Iterator[str]:
+    """Yield the verdicts of a metric as lines for a terminal, or how to get them."""
+    if given_for(require_comparison(study).margin, metric) is None:
+        yield hint_text(metric)
+        return
+    own = table.filter(pl.col("metric") == metric)
+    columns = own["column"].n_unique()
+    for column, sentences in verdict_answers(study, own):
+        if columns > 1:
+            yield f"{column}:"
+        for name, sentence in sentences:
+            yield f"{'  ' * (columns > 1)}{name}: {sentence}"
+
+
+def warning_lines(warnings: Sequence[StudyWarning]) -> Iterator[Text]:
+    """Yield warnings as lines for a terminal."""
+    for each in warnings:
+        yield Text(f"Warning ({each.code}): {printable(each.text)}", style="yellow")
+
+
+def hint_text(metric: str) -> str:
+    """Return how to get verdicts for a metric whose file gives no margin."""
+    example = "0.005" if is_share(metric) else "NUMBER"
+    return (
+        "No verdicts: the study file does not say which difference matters. "
+        f"Write compare.margin: {{{metric}: {example}}} into it before the runs."
+    )
+
+
+def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | None = None) -> Answers:
+    """Return by column the name and the verdict of each variant in words; `cells` adds its size.
+
+    With more than MOST_SENTENCES variants, one line for each verdict names the variants that have it.
+    """
+    found: Answers = []
+    for part in table.partition_by("column", maintain_order=True):
+        rows = part.rows(named=True)
+        if table.height > MOST_SENTENCES:
+            sentences = list(_by_verdict(rows))
+        else:
+            sentences = [(_name(study, row), verdict_sentence(row) + _sized(study, row, cells)) for row in rows]
+        found.append((printable(rows[0]["column"]), sentences))
+    return found
+
+
+def verdict_sentence(row: Row) -> str:
+    """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`."""
+    if row["verdict"] is None:
+        return "not compared yet: no configuration is complete in both."
+    if row["difference"] is None or math.isnan(row["difference"]):
+        return f"{row['verdict']}: {row['remark']}."
+    metric, star = row["metric"], "*" if row["scaled"] else ""
+    text = f"{row['verdict']} at a margin of {unit_text(metric, row['margin'])}"
+    text += f": {change_text(metric, row['difference'], star)} ({_span(row, star)})"
+    if row["verdict"] == INCONCLUSIVE and row["detectable"] is not None:
+        text += f"; the smallest detectable effect is {unit_text(metric, row['detectable'])}"
+        if row["seeds_needed"] is not None and row["seeds_needed"] > row["n"]:
+            text += f", and {row['seeds_needed']} seeds find an equal variant non-inferior with 80% power"
+    return f"{text}{'; ' * bool(row['remark'])}{row['remark']}."
+
+
+def unit_text(metric: str, value: float) -> str:
+    """Return an unsigned difference in the metric's unit: points for a share."""
+    if not is_share(metric):
+        return f"{value:.3g}"
+    points = f"{float(f'{100 * value:.3g}'):g}"
+    return f"{points} point{'s' * (points != '1')}"
+
+
+def verdict_block(study: Study, table: pl.DataFrame, metric: str, *, narrow: bool = False) -> VerdictBlock:
+    """Return the verdicts of one metric as a table's text; a `narrow` one fits into 80 characters."""
+    own = table.filter(pl.col("metric") == metric)
+    margin, notes = given_for(require_comparison(study).margin, metric), Footnotes()
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    headings: list[str] = []
+    for row in own.iter_rows(named=True):
+        cells = _cells(row, notes, judged=margin is not None, narrow=narrow)
+        headings = list(cells)
+        rows.setdefault(printable(row["column"]), []).append(tuple(cells.values()))
+    return VerdictBlock(
+        text=_shared(study, own, metric, margin), headings=tuple(headings), rows=rows, notes=notes.lines()
+    )
+
+
+def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[str, str]:
+    """Return the texts of a row by heading."""
+    metric, star, n = row["metric"], "*" if row["scaled"] else "", row["n"]
+    mean = math.nan if row["difference"] is None else row["difference"]
+    low, high = (math.nan if row[name] is None else row[name] for name in ("low", "high"))
+    span = Interval(mean=mean, low=low, high=high, n=n, sd=math.nan, level=0.95)
+    difference = format_signed(metric, row["difference"])
+    half = "" if math.isnan(mean) else reach(metric, mean, row["low"], row["high"], n)
+    verdict = {"verdict": (row["verdict"] or DASH) + notes.mark(row["remark"])} if judged else {}
+    apart = (
+        {"difference": f"{difference}{half}{star * (difference != DASH)}"}
+        if narrow
+        else {"difference": difference + star * (difference != DASH), "95% interval": _signed_span(metric, span, star)}
+    )
+    detectable = DASH if row["detectable"] is None else unit_text(metric, row["detectable"]).partition(" ")[0]
+    return {
+        "variant": printable(row["variant"]),
+        **verdict,
+        **apart,
+        "Holm p": p_text(row["p_holm"]),
+        "wins": DASH if row["wins"] is None else f"{100 * row['wins']:.0f}%",
+        "detects" if narrow else "smallest detectable": detectable,
+        **({} if narrow else {"seeds": str(n) if n else DASH}),
+        **({} if judged or not row["remark"] else {"variant": printable(row["variant"]) + notes.mark(row["remark"])}),
+    }
+
+
+def _signed_span(metric: str, span: Interval, star: str) -> str:
+    text = interval_text(metric, span).replace("-", "−")
+    return text if text == DASH else text + star
+
+
+def p_text(p: float | None) -> str:
+    """Return a p-value in three digits, or `<.001`."""
+    return DASH if p is None else "<.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None) -> str:
+    """Return what all rows of a metric share."""
+    name = spell_metric(metric)
+    text = f"{name[:1].upper()}{name[1:]}: variant − {printable(require_comparison(study).baseline)}, paired by seed"
+    text += ", in points" if is_share(metric) else ""
+    seeds = table.filter(pl.col("n") > 0)["n"].unique().sort().to_list()
+    if seeds:
+        text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
+    tests = table["family"][0] if table.height else 0
+    margin_text = "" if margin is None else f"; margin {unit_text(metric, margin)}"
+    return f"{text}; 95% t intervals; p by Holm over {tests} test{'s' * (tests != 1)}{margin_text}."
+
+
+def _span(row: Row, star: str) -> str:
+    if row["low"] is None:
+        return "one seed, no interval"
+    if equal_seeds(row["low"], row["high"]):
+        return f"the same in each of {row['n']} seeds"
+    return f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} seeds"
+
+
+def _name(study: Study, row: Row) -> str:
+    return spell_variant(study, row["variant"])
+
+
+def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:
+    """Return the sentence on a variant's size, or an empty text if a size is not known."""
+    if cells is None:
+        return ""
+    baseline = require_comparison(study).baseline
+    own = cells.filter(pl.col("metric") == row["metric"], pl.col("column") == row["column"])
+    by_name = {each["variant"]: each for each in own.rows(named=True)}
+    if not by_name[row["variant"]]["params"] or not by_name[baseline]["params"]:
+        return ""
+    whole = "the complete network" if study.parts else printable(baseline)
+    return f" It {size_text(by_name[row['variant']], by_name[baseline]).format(name=whole)}."
+
+
+def _by_verdict(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    for verdict in (*CLAIMS, INCONCLUSIVE, None):
+        names = [printable(row["variant"]) for row in rows if row["verdict"] == verdict]
+        if names:
+            yield (verdict or "not compared yet").capitalize(), f"{', '.join(names)}."
+
+
+def _table(found: VerdictBlock) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for index, heading in enumerate(found.headings):
+        table.add_column(
+            heading, justify="left" if heading in ("variant", "verdict") else "right", no_wrap=index > 0,
+            overflow="fold", max_width=WIDEST_VARIANT if index == 0 else None,
+        )  # fmt: skip
+    for index, (column, rows) in enumerate(found.rows.items()):
+        if index:
+            table.add_row()
+        table.add_row(Text(column, style="bold"))
+        for name, *cells in rows:
+            table.add_row(Padding(Text(name), (0, 0, 0, 2)), *map(Text, cells))
+    return table

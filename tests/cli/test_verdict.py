@@ -1,0 +1,285 @@
+"""`ablate verdict` of planted comparisons that `ablate compare` has run: what it finds, requires, and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import polars as pl
+import pytest
+
+from ablate.ledger import Ledger
+from support.commands import run
+from support.paths import REPOSITORY
+
+SCHEMA = json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text())
+CODE = """\
+import math
+
+
+def train(config, run):
+    seed = 0.8 + 0.02 * run.stream("seed").standard_normal()
+    value = seed + config["effect"] + 0.002 * run.stream("noise", config["arm"]).standard_normal()
+    return {"val_accuracy": math.nan if run.seed in config["lost"] else value}
+"""
+STUDY = """\
+study: planted
+trainable: planted_code:train
+protocol: paper
+datasets: {here: {}}
+config: {effect: 0.0, arm: none, lost: []}
+variants:
+  - {name: whole}
+  - {name: "null", config: {arm: "null"}}
+  - {name: worse, config: {arm: worse, effect: -0.05}}
+  - {name: better, config: {arm: better, effect: 0.03}}
+  - {name: lost, config: {arm: lost, effect: 0.03, lost: [3]}}
+objectives: [{metric: val_accuracy, direction: maximize}]
+replicates: 8
+compare:
+  baseline: whole
+  margin: {val_accuracy: 0.01}
+  diverged: {val_accuracy: 0.1}
+"""
+LOCAL = ("--executor", "local", "--tracker", "none")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "planted_code.py").write_text(CODE)
+    (folder / "study.yaml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Path:
+    """The folder of the study, which has run."""
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(str(home))
+    if not (home / "runs" / "planted").exists():
+        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
+        assert code == 0, err
+    return home
+
+
+def as_json(capfd: pytest.CaptureFixture[str], *more: str, study: str = "planted") -> dict[str, Any]:
+    _, out, err = run(capfd, "verdict", study, "--json", *more)
+    found: dict[str, Any] = json.loads(out or err)
+    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    return found
+
+
+def test_the_planted_truth_is_found(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capfd)
+    rows = {row["variant"]: row for row in found["verdicts"]}
+    assert list(rows) == ["null", "worse", "better", "lost"]
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "null": "equivalent",
+        "worse": "harmful",
+        "better": "superior",
+        "lost": "inconclusive",
+    }
+    assert rows["worse"]["difference"] == pytest.approx(-0.05, abs=0.003)
+    assert rows["better"]["claims"] == ["superior", "non-inferior"]
+    assert rows["lost"]["outlying"] == "3", "the diverged seed counts as 0.1"
+    assert rows["lost"]["n"] == 8
+    assert (found["finished"], found["baseline"], found["metric"]) == (True, "whole", "val_accuracy")
+    [warning] = found["warnings"]
+    assert warning["code"] == "diverged-seeds"
+    assert "1 seed diverged, in 1 trial (lost 1): each counts as 0.1 in val_accuracy." in warning["text"]
+
+
+@pytest.mark.parametrize(
+    ("required", "code", "answers"),
+    [
+        (["null equivalent", "better superior"], 0, ["holds", "holds"]),
+        (["here: null non-inferior"], 0, ["holds"]),
+        (["worse harmful"], 0, ["holds"]),
+        (["worse non-inferior"], 3, ["refuted"]),
+        (["worse equivalent", "lost non-inferior"], 3, ["refuted", "undecided"]),
+        (["better equivalent"], 3, ["refuted"]),
+        (["null superior"], 3, ["refuted"]),
+        (["null harmful"], 3, ["refuted"]),
+        (["lost non-inferior"], 4, ["undecided"]),
+        (["null equivalent", "lost superior"], 4, ["holds", "undecided"]),
+    ],
+)
+def test_the_exit_code_says_whether_what_is_required_holds(
+    required: list[str], code: int, answers: list[str], here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for each in required for word in ("--require", each)]
+    assert [each["answer"] for each in as_json(capfd, *options)["required"]] == answers
+    found, out, _ = run(capfd, "verdict", "planted", *options)
+    assert found == code
+    for text, answer in zip(required, answers, strict=True):
+        assert f"{text}: {answer}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--require", "nul equivalent"], "'nul' is no variant here"),
+        (["--require", "whole equivalent"], "'whole' is no variant here"),
+        (["--require", "null equal"], "'equal' is no claim here"),
+        (["--require", "null"], "'null' is no claim here"),
+        (["--require", "her: null equivalent"], "'her' is no column here"),
+        (["--metric", "val_acuracy"], "compares no metric 'val_acuracy'. Did you mean 'val_accuracy'?"),
+    ],
+)
+def test_an_unknown_name_is_a_fault_with_the_known_ones(
+    options: list[str], says: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capfd, "verdict", "planted", *options)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Known: " in err
+
+
+def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_twice(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capfd, "verdict", "planted")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "null: equivalent at a margin of 1 point: " in text
+    assert "worse: harmful at a margin of 1 point: loses 5." in text
+    assert "Warning (diverged-seeds): 1 seed diverged" in text
+    table = out[out.index("variant") :]
+    assert max(map(len, table.splitlines())) <= 80
+    assert text.index("equivalent at") < text.index("Warning") < text.index("variant ")
+    assert " ".join(run(capfd, "status", "planted")[1].split()).count("equivalent at a margin") == 1
+    page = here / "runs" / "planted" / "report" / "index.html"
+    before = page.read_bytes()
+    assert b"harmful at a margin of 1 point" in before
+    assert b"no effect" not in before[: before.index(b"<script")].lower()
+    assert run(capfd, "report", "planted")[0] == 0
+    assert page.read_bytes() == before
+    stored = pl.read_csv(page.parent / "verdicts.csv", schema_overrides={"claims": pl.String})
+    assert stored["verdict"].to_list() == [row["verdict"] for row in as_json(capfd)["verdicts"]]
+    assert (page.parent / "difference-val_accuracy.png").is_file()
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    with Ledger.open(f"sqlite:///{folder}/runs/late/ledger.sqlite") as ledger:
+        return [event.payload for event in ledger.events("late") if event.kind == "margin"]
+
+
+def test_a_margin_that_changes_after_trials_have_ended_is_noted_and_warned_of(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = STUDY.replace("study: planted", "study: late")
+    (here / "late.yaml").write_text(text)
+    first = {"margins": {"val_accuracy": 0.01}, "diverged": {"val_accuracy": 0.1}, "ended": 0}
+    for _ in range(2):
+        assert run(capfd, "compare", "late.yaml", *LOCAL)[0] == 0
+        assert events(here) == [first], "the same margin is noted once"
+    (here / "late.yaml").write_text(text.replace("0.01}", "0.08}"))
+    assert run(capfd, "compare", "late.yaml", *LOCAL)[0] == 0
+    assert events(here)[1:] == [{**first, "margins": {"val_accuracy": 0.08}, "ended": 5}]
+    code, out, _ = run(capfd, "verdict", "late", "--require", "worse non-inferior")
+    assert code == 0
+    said = "Warning (post-hoc-margin): compare.margin or compare.diverged was set or changed at "
+    assert said in " ".join(out.split())
+    page = (here / "runs" / "late" / "report" / "index.html").read_text()
+    assert "post-hoc-margin" in page[: page.index("<table")]
+    assert as_json(capfd, study="late")["warnings"][0]["code"] == "post-hoc-margin"
+
+
+WILD = """\
+study: wild
+protocol: paper
+datasets: {digits: {patch: 4, train_limit: 96}}
+model: {width: 8, depth: 1, mlp: none}
+training: {epochs: 2, batch_size: 32, learning_rate: 1e-2}
+variants:
+  - {name: calm}
+  - {name: odd, model: {position: none}}
+  - {name: wild, training: {learning_rate: 1e30}}
+replicates: 3
+compare: {baseline: calm, margin: {val_accuracy: 0.02}, diverged: {val_accuracy: 0.0}}
+"""
+
+
+def test_real_training_goes_on_where_a_diverged_seed_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Seed 1 of `odd` begins with NaN; every seed of `wild` diverges."""
+    from ablate.training import loop
+
+    drawn = loop.initial_weights
+
+    def poisoned(config: Any, shape: Any, *, replicate: int) -> Any:
+        weights = drawn(config, shape, replicate=replicate)
+        bad = config.parameters["variant"] == "odd" and replicate == 1
+        return {name: w * float("nan") if bad else w for name, w in weights.items()}
+
+    monkeypatch.setattr(loop, "initial_weights", poisoned)
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for name, text in (("wild", WILD), ("old", WILD.replace(", diverged: {val_accuracy: 0.0}", ""))):
+        (tmp_path / "study.yaml").write_text(text.replace("study: wild", f"study: {name}"))
+        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
+        assert code == 0, err
+        seen.append(pl.read_parquet(tmp_path / "runs" / name / "trials.parquet").select("state", "epochs").rows())
+    assert seen == [
+        [("COMPLETE", 2), ("COMPLETE", 2), ("FAIL", 1)],
+        [("COMPLETE", 2), ("FAIL", 1), ("FAIL", 1)],
+    ]
+    report = tmp_path / "runs" / "wild" / "report"
+    seeds = pl.read_csv(report / "comparison_seeds.csv").filter(metric="val_accuracy")
+    values = {name: seeds.filter(variant=name).sort("seed")["value"].to_list() for name in ("odd", "wild")}
+    assert values["wild"] == [0.0, 0.0, 0.0]
+    assert values["odd"][1] == 0.0
+    assert min(values["odd"][0], values["odd"][2]) > 0
+    old = pl.read_csv(tmp_path / "runs" / "old" / "report" / "comparison.csv").filter(metric="val_accuracy")
+    assert old["ours"].is_nan().to_list() == [False, True, True]
+
+
+def test_an_unfinished_study_decides_nothing(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "more.yaml").write_text(
+        STUDY.replace("study: planted", "study: begun").replace("replicates: 8", "replicates: 2")
+    )
+    from ablate.tuning import search
+
+    def interrupted(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.Search, "next_trial", interrupted)
+    assert run(capfd, "compare", "more.yaml", *LOCAL)[0] == 130
+    code, out, err = run(capfd, "verdict", "begun")
+    assert (code, err) == (4, "")
+    assert "null: not compared yet" in out
+    assert "Warning (unfinished): 0 of 5 trials have ended" in out
+    assert "Warning (few-seeds): 2 seeds" in out
+    assert run(capfd, "verdict", "begun", "--require", "null equivalent")[0] == 4
+
+
+def test_without_a_margin_there_are_intervals_and_a_way_to_a_verdict(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = STUDY.replace("study: planted", "study: plain").replace("  margin: {val_accuracy: 0.01}\n", "")
+    (here / "plain.yaml").write_text(text.replace("replicates: 8", "replicates: 3"))
+    code, out, err = run(capfd, "compare", "plain.yaml", *LOCAL)
+    assert code == 0, err
+    hint = (
+        "No verdicts: the study file does not say which difference matters. Write compare.margin: {val_accuracy: 0.005}"
+    )
+    assert hint in " ".join(out.split())
+    code, out, _ = run(capfd, "verdict", "plain")
+    assert code == 0
+    assert "Holm p" in out
+    assert "verdict " not in out[out.index("variant ") :]
+    page = (here / "runs" / "plain" / "report" / "index.html").read_text()
+    assert "No verdicts: the study file" in page
+    assert "<h3>Differences</h3>" in page
+    code, _, err = run(capfd, "verdict", "plain", "--require", "null equivalent")
+    assert code == 2
+    assert "a claim needs a margin: compare.margin has none for val_accuracy" in err
+    code, _, err = run(capfd, "verdict", "nothing")
+    assert code == 2
