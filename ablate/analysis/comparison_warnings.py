@@ -77,7 +77,7 @@ def _failed(runs: Runs) -> Iterator[StudyWarning]:
     failed = (runs.table["state"] == "FAIL").to_numpy() & ~runs.diverged
     if failed.any():
         text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
-        yield StudyWarning(code="failed-trials", text=f"{text}: their configurations are in no difference.")
+        yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
 
 
 def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:

@@ -59,7 +59,7 @@ def answer_lines(study: Study, table: pl.DataFrame, metric: str) -> Iterator[str
         if columns > 1:
             yield f"{column}:"
         for name, sentence in sentences:
-            yield f"{'  ' * (columns > 1)}{name}: {sentence}"
+            yield f"{'  ' * (columns > 1)}{name} {sentence}"
 
 
 def warning_lines(warnings: Sequence[StudyWarning]) -> Iterator[Text]:
@@ -78,7 +78,7 @@ def hint_text(metric: str) -> str:
 
 
 def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | None = None) -> Answers:
-    """Return by column the name and the verdict of each variant in words; `cells` adds its size.
+    """Return by column each variant, as `kv:`, and its verdict in words; `cells` adds its size.
 
     With more than MOST_SENTENCES variants, one line for each verdict names the variants that have it.
     """
@@ -88,7 +88,10 @@ def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | Non
         if table.height > MOST_SENTENCES:
             sentences = list(_by_verdict(rows))
         else:
-            sentences = [(_name(study, row), verdict_sentence(row) + _sized(study, row, cells)) for row in rows]
+            sentences = [
+                (f"{spell_variant(study, row['variant'])}:", verdict_sentence(row) + _sized(study, row, cells))
+                for row in rows
+            ]
         found.append((printable(rows[0]["column"]), sentences))
     return found
 
@@ -190,10 +193,6 @@ def _span(row: Row, star: str) -> str:
     return f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} seeds"
 
 
-def _name(study: Study, row: Row) -> str:
-    return spell_variant(study, row["variant"])
-
-
 def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:
     """Return the sentence on a variant's size, or an empty text if a size is not known."""
     if cells is None:
@@ -211,7 +210,7 @@ def _by_verdict(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     for verdict in (*CLAIMS, INCONCLUSIVE, None):
         names = [printable(row["variant"]) for row in rows if row["verdict"] == verdict]
         if names:
-            yield (verdict or "not compared yet").capitalize(), f"{', '.join(names)}."
+            yield f"{(verdict or 'not compared yet').capitalize()}:", f"{', '.join(names)}."
 
 
 def _table(found: VerdictBlock) -> Table:
