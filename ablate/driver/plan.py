@@ -16,6 +16,7 @@ from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
+from ablate.study.design import confounded
 from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials
@@ -75,6 +76,15 @@ class Plan:
             return None
         return sum(self.trials[name] * s for name, s in self.seconds_per_trial.items()) / 3600
 
+    def _design(self) -> dict[str, Any]:
+        """Return the networks of a comparison of parts, its factors and the terms that it cannot tell apart."""
+        study = self.study
+        return {
+            "networks": [row.name for row in study.rows],
+            "factors": {factor.name: [level or "removed" for level in factor.levels] for factor in study.factors},
+            "aliases": [list(same) for same in confounded(study.factors, study.arms)],
+        }
+
     def to_json(self) -> str:
         """Return the plan as JSON text."""
         content = {
@@ -85,6 +95,7 @@ class Plan:
             "seconds_per_trial": self.seconds_per_trial,
             "hours_one_after_another": self.hours(),
             "cautions": list(self.cautions),
+            **({"design": self._design()} if self.study.parts else {}),
             "rows": [row.columns() for row in self.rows],
         }
         return json.dumps(content, indent=1)

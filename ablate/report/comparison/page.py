@@ -9,6 +9,9 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.comparison import cells, seed_values
+from ablate.analysis.effects import effects, has_effects
+from ablate.report.comparison.effect_figures import effect_figures
+from ablate.report.comparison.effects import effects_section
 from ablate.report.comparison.figures import comparison_figures
 from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
 from ablate.report.comparison.wording import answers, methods, status_lines
@@ -24,15 +27,18 @@ MOST_ERRORS = 50
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write page, CSV and PNG below home/report (see `ablate.report.write_report`)."""
     table, seeds = cells(study, trials, reports), seed_values(study, trials, reports)
-    drawn = comparison_figures(study, table, seeds)
+    of_parts = effects(study, trials, reports)
+    drawn = [*comparison_figures(study, table, seeds), *effect_figures(of_parts)]
     tables = {"comparison.csv": table, "comparison_seeds.csv": seeds, "trials.csv": trials}
-    page = render(study, trials, reports, table, drawn, list(tables), notes)
+    tables |= {"effects.csv": of_parts} if has_effects(study) else {}
+    page = render(study, trials, reports, table, drawn, list(tables), notes, of_parts)
     return write_files(home / "report", page, tables=tables, drawn=drawn)
 
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
     """Return the figures of the page."""
-    return comparison_figures(study, cells(study, trials, reports), seed_values(study, trials, reports))
+    found = comparison_figures(study, cells(study, trials, reports), seed_values(study, trials, reports))
+    return [*found, *effect_figures(effects(study, trials, reports))]
 
 
 def render(
@@ -42,7 +48,8 @@ def render(
     table: pl.DataFrame,
     drawn: Sequence[Figure],
     files: list[str],
-    notes: Sequence[Any] = (),
+    notes: Sequence[Any],
+    of_parts: pl.DataFrame,
 ) -> str:
     """Return the page as HTML."""
     by_stem = {figure.stem: figure for figure in drawn}
@@ -58,6 +65,7 @@ def render(
             _section(study, block(study, table, metric), by_stem)
             for metric in table["metric"].unique(maintain_order=True)
         ],
+        parts_effects=effects_section(study, of_parts, by_stem),
         notes=[printable(note) for note in require_comparison(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,

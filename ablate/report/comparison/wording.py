@@ -14,7 +14,7 @@ from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.front.findings import CLOSE_POINTS, CLOSE_RELATIVE, STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
 from ablate.report.numbers import equal_seeds, printable, spell_metric
-from ablate.study import COMPLETE, Study
+from ablate.study import COMPLETE, PLACEBO, Study
 
 SAME_SIZE = 0.005  # share of parameters below which the text gives their number instead of a percentage
 MOST_SENTENCES = 12  # above this, each column names two variants and the table has the rest
@@ -78,7 +78,8 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str
         baseline = next((row for row in rows if row["variant"] == compare.baseline), None)
         others = [row for row in rows if row["variant"] != compare.baseline]
         few = own.height - own["column"].n_unique() <= MOST_SENTENCES
-        chosen = [("", row) for row in others] if few else telling(study, baseline, others)
+        networks = [row for row in others if row["variant"] not in (PLACEBO, *study.twins)]
+        chosen = [("", row) for row in others] if few else telling(study, baseline, networks)
         sentences = [
             (f"{role}{name}", rest) for role, row in chosen for name, rest in [sentence(study, row, baseline, rows)]
         ]
