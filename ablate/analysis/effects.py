@@ -21,7 +21,7 @@ from scipy import special
 from ablate.analysis.comparison import CONSTANTS, Measured, Runs, collect, columns, measure, metrics
 from ablate.analysis.intervals import t_interval, t_quantile
 from ablate.study import Study
-from ablate.study.design import Arm, Factor, Term, aliases, arm_name, factorial, terms, without
+from ablate.study.design import Arm, Factor, Term, alias_names, aliases, arm_name, factorial, terms, without
 
 EFFECT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "kind", "term", "aliases"), pl.String()),
@@ -50,7 +50,7 @@ class Model:
 
     columns: Values
     of_term: Mapping[Term, tuple[int, ...]]
-    aliases: Mapping[Term, tuple[Term, ...]]
+    aliases: Mapping[Term, str]
     contrasts: tuple[Contrast, ...]
 
 
@@ -197,7 +197,8 @@ def model_of(factors: Sequence[Factor], listed: Sequence[Arm]) -> Model:
         width += own.shape[1]
         parts.append(own)
     contrasts = [each for term in kept for each in _contrasts(term, by_name, of_term[term], width)]
-    return Model(columns=np.hstack(parts), of_term=of_term, aliases=kept, contrasts=tuple(contrasts))
+    other = {term: ", ".join(alias_names(factors, term, same)) for term, same in kept.items()}
+    return Model(columns=np.hstack(parts), of_term=of_term, aliases=other, contrasts=tuple(contrasts))
 
 
 def _code(factor: Factor, level: str | None) -> Values:
@@ -270,8 +271,7 @@ def holm(model: Model, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _described(model: Model, contrast: Contrast) -> dict[str, Any]:
     kind = AVERAGE if len(contrast.term) == 1 else INTERACTION
-    other = ", ".join(":".join(term) for term in model.aliases[contrast.term])
-    return {"kind": kind, "term": contrast.name, "aliases": other, "n": 0, "blocks": 0}
+    return {"kind": kind, "term": contrast.name, "aliases": model.aliases[contrast.term], "n": 0, "blocks": 0}
 
 
 def _named(factor: Factor, level: str) -> str:

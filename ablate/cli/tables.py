@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
+from ablate.report.comparison.design import design_lines
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}
@@ -25,7 +26,8 @@ def plan_lines(plan: Plan) -> RenderableType:
         table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
     for cells in written.iter_rows(named=True):
         table.add_row(cells["variant"], cells["dataset"], *(_cell(name, cells[name]) for name in columns))
-    return Group(table, Text(), *(Text(line) for line in _lines(plan, shown)))
+    listed = [*_lines(plan, shown), *design_lines(plan.study)]
+    return Group(table, Text(), *(Text(line) for line in listed))
 
 
 def _cell(name: str, value: float | None) -> str:

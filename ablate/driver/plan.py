@@ -17,6 +17,7 @@ from ablate.driver.cautions import cautions
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
+from ablate.study.design import confounded
 from ablate.study.space import Choices, Range, Space
 from ablate.trainable import PlannedTrials, load_trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
@@ -95,6 +96,15 @@ class Plan:
         """Return the hours of all tuning trials, None if they are unknown or there are none."""
         return _hours(self.tuning, self.seconds_per_tuning_trial)
 
+    def _design(self) -> dict[str, Any]:
+        """Return the networks of a comparison of parts, its factors and the terms that it cannot tell apart."""
+        study = self.study
+        return {
+            "networks": [row.name for row in study.rows],
+            "factors": {factor.name: [level or "removed" for level in factor.levels] for factor in study.factors},
+            "aliases": [list(same) for same in confounded(study.factors, study.arms)],
+        }
+
     def to_json(self) -> str:
         """Return the plan as JSON text."""
         content = {
@@ -109,6 +119,7 @@ class Plan:
             "hours_one_after_another": self.hours(),
             "power": [part.content() for part in self.power],
             "cautions": list(self.cautions),
+            **({"design": self._design()} if self.study.parts else {}),
             "rows": [row.columns() for row in self.rows],
         }
         return json.dumps(content, indent=1)

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+
 from ablate.report.attention_maps import write_maps
+from ablate.report.comparison.effects import effect_lines
 from ablate.report.comparison.terminal import comparison_lines
 from ablate.report.front.terminal import front_lines
 from ablate.report.tables import front_table
@@ -34,7 +37,7 @@ def result_lines(
 ) -> RenderableType:
     """Return the result of a study for a terminal: its comparison if it has one, otherwise its fronts."""
     if study.compare is not None:
-        return comparison_lines(study, trials, reports, notes)
+        return Group(comparison_lines(study, trials, reports, notes), *effect_lines(study, trials, reports))
     return front_lines(study, trials, reports, notes)
 
 

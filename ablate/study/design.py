@@ -149,6 +149,33 @@ def aliases(factors: Sequence[Factor], listed: Sequence[Arm]) -> dict[Term, tupl
     return {same[0]: tuple(same[1:]) for same in found.values()}
 
 
+def confounded(factors: Sequence[Factor], listed: Iterable[Arm]) -> tuple[tuple[str, ...], ...]:
+    """Return the sets of terms, such as `a:b`, that the factorial arms of those listed cannot tell apart."""
+    own = factorial(factors, listed)
+    if not own or any(len(factor.levels) > 1 for factor in factors):
+        return ()
+    found = aliases(factors, own)
+    return tuple((term_name(factors, one), *alias_names(factors, one, same)) for one, same in found.items() if same)
+
+
+def term_name(factors: Sequence[Factor], term: Term) -> str:
+    """Return the name of a term of a two-level design: `mlp:similarity-shared`."""
+    own = {f.name: f.name if f.removable else f"{f.name}-{f.levels[0]}" for f in factors}
+    return ":".join(own[name] for name in term)
+
+
+def alias_names(factors: Sequence[Factor], term: Term, others: Iterable[Term]) -> tuple[str, ...]:
+    """Return the terms that are added to the estimate of `term`, those that are subtracted with a minus sign.
+
+    The effect of another form is counted from the complete network to that form, the effect of a part the other way.
+    """
+    forms = {factor.name for factor in factors if not factor.removable}
+    odd = len(forms.intersection(term)) % 2
+    return tuple(
+        ("−" if len(forms.intersection(other)) % 2 != odd else "") + term_name(factors, other) for other in others
+    )
+
+
 def resolution(factors: Sequence[Factor], listed: Sequence[Arm]) -> int:
     """Return the resolution of a fraction: the number of factors in the shortest word of its defining relation.
 

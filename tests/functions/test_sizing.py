@@ -143,3 +143,48 @@ def test_a_function_of_all_seeds_is_sized_and_its_parts_checked(
     status, _, err = planned(STACKED, SEARCH + "replace: {nothere: identity}\n", tmp_path, monkeypatch, capfd)
     assert status == 2
     assert "no module has the path 'nothere'" in err
+
+
+TWINS = """\
+study: twins
+trainable: mine:train
+config: {width: 12}
+parts:
+  middle: {replace: {"1.0": identity}}
+  last: {replace: {"2": freeze}}
+objectives: [{metric: val_loss, direction: minimize}]
+compare: {baseline: complete, metrics: [val_loss], design: full, twin: {setting: config.width}}
+"""
+BUILT = """
+def built(width):
+    return nn.Sequential(nn.Linear(3, width), nn.Sequential(nn.Linear(width, width)), nn.Linear(width, 2))
+
+def train(config, run):
+    run.keep(model=run.build(built, config["width"]))
+    for epoch in run.epochs():
+        yield {'val_loss': 1.0}
+
+def test(model, config):
+    return {'test_loss': 1.0}
+"""
+
+
+@pytest.mark.services
+def test_replaced_parts_are_combined_and_a_twin_is_as_large_as_the_network_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The parameters are 4w, w(w + 1) and 2(w + 1); each twin is the nearest of the widths 1 to 11."""
+    status, rows, err = planned(HEAD + BUILT, TWINS, tmp_path, monkeypatch, capfd)
+    assert status == 0, err
+    found = {row["variant"]: int(row["params"]) for row in rows}
+    first, middle, last = 4 * 12, 12 * 13, 2 * 13
+    assert {name: found[name] for name in ("complete", "without-middle", "without-last", "bare")} == {
+        "complete": first + middle + last,
+        "without-middle": first + last,
+        "without-last": first + middle,
+        "bare": first,
+    }
+    sizes = [4 * w + w * (w + 1) + 2 * (w + 1) for w in range(1, 12)]
+    for part in ("middle", "last"):
+        target = found[f"without-{part}"]
+        assert found[f"twin-of-without-{part}"] == min(sizes, key=lambda size: abs(size - target))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from ablate.errors import StudyFileError
 from ablate.study import parse_study
 from ablate.study.design import REMOVED, Factor, aliases, arm_name, arms, faults, resolution, terms
+from support.paths import REPOSITORY
 
 FILE = """\
 study: parts
@@ -214,3 +216,9 @@ def test_a_fault_of_a_design_has_its_place_and_rule(text: str, says: str) -> Non
 def test_a_design_needs_parts() -> None:
     text = "study: a\ndatasets: [digits]\nvariants: [{name: a}]\ncompare: {baseline: a, design: full}\n"
     assert "compare.design: a design combines `parts`" in fault(text)
+
+
+def test_the_study_files_of_the_page_are_good() -> None:
+    text = (REPOSITORY / "docs" / "compare.md").read_text()
+    found = [parse_study(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.S)]
+    assert [len(study.rows) for study in found] == [2, 3, 2 * 2 * 3 + 2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,12 @@ import polars as pl
 
 from ablate.analysis.comparison import cells, seed_values
 from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.effects import effects, has_effects
 from ablate.analysis.tuning_budget import tuning_budget
 from ablate.analysis.verdicts import seed_differences, verdicts
 from ablate.objectives import given_for
+from ablate.report.comparison.effect_figures import effect_figures
+from ablate.report.comparison.effects import effects_section
 from ablate.report.comparison.figures import comparison_figures
 from ablate.report.comparison.forest import forest_figures
 from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
@@ -38,36 +41,39 @@ class Tables:
     verdicts: pl.DataFrame
     seeds: pl.DataFrame
     differences: pl.DataFrame
+    effects: pl.DataFrame
 
     @staticmethod
     def of(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Tables:
         """Return the tables of a study's trials and reports."""
-        made = (of(study, trials, reports) for of in (cells, verdicts, seed_values, seed_differences))
-        return Tables(**dict(zip(("cells", "verdicts", "seeds", "differences"), made, strict=True)))
+        made = (of(study, trials, reports) for of in (cells, verdicts, seed_values, seed_differences, effects))
+        return Tables(**dict(zip(("cells", "verdicts", "seeds", "differences", "effects"), made, strict=True)))
 
     def figures(self, study: Study) -> list[Figure]:
         """Return the figures: of each metric the means, and the differences from the baseline."""
         drawn = comparison_figures(study, self.cells, self.seeds)
-        return [*drawn, *forest_figures(study, self.verdicts, self.differences)]
+        return [*drawn, *forest_figures(study, self.verdicts, self.differences), *effect_figures(self.effects)]
 
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     found = Tables.of(study, trials, reports)
-    tuned = tuning_figures(study, trials)
-    drawn = [*found.figures(study), *tuned.values()]
+    tuned, drawn = tuning_figures(study, trials), found.figures(study)
+    drawn += tuned.values()
     tables = {
         "comparison.csv": found.cells,
         "verdicts.csv": found.verdicts,
         "comparison_seeds.csv": found.seeds,
-        **({} if study.tune is None else {"tuning.csv": tuning_budget(study, trials)}),
+        **({"effects.csv": found.effects} if has_effects(study) else {}),
+        **({"tuning.csv": tuning_budget(study, trials)} if study.tune is not None else {}),
         "trials.csv": trials,
     }
     by_stem = {figure.stem: figure for figure in drawn}
     metrics = found.cells["metric"].unique(maintain_order=True)
     sections = [_section(study, block(study, found.cells, metric), by_stem, found.verdicts) for metric in metrics]
-    tuning = tuning_section(study, trials, tuned)
-    page = render(study, trials, reports, found, sections, drawn, list(tables), notes, tuning=tuning)
+    tuning, parts = tuning_section(study, trials, tuned), effects_section(study, found.effects, by_stem)
+    more = {"tuning": tuning, "parts_effects": parts}
+    page = render(study, trials, reports, found, sections, drawn, list(tables), notes, more)
     shown = [table for part in sections for table in part["shown"].values()]
     shown += [tuning["table"]] if tuning is not None else []
     return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
@@ -86,9 +92,8 @@ def render(
     sections: Sequence[dict[str, Any]],
     drawn: Sequence[Figure],
     files: list[str],
-    notes: Sequence[Any] = (),
-    *,
-    tuning: dict[str, Any] | None = None,
+    notes: Sequence[Any],
+    more: Mapping[str, Any],
 ) -> str:
     """Return the page as HTML."""
     failed = trials.filter(pl.col("state") == "FAIL")
@@ -105,7 +110,7 @@ def render(
         hint="" if judged else hint_text(first),
         warnings=comparison_warnings(study, trials, reports, notes),
         sections=sections,
-        tuning=tuning,
+        **more,
         notes=[printable(note) for note in require_comparison(study).notes],
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,

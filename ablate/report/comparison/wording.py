@@ -14,7 +14,7 @@ from ablate.report.confirmation import opened_text, protocol_text
 from ablate.report.front.findings import STATE_WORDS
 from ablate.report.front.wording import METHODS, seeds_text
 from ablate.report.numbers import equal_seeds, printable, spell_metric
-from ablate.study import COMPLETE, Study
+from ablate.study import COMPLETE, PLACEBO, Study
 
 CLOSE_POINTS = 0.01  # difference in accuracy within which a summary calls a variant close to the baseline
 CLOSE_RELATIVE = 0.05  # the same for metrics that are not shares
@@ -80,7 +80,8 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str
         baseline = next((row for row in rows if row["variant"] == compare.baseline), None)
         others = [row for row in rows if row["variant"] != compare.baseline]
         few = own.height - own["column"].n_unique() <= MOST_SENTENCES
-        chosen = [("", row) for row in others] if few else telling(study, baseline, others)
+        networks = [row for row in others if row["variant"] not in (PLACEBO, *study.twins)]
+        chosen = [("", row) for row in others] if few else telling(study, baseline, networks)
         sentences = [
             (f"{role}{name}", rest) for role, row in chosen for name, rest in [sentence(study, row, baseline, rows)]
         ]
