@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ablate.randomness import stream
+
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
@@ -64,7 +66,8 @@ def importances(
     parameters: Sequence[Mapping[str, Any]],
     distributions: Mapping[str, BaseDistribution],
     *,
-    rng: np.random.Generator,
+    study_seed: int,
+    dataset: str,
 ) -> Importances:
     """Return the importance of each setting for a metric's losses [n], of which the smaller is the better.
 
@@ -81,6 +84,7 @@ def importances(
     ]
     quantile = max(BEST_SHARE, FEWEST_BEST / len(trials))
     shares = evaluated(trials, names, quantile)
+    rng = stream(study_seed, dataset, 0, "importance", metric)
     resamples = min(max(WORK // len(trials), FEWEST_RESAMPLES), RESAMPLES)
     drawn = [[trials[i] for i in rng.integers(0, len(trials), len(trials))] for _ in range(resamples)]
     low, high = np.percentile([evaluated(sample, names, quantile) for sample in drawn], RANGE, axis=0)

@@ -20,7 +20,7 @@ def draw(count, seed=0, names=("a", "b", "c")):
 
 
 def found(losses, parameters, distributions=UNIT, seed=0):
-    return importances("val_loss", losses, parameters, distributions, rng=np.random.default_rng(seed))
+    return importances("val_loss", losses, parameters, distributions, study_seed=seed, dataset="digits")
 
 
 def by_name(result):

@@ -13,7 +13,6 @@ from ablate.analysis.importance import RANGE, Importance, Importances, importanc
 from ablate.analysis.tables import searched_values
 from ablate.objectives import signed
 from ablate.plain_text import short_name
-from ablate.randomness import stream
 from ablate.report.drawing import safe_stem
 from ablate.report.front.findings import Findings
 from ablate.report.front.importance_figures import matter_figures
@@ -62,7 +61,8 @@ def search_importances(study: Study, dataset: str, trials: pl.DataFrame) -> tupl
             [signed(objective, value) for value in metric_values(rows, objective.metric).tolist()],
             parameters,
             space.distributions,
-            rng=stream(study.seed, dataset, 0, "importance", objective.metric),
+            study_seed=study.seed,
+            dataset=dataset,
         )
         for objective in study.objectives
     )
