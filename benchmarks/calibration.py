@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="share of the repetitions")
     parser.add_argument("--only", help="functions whose name contains this text")
     asked = parser.parse_args()
-    begun, rows = time.monotonic(), []
+    begun, rows, made_by = time.monotonic(), [], commit()
     for function in ROWS:
         if asked.only is None or asked.only in function.__name__:
             for row in function(asked.share):
@@ -72,18 +72,18 @@ def main() -> None:
                 print(f"{seconds:5.0f} s  {word}  {row.what}; {row.setting}: {row.text()}", flush=True)
     if asked.share == 1.0 and asked.only is None:
         CSV.parent.mkdir(exist_ok=True)
-        CSV.write_text(csv_text(rows))
+        CSV.write_text(csv_text(rows, made_by))
         PAGE.write_text(with_table(PAGE.read_text(), CSV.read_text()))
     sys.exit(any(not row.passed for row in rows))
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[Row], made_by: str) -> str:
     """Return the rows as CSV, each with the commit and the versions that made it."""
     out = io.StringIO()
     writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
     writer.writeheader()
     versions = " ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)])
-    made = {"commit": commit(), "versions": versions}
+    made = {"commit": made_by, "versions": versions}
     for row in rows:
         writer.writerow(row.cells() | made)
     return out.getvalue()

@@ -32,13 +32,16 @@ def logistic(floor: float, height: float, rate: float) -> Law:
 OTHERS: dict[str, Law] = {
     "broken, exponents .2 then .5": broken(0.2, 0.5),
     "broken, exponents .3 then .4": broken(0.3, 0.4),
-    "broken, exponents .5 then .25": broken(0.5, 0.25),
     "step from .3 to .2": lambda size: np.where(size < MIDDLE, 0.3, 0.2),
     "step from .3 to .1": lambda size: np.where(size < MIDDLE, 0.3, 0.1),
     "power law with a step of 30%": lambda size: power_law(size) * np.where(size < MIDDLE, 1, 0.7),
     "logistic": logistic(0.02, 0.3, 3.0),
     "logistic, steep": logistic(0.02, 0.3, 6.0),
     "logistic, shallow": logistic(0.1, 0.2, 1.5),
+}
+GENTLE: dict[str, tuple[Law, tuple[float, float]]] = {  # what the rules cannot settle at eight sizes, and how often
+    "broken, exponents .5 then .25": (broken(0.5, 0.25), (0.6, 0.9)),
+    "power law with a step of 15%": (lambda size: power_law(size) * np.where(size < MIDDLE, 1, 0.85), (0.0, 0.2)),
 }
 
 
@@ -56,7 +59,7 @@ def true_laws(share: float) -> Iterator[Row]:
     """Share of true laws that are drawn, and coverage of α, by offset between networks and number of sizes."""
     for sizes in (8, 12):
         for offset in (0.0, 0.01, 0.02, 0.04):
-            n = repetitions(300 if sizes == 8 else 150, share)
+            n = repetitions(200 if sizes == 8 else 100, share)
             fits = [fitted(power_law, k, sizes=sizes, offset=offset) for k in range(n)]
             setting = f"{sizes} sizes x 5 seeds over 3 decades, offset per network {100 * offset:g}%"
             refused = ["the networks miss" in fit.reason for fit in fits]
@@ -70,7 +73,7 @@ def true_laws(share: float) -> Iterator[Row]:
 def exponents(share: float) -> Iterator[Row]:
     """Coverage of α where every run is taken for a network of its own, which the reports do not do."""
     for offset, target in ((0.01, 0.89), (0.02, 0.68), (0.04, 0.57)):
-        fits = [fitted(power_law, k, offset=offset, runs=True) for k in range(repetitions(150, share))]
+        fits = [fitted(power_law, k, offset=offset, runs=True) for k in range(repetitions(120, share))]
         hits = [fit.exponent_low <= ALPHA <= fit.exponent_high for fit in fits if fit.label == "power"]
         setting = f"{DESIGN}, offset per network {100 * offset:g}%"
         yield rate("every run as a network (not done): coverage of α", setting, hits, (target - 0.06, target + 0.06))
@@ -79,7 +82,10 @@ def exponents(share: float) -> Iterator[Row]:
 def other_laws(share: float) -> Iterator[Row]:
     """Share of laws of another form that are refused."""
     for name, law in OTHERS.items():
-        refused = [not fitted(law, k).identifiable for k in range(repetitions(60, share))]
-        yield rate("law of another form: refused", f"{name}; {DESIGN}", refused, (0.8 if ".25" in name else 0.99, 1.0))
+        refused = [not fitted(law, k).identifiable for k in range(repetitions(40, share))]
+        yield rate("law of another form: refused", f"{name}; {DESIGN}", refused, (0.99, 1.0))
+    for name, (law, expected) in GENTLE.items():
+        refused = [not fitted(law, k).identifiable for k in range(repetitions(40, share))]
+        yield rate("gentle law of another form (a known limit): refused", f"{name}; {DESIGN}", refused, expected)
     few = [not fitted(power_law, k, sizes=5).identifiable for k in range(repetitions(20, share))]
     yield rate("true law at 5 sizes: refused", "5 sizes x 5 seeds", few, (1.0, 1.0))
