@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy import StaticPool
 
-from ablate.analysis.front import objective_values, quality_objective
+from ablate.analysis import objective_values, quality_objective
 from ablate.analysis.tables import last_means, trials_table
 from ablate.errors import RequestError
 from ablate.files import new_file
