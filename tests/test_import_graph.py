@@ -13,8 +13,8 @@ from support.paths import TESTS
 SCRIPT = runpy.run_path(str(TESTS / "import_graph.py"))
 MOST_ROOMS = 30  # api.py; trainable.py is the interface of what is tuned, functions/ its second implementation
 MOST_FLOORS = 13  # tasks declare the InputShape that models read
-# objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight; front_probability.py
-# is below tuning and analysis, which both need it: two; export took two; importances took two: the report reads the
+# objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight;
+# front_probability.py is below tuning and analysis, which both need it: two; export took two; importances took two: the report reads the
 # sampler's space, and the analysis draws its resamples by key
 MOST_ARROWS = 176
 
