@@ -11,15 +11,10 @@ import pytest
 from support.paths import TESTS
 
 SCRIPT = runpy.run_path(str(TESTS / "import_graph.py"))
-<<<<<<< HEAD
-=======
-# front_probability.py is below tuning and analysis, which both need it; an exported network took two arrows
->>>>>>> racing
 MOST_ROOMS = 30  # api.py; trainable.py is the interface of what is tuned, functions/ its second implementation
 MOST_FLOORS = 13  # tasks declare the InputShape that models read
-# objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight;
-# front_probability.py is below tuning and analysis, which both need it: two; export took two; importances took two: the report reads the
-# sampler's space, and the analysis draws its resamples by key
+# objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight. Honest answers took
+# seven: tuning and analysis share front_probability.py; export reads tasks and files; importances read the sampler's space
 MOST_ARROWS = 176
 
 
