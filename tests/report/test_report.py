@@ -136,6 +136,15 @@ def test_report_is_the_same_when_rebuilt(written, tmp_path):
         assert (again.parent / name).read_bytes() == (path.parent / name).read_bytes()
 
 
+@pytest.mark.services
+def test_each_network_of_the_front_is_one_point_of_the_fit(written):
+    _, _, _, path = written
+    networks = pl.read_csv(path.parent / "front.csv").group_by("dataset").agg(pl.len(), pl.col("replicates").sum())
+    fits = pl.read_csv(path.parent / "fits.csv").join(networks, on="dataset")
+    assert fits["networks"].to_list() == fits["len"].to_list()
+    assert fits["points"].to_list() == fits["replicates"].to_list()
+
+
 @pytest.mark.usefixtures("quick")
 def test_names_from_a_study_cannot_run(tmp_path):
     wicked = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m"
