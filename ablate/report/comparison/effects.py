@@ -48,7 +48,8 @@ _MEANING = {
     ADD_ONE_IN: "Added: the network with this part alone minus the bare one. A part that gains more when it is added "
     "than it costs to leave out is redundant: another part does the same.",
     AVERAGE: "Average: the difference that a part makes, averaged over all combinations of the others (least squares "
-    "with a block for each data set and seed).",
+    "with a block for each data set and seed). Its interval and that of interactions assume that an effect is the same "
+    "in every seed and data set but for noise; those of the other columns do not.",
     SHAPLEY: "Shapley: the gain of a part, averaged over all orders of adding the parts. The values of all parts add "
     "up to the complete network minus the bare one.",
     EQUAL_SIZE: "Equal size: the twin, which has the part and is narrowed to as many parameters, minus the network "
