@@ -135,6 +135,23 @@ def test_the_terminal_fits_and_names_the_sum_of_a_set(quick: None) -> None:
     assert "no effect" not in text.lower()
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.01])
+def test_five_kinds_of_effects_fit_a_terminal_without_breaking_a_name(spread: float, quick: None) -> None:
+    parts = FRACTION.replace("  residual: {model: {residual: false}}\n", "").replace(
+        "  norm: {model: {norm: none}}\n", ""
+    )
+    study = parse_study(parts.replace("[leave-one-out, fractional]", "full"))
+
+    def spread_out(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        return value(variant, dataset, others, 0) - spread * seed * len(variant)
+
+    text = terminal(study, *plant(study, value=spread_out))
+    lines = [line.split()[0] for line in text.splitlines() if line.startswith(("position ", "similarity-shared "))]
+    assert lines == ["position", "similarity-shared"]
+    assert "…" not in text
+    assert "The Shapley values are on the page." in text
+
+
 def test_the_figure_has_an_estimate_of_each_part_and_interaction() -> None:
     study = parse_study(FRACTION)
     (figure,) = [f for f in draw_figures(study, *plant(study, value=value)) if f.stem == "effects-val_accuracy"]

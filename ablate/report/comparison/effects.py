@@ -25,7 +25,7 @@ from ablate.analysis.effects import (
 from ablate.analysis.intervals import Interval
 from ablate.report.comparison.design import design_lines
 from ablate.report.comparison.table import require_comparison
-from ablate.report.numbers import DASH, format_signed, interval_text, printable, reach, spell_metric
+from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
 from ablate.study import Study
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ PER_PART = {  # kind: heading on the page, in a terminal
     EQUAL_SIZE: ("At equal size, against its twin", "equal size"),
 }
 INTERACTIONS_SHOWN = 10  # in a terminal
+KINDS_SHOWN = 4  # in a terminal of 80 columns; the Shapley values are then left out
 Row = Mapping[str, Any]
 
 _MEANING = {
@@ -47,7 +48,8 @@ _MEANING = {
     ADD_ONE_IN: "Added: the network with this part alone minus the bare one. A part that gains more when it is added "
     "than it costs to leave out is redundant: another part does the same.",
     AVERAGE: "Average: the difference that a part makes, averaged over all combinations of the others (least squares "
-    "with a block for each data set and seed).",
+    "with a block for each data set and seed). Its interval and that of interactions assume that an effect is the same "
+    "in every seed and data set but for noise; those of the other columns do not.",
     SHAPLEY: "Shapley: the gain of a part, averaged over all orders of adding the parts. The values of all parts add "
     "up to the complete network minus the bare one.",
     EQUAL_SIZE: "Equal size: the twin, which has the part and is narrowed to as many parameters, minus the network "
@@ -150,15 +152,17 @@ def effect_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> l
     if not has_effects(study):
         return []
     found = effects(study, trials, reports).filter(pl.col("metric") == require_comparison(study).metrics[0])
-    kinds = [kind for kind in PER_PART if kind in set(found["kind"])]
+    there = [kind for kind in PER_PART if kind in set(found["kind"])]
+    kinds = there if len(there) <= KINDS_SHOWN else [kind for kind in there if kind != SHAPLEY]
     table = _table(["part", *(PER_PART[kind][1] for kind in kinds)])
     several = found["column"].n_unique() > 1
     for column, rows in _by_part(found):
         if several:
             table.add_row(Text(printable(column), style="bold"))
         for row in rows:
-            table.add_row(*map(Text, (printable(_term(row)), *(_short(row.get(kind)) for kind in kinds))))
+            table.add_row(*map(Text, (printable(_term(row)), *(_brief(row.get(kind)) for kind in kinds))))
     lines: list[RenderableType] = [Text("\nEffects of the parts: with the part minus without it"), Text(), table]
+    lines += [Text("The Shapley values are on the page.")] if kinds != there else []
     fitted = found.filter(pl.col("kind") == INTERACTION)
     return [*lines, *(_interaction_lines(fitted, several=several) if fitted.height else [])]
 
@@ -183,6 +187,11 @@ def _table(headings: Sequence[str]) -> Table:
 
 def _term(row: Mapping[str, Row]) -> str:
     return str(next(iter(row.values()))["term"])
+
+
+def _brief(row: Row | None) -> str:
+    """Return `_short` for a narrow column, without the words for an interval that has no width."""
+    return _estimate(row) if row is not None and equal_seeds(row["low"], row["high"]) else _short(row)
 
 
 def _short(row: Row | None) -> str:
