@@ -164,6 +164,8 @@ def test_slices_show_each_trial_at_its_value():
     assert drawn["trial"].to_list() == list(range(30))
     assert [float(v) for v in drawn["value"]] == trials["model.width"].to_list()
     assert drawn["quality"].to_list() == pytest.approx((100 * trials["val_accuracy"]).to_list(), rel=1e-4)
+    panel = next(panel for panel in figure.panels if panel.title == "momentum")
+    assert panel.spec["layer"][0]["encoding"]["x"]["axis"]["format"] == "~g", "a half is 0.5 and not 500m"
     momentum = drawn_data(figure).filter(pl.col("panel") == "momentum")
     assert momentum.height == trials["training.momentum"].is_not_null().sum()
 

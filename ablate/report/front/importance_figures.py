@@ -147,7 +147,9 @@ def _slice(dataset: str, metric: str, name: str, axis: Axis, quality: Axis, poin
         encoding["xOffset"] = alt.XOffset("offset:Q", scale=alt.Scale(domain=[-1, 2]))
     else:
         scale = alt.Scale(type="log" if axis.log else "linear", domain=list(axis.ends), nice=False, padding=8)
-        ticks = alt.Axis(tickCount=4, grid=False, format="~g" if axis.log else "~s", labelOverlap="greedy")
+        ticks = alt.Axis(
+            tickCount=4, grid=False, format="~s" if axis.ends[1] >= 10_000 else "~g", labelOverlap="greedy"
+        )
         encoding["x"] = alt.X("value:Q", title=None, scale=scale, axis=ticks)
     chart = inline_chart(points).mark_point(size=26, strokeWidth=1.2, opacity=0.75)
     return Figure(
