@@ -13,7 +13,7 @@ from support.paths import TESTS
 SCRIPT = runpy.run_path(str(TESTS / "import_graph.py"))
 MOST_ROOMS = 29  # api.py; trainable.py is the interface of what is tuned, functions/ its second implementation
 MOST_FLOORS = 13  # tasks declare the InputShape that models read
-MOST_ARROWS = 169  # objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight
+MOST_ARROWS = 170  # objectives.py holds the rules that nine rooms had copies of; commands on a running study took eight
 
 
 def test_a_planted_package_has_the_rooms_floors_and_arrows_that_it_was_given(
