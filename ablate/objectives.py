@@ -186,6 +186,11 @@ def nondominated(rows: Sequence[Sequence[float]], objectives: Sequence[Objective
     if len(objectives) == 1:
         best = min(points)
         return [point == best for point in points]
+    return nondominated_losses(points)
+
+
+def nondominated_losses(points: Any) -> list[bool]:
+    """Return which of `points` [n, m] of finite losses no other one dominates (see `nondominated`)."""
     import moocore  # imported late: with numpy it takes 0.25 s, and reading a study file needs neither
 
     library: Any = moocore

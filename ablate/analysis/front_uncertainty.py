@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.analysis.answer import NO_SPREAD, noise
+from ablate.objectives import nondominated_losses
 
 DRAWS = 2000
 LEVEL = 0.95
@@ -51,9 +52,7 @@ def front_probabilities(losses: Values, others: Values, rng: np.random.Generator
     """
     if losses.shape[1] < 2 or not len(losses) or noise(losses).total < NO_SPREAD:
         return None
-    library: Any = moocore
-    drawn = draw_means(losses, rng)
-    kept = [library.is_nondominated(np.column_stack([row, others]), keep_weakly=True) for row in drawn]
+    kept = [nondominated_losses(np.column_stack([row, others])) for row in draw_means(losses, rng)]
     return np.asarray(np.mean(kept, axis=0))
 
 

@@ -119,7 +119,7 @@ def test_a_damaged_row_is_said(storage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [(0, "an older ablate (schema 0, here 2)"), (3, "a newer ablate (schema 3")]
+    ("version", "said"), [(0, "an older ablate (schema 0, here 3)"), (4, "a newer ablate (schema 4")]
 )
 def test_another_schema_version_is_refused(version: int, said: str, storage: str) -> None:
     with Ledger.open(storage) as ledger, raw_connection(ledger) as raw:
