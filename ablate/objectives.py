@@ -135,12 +135,14 @@ def losses(objectives: Iterable[ObjectiveLike], values: Iterable[float]) -> tupl
     return tuple(loss(objective, value) for objective, value in zip(objectives, values, strict=True))
 
 
+def room(constraint: ConstraintLike, value: float) -> float:
+    """Return how far `value` is inside the bound, in the metric's unit; below 0 it violates the bound."""
+    return constraint.bound - value if constraint.op == "<=" else value - constraint.bound
+
+
 def violation(constraint: ConstraintLike, value: float) -> float:
     """Return by how much `value` violates the bound, relative to it: above 0 is a violation, NaN counts as 1."""
-    if math.isnan(value):
-        return 1.0
-    gap = value - constraint.bound if constraint.op == "<=" else constraint.bound - value
-    return gap / (abs(constraint.bound) or 1.0)
+    return 1.0 if math.isnan(value) else -room(constraint, value) / (abs(constraint.bound) or 1.0)
 
 
 def constraint_text(constraint: ConstraintLike) -> str:

@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import special
 
+from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import CONSTANTS, Measured, Runs, collect, columns, measure, metrics
 from ablate.analysis.intervals import t_interval, t_quantile
 from ablate.study import Study
@@ -176,7 +177,7 @@ def _fitted(cells: _Cells) -> Iterator[dict[str, Any]]:
         yield from (_described(model, contrast) for contrast in model.contrasts)
         return
     blocks = values.transpose(0, 2, 1).reshape(-1, len(listed))
-    yield from (row | {"n": values.shape[2]} for row in holm(model, fit(model, blocks)))
+    yield from (row | {"n": values.shape[2]} for row in with_holm(model, fit(model, blocks)))
 
 
 def model_of(factors: Sequence[Factor], listed: Sequence[Arm]) -> Model:
@@ -257,15 +258,13 @@ def fit(model: Model, blocks: Values) -> list[dict[str, Any]]:
     return [row | {"p_term": tests[contrast.term]} for row, contrast in zip(rows, model.contrasts, strict=True)]
 
 
-def holm(model: Model, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_holm(model: Model, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of `fit` with `p_holm`: `p_term` adjusted over all terms of the model (Holm 1979)."""
-    from statsmodels.stats.multitest import multipletests  # half a second; a call takes a tenth
-
     of_row = [contrast.term for contrast in model.contrasts]
     tests = {term: row["p_term"] for term, row in zip(of_row, rows, strict=True) if row.get("p_term") is not None}
     if not tests:
         return list(rows)
-    adjusted = dict(zip(tests, multipletests(list(tests.values()), method="holm")[1].tolist(), strict=True))
+    adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
     return [row | {"p_holm": adjusted.get(term)} for term, row in zip(of_row, rows, strict=True)]
 
 

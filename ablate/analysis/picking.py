@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -12,7 +12,7 @@ import polars as pl
 from ablate.analysis.front import candidates, confirmed, metric_at, metric_values
 from ablate.analysis.intervals import Interval, natural_bounds, t_interval
 from ablate.analysis.pooling import pooled
-from ablate.objectives import COST_METRICS, signed, violation
+from ablate.objectives import COST_METRICS, constraint_text, room, signed, violation
 
 if TYPE_CHECKING:
     from ablate.study.sections import Constraint, Objective
@@ -30,7 +30,7 @@ class Bound:
     @property
     def text(self) -> str:
         """Return `test_accuracy >= 0.97`."""
-        return f"{self.metric} {self.op} {self.bound:g}"
+        return constraint_text(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Kept:
     for costs, which are exact.
     """
 
-    bound: Bound
+    limit: Bound
     value: float
     new_seed: float | None
     true_mean: float | None
@@ -124,7 +124,7 @@ def keeping_probabilities(values: Sequence[float], bound: Bound) -> tuple[float,
     if n < 2:
         return None
     found = t_interval(values)
-    gap = found.mean - bound.bound if bound.op == ">=" else bound.bound - found.mean
+    gap = room(bound, found.mean)
     if found.sd == 0:
         return float(gap >= 0), float(gap >= 0)
     new, mean = (gap / (found.sd * math.sqrt(share)) for share in (1 + 1 / n, 1 / n))
@@ -132,7 +132,7 @@ def keeping_probabilities(values: Sequence[float], bound: Bound) -> tuple[float,
 
 
 def _at(bound: Bound, stage: str) -> Bound:
-    return Bound(metric=metric_at(bound.metric, stage), op=bound.op, bound=bound.bound, asked=bound.asked)
+    return replace(bound, metric=metric_at(bound.metric, stage))
 
 
 def _nearest(
@@ -163,4 +163,4 @@ def _seed_values(reports: pl.DataFrame, row: dict[str, Any], metric: str) -> lis
 def _kept(bound: Bound, row: dict[str, Any], values: Sequence[float]) -> Kept:
     found = None if bound.metric in COST_METRICS else keeping_probabilities(values, bound)
     new_seed, true_mean = found or (None, None)
-    return Kept(bound=bound, value=float(row[bound.metric]), new_seed=new_seed, true_mean=true_mean)
+    return Kept(limit=bound, value=float(row[bound.metric]), new_seed=new_seed, true_mean=true_mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import special
 
+from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import (
     CONSTANTS,
     Measured,
@@ -22,7 +23,7 @@ from ablate.analysis.comparison import (
     metrics,
     pair_by_seed,
 )
-from ablate.analysis.intervals import seeds_needed, smallest_effect, t_interval
+from ablate.analysis.intervals import outlying, seeds_needed, smallest_effect, t_interval
 from ablate.objectives import given_for, is_higher_better
 from ablate.study import VARIANT, Study
 from ablate.study.sections import Compare
@@ -32,7 +33,6 @@ SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
 )  # fmt: skip
 CLAIMS = (SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL)  # the first that holds is the verdict
-OUTLYING, FEWEST_FOR_OUTLYING = 3.5, 5  # modified z-score (Iglewicz and Hoaglin 1993), and the fewest seeds to judge by
 EQUAL = 1e-12  # differences whose spread is below this share of the values are equal, but for rounding
 VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant", "verdict", "claims"), pl.String()),
@@ -61,16 +61,18 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Da
     """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
-    is null. Holm's family is every row of the metric; a row that has no test counts as one with p = 1.
+    is null. Holm's family is every row of the metric but a placebo, which is no claim and has no verdict; a row that
+    has no test counts as one with p = 1.
     """
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
     for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
         own = [_row(study, metric, *found) for found in _pairs(study, runs, measure(runs, metric))]
-        adjusted = holm([1.0 if row["p"] is None else row["p"] for row in own])
-        for row, p in zip(own, adjusted, strict=True):
-            row |= {"p_holm": None if row["p"] is None else p, "family": len(own)}
-            rows.append(row | _verdict(row))
+        family = [row for row in own if not study.is_placebo(row["variant"])]
+        adjusted = holm([1.0 if row["p"] is None else row["p"] for row in family])
+        for row, p in zip(family, adjusted, strict=True):
+            row |= {"p_holm": None if row["p"] is None else p, "family": len(family)}
+        rows += [row | _verdict(row) for row in own]
     return pl.DataFrame(rows, schema=VERDICT_COLUMNS)
 
 
@@ -85,15 +87,6 @@ def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) 
         for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
     ]
     return pl.DataFrame(rows, schema=DIFFERENCE_COLUMNS)
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values (statsmodels)."""
-    if not p:
-        return []
-    from statsmodels.stats.multitest import multipletests  # the import takes a second, and only verdicts need it
-
-    return [float(each) for each in multipletests(p, method="holm")[1]]
 
 
 def p_above(differences: Differences, bound: float) -> float:
@@ -129,15 +122,6 @@ def claims_of(gains: Differences, margin: float, p_holm: float) -> tuple[str, ..
     real, mean = p_holm < ALPHA, float(gains.mean())
     holds = {SUPERIOR: real and mean > 0, EQUIVALENT: above and below, NON_INFERIOR: above, HARMFUL: real and mean < 0}
     return tuple(claim for claim in CLAIMS if holds[claim])
-
-
-def outlying(differences: Differences) -> list[int]:
-    """Return the positions of differences far from the others: a modified z-score above 3.5, for 5 seeds and more."""
-    if len(differences) < FEWEST_FOR_OUTLYING or not np.isfinite(differences).all():
-        return []
-    away = np.abs(differences - np.median(differences))
-    scale = 1.4826 * float(np.median(away)) or 1.2533 * float(away.mean())
-    return [int(place) for place in np.flatnonzero(away > OUTLYING * scale)] if scale > 0 else []
 
 
 def settled(pair: Paired) -> Differences:
@@ -203,7 +187,7 @@ def _row(study: Study, metric: str, column: str, variant: str, planned: int, pai
     found |= {"detectable": smallest_effect(len(differences)) * sd if sd else None}
     found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
-    found["outlying"] = ", ".join(str(pair.seeds[place]) for place in outlying(differences))
+    found["outlying"] = ", ".join(str(pair.seeds[place]) for place in outlying("", differences.tolist()))
     return found
 
 
@@ -211,7 +195,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     """Return verdict, claims and remark of a row whose Holm p-value is known; `gains` is taken out of it."""
     gains = row.pop("gains")
     found: dict[str, Any] = {"verdict": None, "claims": None}
-    if row["margin"] is not None and row["n"]:
+    if row["margin"] is not None and row["n"] and row.get("family"):
         claims = () if row["p"] is None else claims_of(gains, row["margin"], row["p_holm"])
         found = {"verdict": next(iter(claims), INCONCLUSIVE), "claims": ", ".join(claims)}
     return found | {"remark": "; ".join(_remarks(row, found["claims"] or "", found["verdict"]))}

@@ -80,9 +80,11 @@ def read_earlier(name: str, study: Study, locations: Locations) -> Earlier:
 def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tuple[PlannedPower, ...]:
     """Return the power of a comparison, or of a search's confirmation, by metric; `hours` are of all trials."""
     seeds = _seeds(study)
+    asked = study.compare or study.confirm
+    margins: Mapping[str, float] = asked.margin if asked is not None else {}
     spreads = earlier.spreads if earlier is not None else {}
     return tuple(
-        _planned(metric, seeds, _of_metric(spreads, metric), _of_metric(_margins(study), metric), hours)
+        _planned(metric, seeds, _of_metric(spreads, metric), _of_metric(margins, metric), hours)
         for metric in _metrics(study)
     )
 
@@ -130,10 +132,6 @@ def _metrics(study: Study) -> tuple[str, ...]:
     if study.confirm is None:
         return ()
     return (metric_at(quality_objective(study.objectives).metric, "confirm"),)
-
-
-def _margins(study: Study) -> Mapping[str, float]:
-    return dict(getattr(study.compare or study.confirm, "margin", {}))
 
 
 def _of_metric(values: Mapping[str, T], metric: str) -> T | None:

@@ -119,7 +119,7 @@ def as_values(picked: Pick) -> dict[str, Any]:
             for name, i in choice.metrics.items()
         },
         "bounds": [
-            {"bound": k.bound.text, "asked": k.bound.asked, "value": k.value, "fresh_training": k.new_seed,
+            {"bound": k.limit.text, "asked": k.limit.asked, "value": k.value, "fresh_training": k.new_seed,
              "mean": k.true_mean}
             for k in choice.kept
         ],

@@ -51,16 +51,16 @@ def _interval(metric: str, interval: Interval) -> str:
 
 
 def _kept_lines(kept: Kept) -> Iterator[str]:
-    read = kept.bound.metric
-    if read != kept.bound.asked:
-        yield f"The bound on {kept.bound.asked} is read on {read}, as the front is."
+    read = kept.limit.metric
+    if read != kept.limit.asked:
+        yield f"The bound on {kept.limit.asked} is read on {read}, as the front is."
     if read in COST_METRICS:
         return
     if kept.new_seed is None or kept.true_mean is None:
-        yield f"{kept.bound.text}: one seed does not tell how surely a fresh training keeps it."
+        yield f"{kept.limit.text}: one seed does not tell how surely a fresh training keeps it."
         return
     yield (
-        f"{kept.bound.text}: a fresh training keeps it with probability {_share(kept.new_seed)}, the mean of many"
+        f"{kept.limit.text}: a fresh training keeps it with probability {_share(kept.new_seed)}, the mean of many"
         f" with {_share(kept.true_mean)} (t distribution over the seeds)."
     )
 

@@ -180,9 +180,12 @@ class Study(Sectioned):
 
     def seeds_of(self, variant: str | None) -> tuple[int, ...]:
         """Return the seeds of a search trial; those of a placebo are its own."""
-        placebo = self.compare is not None and self.compare.placebo and variant == PLACEBO
-        first = PLACEBO_SEED_BASE if placebo else 0
+        first = PLACEBO_SEED_BASE if self.is_placebo(variant) else 0
         return tuple(range(first, first + self.replicates))
+
+    def is_placebo(self, variant: str | None) -> bool:
+        """Return whether a row is the baseline on other seeds."""
+        return self.compare is not None and self.compare.placebo and variant == PLACEBO
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:

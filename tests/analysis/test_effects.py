@@ -13,7 +13,7 @@ import pytest
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from ablate.analysis.effects import effects, fit, holm, model_of, shapley_weights
+from ablate.analysis.effects import effects, fit, model_of, shapley_weights, with_holm
 from ablate.study import Study, parse_study
 from ablate.study.design import REMOVED, Arm, Design, Factor, arms, without
 from support.planted_comparison import plant
@@ -164,7 +164,7 @@ def test_the_fit_is_that_of_a_formula_with_type_two_tests_and_of_the_closed_form
 def test_p_values_are_adjusted_over_terms_and_not_over_their_levels() -> None:
     own = [Factor(name="s", levels=("x", "y")), Factor(name="p", levels=(REMOVED,))]
     model = model_of(own, arms(own, ("full",)))
-    rows = holm(model, fit(model, np.random.default_rng(5).normal(size=(4, 6))))
+    rows = with_holm(model, fit(model, np.random.default_rng(5).normal(size=(4, 6))))
     raw = {row["term"]: row["p_term"] for row in rows if row["term"] in ("s-x", "p", "s-x:p")}
     ordered = sorted(raw.values())
     steps = np.minimum(np.maximum.accumulate([p * (3 - i) for i, p in enumerate(ordered)]), 1)

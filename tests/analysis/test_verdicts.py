@@ -15,13 +15,12 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
+from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import cells
 from ablate.analysis.intervals import seeds_needed, smallest_effect
 from ablate.analysis.verdicts import (
     VERDICT_COLUMNS,
     claims_of,
-    holm,
-    outlying,
     p_above,
     p_two_sided,
     seed_differences,
@@ -160,12 +159,7 @@ def test_the_seeds_that_are_needed_show_equal_arms_to_be_non_inferior_with_80_pe
     assert seeds_needed(math.nan) is None
 
 
-def test_an_outlying_seed_is_named_from_five_seeds_on() -> None:
-    even = np.array([0.010, 0.011, 0.012, 0.013, 0.2])
-    assert outlying(even) == [4]
-    assert outlying(even[1:]) == []
-    assert outlying(np.array([0.01] * 9 + [0.2])) == [9], "most differences are equal"
-    assert outlying(np.zeros(9)) == []
+def test_an_outlying_seed_is_named() -> None:
     study = make_study(replicates=6, compare=compared())
 
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:

@@ -11,7 +11,6 @@ import pytest
 from ablate.analysis import smallest_effect
 from ablate.analysis.power import PairedSpread, pairs_needed, smallest_margin
 from ablate.cli.power import power_lines
-from ablate.driver import power
 from ablate.driver.plan import Plan, make_plan
 from ablate.driver.power import Earlier
 from ablate.study import parse_study
@@ -45,11 +44,11 @@ def test_a_plan_without_an_earlier_study_gives_the_smallest_difference_in_units_
     assert (part["metric"], part["seeds"], part["spread"], part["smallest"]) == ("val_accuracy", 3, None, None)
 
 
-def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(power, "_margins", lambda study: {"val_accuracy": 0.005})
+def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours():
     spread = PairedSpread(sd=0.004, freedom=8)
     earlier = Earlier(name="pilot", spreads={"val_accuracy": spread})
-    plan = planned(COMPARISON, earlier=earlier, seconds_per_trial={"digits": 600.0})
+    text = COMPARISON.replace("{baseline: complete}", "{baseline: complete, margin: {val_accuracy: 0.005}}")
+    plan = planned(text, earlier=earlier, seconds_per_trial={"digits": 600.0})
     (part,) = plan.power
     assert part.smallest == pytest.approx(0.004 * smallest_effect(3))
     seeds = {need.question: need.seeds for need in part.needed}
@@ -63,9 +62,9 @@ def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours(monkeypatch: 
     assert f"equivalence: {seeds['equivalence']} seeds, about" in text
 
 
-def test_a_margin_without_an_earlier_study_gives_the_widest_spread(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(power, "_margins", lambda study: {"test_accuracy": 0.005})
-    plan = planned(TINY + "confirm: {replicates: 5}\n" if "confirm" not in TINY else TINY)
+def test_a_margin_without_an_earlier_study_gives_the_widest_spread():
+    assert "confirm: {" in TINY
+    plan = planned(TINY.replace("confirm: {", "confirm: {margin: {val_accuracy: 0.005}, "))
     (part,) = plan.power
     assert part.metric == "test_accuracy"
     assert "are enough if sd(d) is at most" in " ".join(" ".join(power_lines(plan)).split())

@@ -220,5 +220,5 @@ def test_a_design_needs_parts() -> None:
 
 def test_the_study_files_of_the_page_are_good() -> None:
     text = (REPOSITORY / "docs" / "compare.md").read_text()
-    found = [parse_study(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.S)]
+    found = [parse_study(block) for block in re.findall(r"```yaml\n(study: .*?)```", text, re.S)]
     assert [len(study.rows) for study in found] == [2, 3, 2 * 2 * 3 + 2]
