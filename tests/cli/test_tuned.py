@@ -1,0 +1,125 @@
+"""A tuned comparison from the command line on: its plan, its trials, page, tables, and what may change later."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from support.commands import run
+from support.page_reader import Reader
+
+CODE = """\
+import math
+
+
+def train(config, run):
+    best = {"whole": -2.0, "part": -1.0}[config["arm"]]
+    gain = 0.1 * math.exp(-(math.log10(config["rate"]) - best) ** 2)
+    noise = 0.002 * run.stream("noise", config["arm"]).standard_normal()
+    return {"val_accuracy": 0.7 + gain + noise, "val_loss": 0.5}
+"""
+STUDY = """\
+study: tuned
+trainable: tuned_code:train
+protocol: paper
+datasets: {here: {}}
+config: {arm: whole, rate: 0.1}
+parts: {part: {config: {arm: part}}}
+tune: {trials: 8, config.rate: {float: [0.001, 0.1], log: true}}
+objectives: [{metric: val_accuracy, direction: maximize}]
+replicates: 6
+compare: {baseline: complete, margin: {val_accuracy: 0.01}, placebo: true}
+"""
+LOCAL = ("--executor", "local", "--tracker", "none")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "tuned_code.py").write_text(CODE)
+    (folder / "study.yaml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Path:
+    """The folder of the study, which has run."""
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(str(home))
+    if not (home / "runs" / "tuned").exists():
+        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
+        assert code == 0, err
+    return home
+
+
+def test_each_row_is_trained_at_the_best_of_the_same_rates(here: Path) -> None:
+    trials = pl.read_parquet("runs/tuned/trials.parquet")
+    tuning = trials.filter(stage="tune")
+    tried = {
+        name: part["config.rate"].to_list() for (name,), part in tuning.partition_by("variant", as_dict=True).items()
+    }
+    assert tried["complete"] == tried["without-part"] == tried["placebo"]
+    assert len(set(tried["complete"])) == 8
+    for name, best in (("complete", -2.0), ("without-part", -1.0)):
+        nearest = min(tried[name], key=lambda rate: abs(math.log10(rate) - best))
+        assert trials.filter(stage="search", variant=name)["config.rate"].to_list() == [nearest]
+    reports = pl.read_parquet("runs/tuned/reports.parquet")
+    seeds = {stage: set(reports.filter(stage=stage)["seed"]) for stage in ("tune", "search")}
+    assert seeds == {"tune": {2_000_000, 2_500_000}, "search": {*range(6), *range(500_000, 500_006)}}
+
+
+def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capfd, "report", "tuned")
+    assert code == 0, err
+    report = here / "runs" / "tuned" / "report"
+    page = Reader((report / "index.html").read_text(encoding="utf-8"))
+    assert "Every row tuned config.rate first: 8 trials on 1 seed, the same values for all." in page.text
+    assert "border-optimum" in page.text, "the best rate of without-part is the highest one"
+    assert {"tuning.csv", "tuning.tex", "tuning-here.png", "tuning-here.svg"} <= {p.name for p in report.iterdir()}
+    budget = pl.read_csv(report / "tuning.csv")
+    assert budget.select("variant", "trials", "complete", "failed").rows() == [
+        ("complete", 8, 8, 0),
+        ("without-part", 8, 8, 0),
+        ("placebo", 8, 8, 0),
+    ]
+    assert budget["border"].to_list()[1] == "config.rate"
+    code, out, _ = run(capfd, "status", "tuned")
+    assert "Warning (border-optimum)" in " ".join(out.split())
+
+
+def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capfd, "verdict", "tuned", "--json")
+    rows = {row["variant"]: row for row in json.loads(out)["verdicts"]}
+    assert rows["placebo"]["verdict"] is None
+    assert rows["placebo"]["p_holm"] is None
+    assert abs(rows["placebo"]["difference"]) < 0.01
+    assert rows["without-part"]["verdict"] == "equivalent", "at its own best rate it is as good"
+    assert rows["without-part"]["p_holm"] == rows["without-part"]["p"], "a placebo is no member of the family"
+
+
+def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capfd, "plan", "study.yaml")
+    assert "First 24 tuning trials on 1 seed: the same 8 for every row." in " ".join(out.split())
+    _, out, _ = run(capfd, "plan", "study.yaml", "--format", "json")
+    found = json.loads(out)
+    assert (found["trials"], found["tuning_trials"]) == ({"here": 3}, {"here": 24})
+
+
+def test_more_seeds_may_follow_and_another_tuning_may_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = here / "other.yaml"
+    other.write_text(STUDY.replace("trials: 8", "trials: 9"))
+    code, _, err = run(capfd, "compare", str(other), "--extend", *LOCAL)
+    assert code != 0
+    assert "would make its trials incomparable" in err
+    assert "tune.trials" in err
+    other.write_text(STUDY.replace("replicates: 6", "replicates: 7"))
+    code, _, err = run(capfd, "compare", str(other), "--extend", *LOCAL)
+    assert code == 0, err
+    trials = pl.read_parquet("runs/tuned/trials.parquet").filter(stage="search")
+    assert trials["replicates"].to_list() == [6, 6, 6, 1, 1, 1]
+    for _, part in trials.partition_by("variant", as_dict=True).items():
+        assert part["config.rate"].n_unique() == 1
