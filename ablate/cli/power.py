@@ -62,4 +62,7 @@ def _need(plan: Plan, part: PlannedPower, needed: SeedsNeeded) -> str:
 
 
 def _amount(metric: str, value: float) -> str:
-    return f"{100 * value:.2g} points" if is_share(metric) else f"{value:.3g}"
+    if not is_share(metric):
+        return f"{value:.3g}"
+    points = f"{100 * value:.2g}"
+    return f"{points} point{'s' * (points != '1')}"
