@@ -12,8 +12,9 @@ import polars as pl
 from ablate.analysis.comparison import Runs, collect
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tuning_budget import tuning_warnings
+from ablate.analysis.verdicts import ALPHA, verdicts
 from ablate.objectives import count_states
-from ablate.study import VARIANT, Study
+from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 
 MARGIN = "margin"  # the ledger's event that notes the margins of a study file
@@ -35,6 +36,7 @@ def comparison_warnings(
         *_failed(runs),
         *_diverged(study, runs),
         *_few_seeds(study),
+        *_placebo(study, trials, reports),
         *tuning_warnings(study, trials, reports),
     ]
 
@@ -97,6 +99,24 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
         seeds = f"{study.replicates} seed{'s' * (study.replicates != 1)}"
         text = f"{seeds}: only very large differences can be established. Raise `replicates`, at best to 10."
         yield StudyWarning(code="few-seeds", text=text)
+
+
+def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn where the baseline on other seeds differs from the baseline, by a t test at .05 over all columns."""
+    assert study.compare is not None
+    if not study.compare.placebo:
+        return
+    found = verdicts(study, trials, reports)
+    own = found.filter(pl.col("metric") == study.compare.metrics[0], pl.col("variant") == PLACEBO)
+    for row in own.iter_rows(named=True):
+        if row["p"] is not None and row["p"] < ALPHA / own.height:
+            why = "the luck of the tuning or of these seeds" if study.tune is not None else "the luck of these seeds"
+            text = (
+                f"On {row['column']} the placebo, the baseline again on other seeds, differs by {row['difference']:+.4f}"
+                f" (p = {row['p']:.4f}): {why} makes differences as large as this, and the intervals do not contain it."
+                " Add seeds" + (", of the tuning too (tune.replicates)." if study.tune is not None else ".")
+            )
+            yield StudyWarning(code="placebo-differs", text=text)
 
 
 def _ended(runs: Runs) -> int:

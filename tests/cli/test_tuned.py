@@ -78,6 +78,10 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
     report = here / "runs" / "tuned" / "report"
     page = Reader((report / "index.html").read_text(encoding="utf-8"))
     assert "Every row tuned config.rate first: 8 trials on 1 seed, the same values for all." in page.text
+    assert "24 of the tuning: 24 complete; then 3 planned" in page.text
+    assert "every trial on 6 seeds (0 to 5); the placebo on 6 seeds (500000 to 500005)" in page.text
+    assert "placebo-differs" not in page.text
+    assert "placebo: the baseline on other seeds" in page.text
     assert "border-optimum" in page.text, "the best rate of without-part is the highest one"
     assert {"tuning.csv", "tuning.tex", "tuning-here.png", "tuning-here.svg"} <= {p.name for p in report.iterdir()}
     budget = pl.read_csv(report / "tuning.csv")
@@ -123,3 +127,22 @@ def test_more_seeds_may_follow_and_another_tuning_may_not(here: Path, capfd: pyt
     assert trials["replicates"].to_list() == [6, 6, 6, 1, 1, 1]
     for _, part in trials.partition_by("variant", as_dict=True).items():
         assert part["config.rate"].n_unique() == 1
+
+
+def test_a_placebo_that_differs_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The function gives the placebo's seeds, and no others, two points less."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    less = "- 0.02 * (run.seed >= 500_000)"
+    (tmp_path / "unlucky_code.py").write_text(CODE.replace("+ gain + noise", f"+ gain + noise {less}"))
+    (tmp_path / "study.yaml").write_text(
+        STUDY.replace("tuned_code", "unlucky_code").replace("study: tuned", "study: unlucky")
+    )
+    code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
+    assert code == 0, err
+    _, out, _ = run(capfd, "verdict", "unlucky", "--json")
+    texts = {warning["code"]: warning["text"] for warning in json.loads(out)["warnings"]}
+    assert "On here the placebo, the baseline again on other seeds, differs by -0.0" in texts["placebo-differs"]
+    assert "tune.replicates" in texts["placebo-differs"]

@@ -108,6 +108,7 @@ def render(
         answers=verdict_answers(study, of_first, table) if judged else answers(study, table),
         answered=spell_metric(first),
         hint="" if judged else hint_text(first),
+        published=bool(require_comparison(study).published),
         warnings=comparison_warnings(study, trials, reports, notes),
         sections=sections,
         **more,

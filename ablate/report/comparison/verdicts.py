@@ -98,6 +98,8 @@ def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | Non
 
 def verdict_sentence(row: Row) -> str:
     """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`."""
+    if _is_noise(row):
+        return _noise_text(row)
     if row["verdict"] is None:
         return "not compared yet: no configuration is complete in both."
     if row["difference"] is None or math.isnan(row["difference"]):
@@ -208,9 +210,22 @@ def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:
 
 def _by_verdict(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     for verdict in (*CLAIMS, INCONCLUSIVE, None):
-        names = [printable(row["variant"]) for row in rows if row["verdict"] == verdict]
+        names = [printable(row["variant"]) for row in rows if row["verdict"] == verdict and not _is_noise(row)]
         if names:
             yield f"{(verdict or 'not compared yet').capitalize()}:", f"{', '.join(names)}."
+    for row in filter(_is_noise, rows):
+        yield f"{printable(row['variant']).capitalize()}:", _noise_text(row)
+
+
+def _is_noise(row: Row) -> bool:
+    """Return whether a row has a difference and, as a placebo, no verdict although there is a margin."""
+    return row["verdict"] is None and row["margin"] is not None and row["family"] is None and bool(row["n"])
+
+
+def _noise_text(row: Row) -> str:
+    star = "*" if row["scaled"] else ""
+    change = change_text(row["metric"], row["difference"], star)
+    return f"the baseline on other seeds {change} ({_span(row, star)}); that is noise."
 
 
 def _table(found: VerdictBlock) -> Table:

@@ -57,7 +57,9 @@ def trials_text(study: Study, trials: pl.DataFrame) -> str:
     own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
     listed = _by_state(own)
     listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
-    text = f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+    tuning = trials.filter(pl.col("dataset").is_in(study.labels), pl.col("stage") == "tune")
+    first = f"{tuning.height:,} of the tuning: {', '.join(_by_state(tuning))}; then " if tuning.height else ""
+    text = f"{first}{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
     more = f"; further seeds in {further.height:,} more: {', '.join(_by_state(further))}"
     return text + more if further.height else text
 

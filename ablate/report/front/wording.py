@@ -17,7 +17,8 @@ from ablate.report.front.findings import Findings, counts_text, state_counts
 from ablate.report.front.summary import size_metric
 from ablate.report.numbers import compact, spell_metric
 from ablate.report.tables import quality_name
-from ablate.study import Study
+from ablate.study import PLACEBO, Study
+from ablate.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
 
 
 def status_lines(
@@ -60,10 +61,20 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
         if study.compare is not None and stage == "confirm":
             continue  # a comparison's confirmation evaluates existing networks, on their own seeds
         seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
-        if seeds:
-            listed = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
-            parts.append(f"{word} on {len(seeds)} seed{'s' * (len(seeds) != 1)} ({listed})")
+        groups = {word: [seed for seed in seeds if not _is_of_placebo(seed)]}
+        groups[f"tuning of the {PLACEBO}" if stage == "tune" else f"the {PLACEBO}"] = list(
+            filter(_is_of_placebo, seeds)
+        )
+        for who, own in groups.items():
+            if own:
+                listed = f"{own[0]} to {own[-1]}" if len(own) > 3 else ", ".join(map(str, own))
+                parts.append(f"{who} on {len(own)} seed{'s' * (len(own) != 1)} ({listed})")
     return "; ".join(parts)
+
+
+def _is_of_placebo(seed: int) -> bool:
+    """Return whether a seed is one of a comparison's placebo, at whichever stage."""
+    return seed % CONFIRM_SEED_BASE >= PLACEBO_SEED_BASE
 
 
 def dominated_text(found: Findings) -> str:
