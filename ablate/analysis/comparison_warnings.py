@@ -113,7 +113,7 @@ def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Itera
             why = "the luck of the tuning or of these seeds" if study.tune is not None else "the luck of these seeds"
             text = (
                 f"On {row['column']} the placebo, the baseline again on other seeds, differs by {row['difference']:+.4f}"
-                f" (p = {row['p']:.4f}): {why} makes differences as large as this, and the intervals do not contain it."
+                f" (p = {row['p']:.4f}): {why} makes differences as large as this, which no interval contains."
                 " Add seeds" + (", of the tuning too (tune.replicates)." if study.tune is not None else ".")
             )
             yield StudyWarning(code="placebo-differs", text=text)
