@@ -112,8 +112,8 @@ def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Itera
         if row["p"] is not None and row["p"] < ALPHA / own.height:
             why = "the luck of the tuning or of these seeds" if study.tune is not None else "the luck of these seeds"
             text = (
-                f"On {row['column']} the placebo, the baseline again on other seeds, differs by {row['difference']:+.4f}"
-                f" (p = {row['p']:.4f}): {why} makes differences as large as this, which no interval contains."
+                f"On {row['column']} the placebo, the baseline again on other seeds, differs by "
+                f"{row['difference']:+.4f} (p = {row['p']:.4f}): {why} makes differences as large as this, which no interval contains."
                 " Add seeds" + (", of the tuning too (tune.replicates)." if study.tune is not None else ".")
             )
             yield StudyWarning(code="placebo-differs", text=text)
