@@ -1,6 +1,6 @@
 """What the statistics of the reports do where the truth is known: simulations, each with its target.
 
-    python benchmarks/calibration.py                 # ten minutes on one core; writes the CSV and the table of the page
+    python benchmarks/calibration.py                 # 12 minutes on one core; writes CSV and page
     python benchmarks/calibration.py --share 0.05    # fewer repetitions, printed only
     python benchmarks/calibration.py --only fits     # the rows of one function, printed only
 
@@ -21,6 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from calibration_answers import (
+    answers,
+    best_networks,
+    hypervolumes,
+    near_one,
+    redundant_pairs,
+    verdict_rules,
+)
 from calibration_fits import exponents, other_laws, true_laws
 from calibration_intervals import (
     bootstrap,
@@ -45,6 +53,12 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     smallest_effects,
     winners_curse,
     unequal_tuning,
+    verdict_rules,
+    answers,
+    best_networks,
+    near_one,
+    hypervolumes,
+    redundant_pairs,
     true_laws,
     exponents,
     other_laws,

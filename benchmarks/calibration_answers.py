@@ -1,0 +1,118 @@
+"""Rows on the answer of a search, verdicts, fronts and effects, by the functions that the reports call."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from calibration_rows import Row, average, generator, rate, repetitions
+
+from ablate.analysis import metric_interval, t_interval
+from ablate.analysis.adjustment import holm
+from ablate.analysis.answer import compare_with_best, unselected_best
+from ablate.analysis.effects import shapley_weights
+from ablate.analysis.front_uncertainty import draw_means, volume
+from ablate.analysis.verdicts import HARMFUL, SUPERIOR, claims_of, p_two_sided
+
+SEEDS, NETWORKS = 5, 6
+EQUAL = np.zeros(NETWORKS)
+LAW = -4 * np.exp(-np.arange(NETWORKS) * 2 / 3)  # quality that saturates with size, in standard deviations of a seed
+COSTS = np.linspace(2.5, 5, 10)  # log10 of the parameters
+ERRORS = 0.02 + 2 * 10 ** (-0.5 * COSTS)
+CORNER = np.array([0.4, 5.5])
+
+
+def pages(name: str, truth: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """Yield the values [networks, seeds] of n confirmations; half of a seed's variance is shared by the networks."""
+    random = generator(name)
+    for _ in range(n):
+        shared = random.standard_normal(SEEDS)
+        yield truth[:, None] + shared + random.standard_normal((len(truth), SEEDS))
+
+
+def answers(share: float) -> Iterator[Row]:
+    """Differences that do not exist, and non-inferiority at the margin, in the answer of a search."""
+    n, setting = repetitions(3_000, share), f"{NETWORKS} equal networks, {SEEDS} seeds"
+    hits = []
+    for values in pages("equal networks", EQUAL, n):
+        found = compare_with_best(values) or ()
+        hits.append(any(row.verdict == "worse" for row in found))
+    yield rate("answer of a search: a difference that does not exist", setting, hits, (0.0, 0.05))
+    for gap, others in ((1.0, NETWORKS - 1), (1.0, 1)):
+        truth, hits = np.array([0.0] + [-gap] * others), []
+        for values in pages(f"margin {others}", truth, n):
+            found = compare_with_best(values, margin=gap) or ()
+            hits.append(any(row.verdict == "non-inferior" for row in found[1:]))
+        what = "answer of a search: non-inferior at a true loss of one margin"
+        yield rate(what, f"{others + 1} networks, {SEEDS} seeds", hits, (0.0, 0.05))
+
+
+def best_networks(share: float) -> Iterator[Row]:
+    """Interval and bias of the number that the answer gives for the best network, and of the plain one."""
+    n, error = repetitions(3_000, share), math.sqrt(2 / SEEDS)
+    for name, truth in (("equal networks", EQUAL), ("networks under a law", LAW)):
+        fair, plain, bias = [], [], []
+        for values in pages(name, truth, n):
+            best = int(values.mean(axis=1).argmax())
+            for hits, found in ((fair, unselected_best(values)), (plain, t_interval(values[best].tolist()))):
+                hits.append(found.low <= truth[best] <= found.high)
+            bias.append((unselected_best(values).mean - truth[best]) / error)
+        setting = f"{NETWORKS} {name}, {SEEDS} seeds"
+        yield rate("number of the best network: coverage", setting, fair, (0.94, 0.96))
+        yield rate("its own mean, chosen by it (not used): coverage", setting, plain, (0.80, 0.94))
+        yield average("number of the best network: bias in standard errors", setting, np.array(bias), (-0.1, 0.1))
+
+
+def near_one(share: float) -> Iterator[Row]:
+    """Coverage of the reports' interval for an accuracy near 1: of the typical seed, on log errors."""
+    for seeds in (3, 5, 10):
+        for spread in (0.5, 1.0):
+            shape = (repetitions(10_000, share), seeds)
+            accuracy = 1 - 0.01 * np.exp(spread * generator("near one", seeds, str(spread)).standard_normal(shape))
+            found = (metric_interval("val_accuracy", values) for values in accuracy.tolist())
+            hits = [interval.low <= 1 - 0.01 <= interval.high for interval in found]
+            setting = f"{seeds} seeds, log sd {spread:g}"
+            yield rate("interval on log errors: coverage of the typical seed", setting, hits, (0.94, 0.96))
+
+
+def verdict_rules(share: float) -> Iterator[Row]:
+    """Verdicts on equal arms by the rules of the reports."""
+    random, hits = generator("verdicts"), []
+    for _ in range(repetitions(2_000, share)):
+        differences = random.standard_normal((10, SEEDS)) - random.standard_normal(SEEDS)
+        adjusted = holm([p_two_sided(row) for row in differences])
+        named = [claims_of(row, 1.0, p) for row, p in zip(differences, adjusted, strict=True)]
+        hits.append(any({SUPERIOR, HARMFUL} & set(claims) for claims in named))
+    yield rate("verdict superior or harmful on an equal arm", "10 equal arms, one baseline, 5 seeds", hits, (0.0, 0.05))
+
+
+def hypervolumes(share: float) -> Iterator[Row]:
+    """Coverage of the interval of the hypervolume, basic and percentile."""
+    true, others = volume(ERRORS, COSTS[:, None], CORNER), COSTS[:, None]
+    for spread in (0.01, 0.03):
+        random, basic, percentile = generator("hypervolume", str(spread)), [], []
+        for _ in range(repetitions(1_000, share)):
+            losses = ERRORS[:, None] + spread * random.standard_normal((len(COSTS), SEEDS))
+            value = volume(losses.mean(axis=1), others, CORNER)
+            drawn = [volume(row, others, CORNER) for row in draw_means(losses, random, draws=300)]
+            low, high = np.quantile(drawn, (0.025, 0.975))
+            basic.append(2 * value - high <= true <= 2 * value - low)
+            percentile.append(low <= true <= high)
+        setting = f"{len(COSTS)} networks, {SEEDS} seeds, sd {spread:g}"
+        yield rate("hypervolume, basic interval: coverage", setting, basic, (0.93, 0.97))
+        yield rate("hypervolume, percentile interval (not used): coverage", setting, percentile, (0.50, 0.96))
+
+
+def redundant_pairs(share: float) -> Iterator[Row]:
+    """What leaving one part out, and Shapley values, say of f = .60 + .20 where one of two parts is there."""
+    names, removed = ("a", "b"), (("a", "removed"), ("b", "removed"))
+    arms = [tuple(each) for size in range(3) for each in itertools.combinations(removed, size)]
+    truth = np.array([0.60 + 0.20 * (len(arm) < 2) for arm in arms])
+    values = truth + 0.01 * generator("redundant").standard_normal((repetitions(20_000, share), len(arms)))
+    left_out = values[:, arms.index(())] - values[:, arms.index((removed[0],))]
+    setting = "two parts of which one is enough, seed sd 0.01"
+    yield average("redundant pair: gain of a part that is left out", setting, left_out, (0.0, 0.0))
+    shapley = values @ shapley_weights("a", names, arms)
+    yield average("redundant pair: Shapley value of a part", setting, shapley, (0.10, 0.10))
