@@ -32,6 +32,7 @@ CELL_COLUMNS: dict[str, pl.DataType] = {
     "compared": pl.Int64(),
     "correlation": pl.Float64(),
     "remark": pl.String(),
+    "trials": pl.String(),
     "scaled": pl.Boolean(),
 }
 SEED_COLUMNS: dict[str, pl.DataType] = {
@@ -287,11 +288,14 @@ def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[
     }
 
 
-def _counts(runs: Runs, datasets: Iterable[str], variant: str) -> dict[str, int]:
+def _counts(runs: Runs, datasets: Iterable[str], variant: str) -> dict[str, int | str]:
     places = [place for own in runs.of(datasets, variant).values() for place in own.values()]
     failed = int((runs.table["state"].gather(places) == "FAIL").sum())
     complete, diverged = int(runs.complete[places].sum()), int(runs.diverged[places].sum())
-    return {"configurations": complete, "failed": failed, "diverged": diverged}
+    named = " ".join(
+        f"{dataset}/{trial}" for dataset, trial in runs.table[places].select("dataset", "trial").iter_rows()
+    )
+    return {"configurations": complete, "failed": failed, "diverged": diverged, "trials": named}
 
 
 def _cell(

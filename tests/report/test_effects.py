@@ -122,6 +122,7 @@ def test_the_alias_table_is_in_the_plan_and_on_the_page(
     reader = Reader(text)
     assert len(reader.ids) == len(set(reader.ids))
     assert write_report(study, trials, reports, tmp_path / "again").read_text(encoding="utf-8") == text
+    assert (path.parent / "effects-val_accuracy.tex").is_file()
     table = pl.read_csv(path.parent / "effects.csv").filter(pl.col("metric") == "val_accuracy")
     (row,) = table.filter(pl.col("kind") == "equal-size").iter_rows(named=True)
     assert (row["term"], row["n"]) == ("mlp", 3)

@@ -25,6 +25,7 @@ from ablate.analysis.effects import (
 from ablate.analysis.intervals import Interval
 from ablate.report.comparison.design import design_lines
 from ablate.report.comparison.table import require_comparison
+from ablate.report.latex import PageTable
 from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
 from ablate.study import Study
 
@@ -88,16 +89,26 @@ def _metric(found: pl.DataFrame, metric: str, drawn: Mapping[str, Figure]) -> di
     own = found.filter(pl.col("metric") == metric)
     kinds = [kind for kind in PER_PART if kind in set(own["kind"])]
     fitted = own.filter(pl.col("kind") == INTERACTION)
-    return {
-        "figure": drawn.get(figure_stem(metric)),
-        "title": spell_metric(metric),
-        "headings": ["Part", *(PER_PART[kind][0] for kind in kinds)],
-        "groups": {printable(str(c)): [_part_cells(row, kinds) for row in rows] for c, rows in _by_part(own)},
-        "interactions": {
+    title = spell_metric(metric)
+    parts = PageTable(
+        stem=figure_stem(metric),
+        caption=f"Effects of the parts on {title}",
+        headings=["Part", *(PER_PART[kind][0] for kind in kinds)],
+        groups={printable(str(c)): [_part_cells(row, kinds) for row in rows] for c, rows in _by_part(own)},
+        csv="effects.csv",
+    )
+    interactions = PageTable(
+        stem=f"interactions-{metric}",
+        caption=f"Interactions by {title}",
+        headings=["Interaction", "Cannot be told from", "Estimate", "95% interval", "p", "p (Holm)"],
+        groups={
             printable(str(column)): [_interaction_cells(row) for row in part.iter_rows(named=True)]
             for (column,), part in fitted.group_by("column", maintain_order=True)
         },
-    }
+        csv="effects.csv",
+    )
+    tables = [table for table in (parts, interactions) if table.groups]
+    return {"figure": drawn.get(figure_stem(metric)), "title": title, "tables": tables}
 
 
 def _by_part(own: pl.DataFrame) -> Iterator[tuple[str, list[dict[str, Row]]]]:

@@ -76,6 +76,7 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     page = render(study, trials, reports, found, sections, drawn, list(tables), notes, more)
     shown = [table for part in sections for table in part["shown"].values()]
     shown += [tuning["table"]] if tuning is not None else []
+    shown += [table for metric in (parts or {"metrics": []})["metrics"] for table in metric["tables"]]
     return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
 
 
