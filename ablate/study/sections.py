@@ -270,7 +270,7 @@ class Part(Sectioned):
 class Tune(Sectioned):
     """Tune the same settings of every row of a comparison on its own, at the same budget, before the row is trained."""
 
-    model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\\.": {}}})
+    model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}})
     section_text = "Ranges of the settings that are tuned."
 
     trials: Annotated[int, Field(ge=1)]

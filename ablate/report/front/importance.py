@@ -36,7 +36,7 @@ COLUMNS: dict[str, pl.DataType] = {
 }
 METHOD = (
     "Importance",
-    "PED-ANOVA (arXiv 2304.10255), computed by Optuna for each objective: how much the settings of the best tenth of "
+    "PED-ANOVA (arXiv 2304.10255), computed by Optuna for each objective: how much the settings of the top tenth of "
     "the complete search trials (at least 5) differ from those of all of them. The shares of one objective sum to "
     "100%. A setting that is searched under a condition is judged in the trials that have it (arXiv 2601.20800). Lines "
     f"are the {RANGE[0]}th to {RANGE[1]}th percentile over resamples of the trials, and contain the share. A "

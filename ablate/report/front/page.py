@@ -90,7 +90,7 @@ def render(
         drawn,
         status=status_lines(study, trials, reports, notes),
         sections=sections,
-        methods=[*methods(study), METHOD],
+        methods=[*methods(study, compared=any(part["compared"] for part in sections)), METHOD],
         files=list(files),
     )
 
@@ -121,6 +121,7 @@ def section(
         "shown": _shown(found.dataset, own, listed),
         "matters": matters,
         "dataset": found.dataset,
+        "compared": found.assessed is not None,
         "answer": found.answer,
         "picks": found.picks,
         "confirmed": found.confirmed,

@@ -182,7 +182,7 @@ METHODS = (
 )
 
 
-def methods(study: Study) -> list[tuple[str, str]]:
+def methods(study: Study, *, compared: bool) -> list[tuple[str, str]]:
     """Return the notes on how the numbers were made, as term and text."""
     objectives = ", ".join(f"{o.direction} {o.metric}" + (" (log10)" if o.log else "") for o in study.objectives)
     rule = (
@@ -196,4 +196,4 @@ def methods(study: Study) -> list[tuple[str, str]]:
         "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
         "K = 100)."
     )
-    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *COMPARED, *METHODS]
+    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *(COMPARED if compared else ()), *METHODS]
