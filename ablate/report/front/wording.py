@@ -196,4 +196,5 @@ def methods(study: Study, *, compared: bool) -> list[tuple[str, str]]:
         "The best of K equal configurations looks better than it is (by 1.5 standard deviations for K = 10, 2.5 for "
         "K = 100)."
     )
-    return [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}"), *(COMPARED if compared else ()), *METHODS]
+    stages = [("Front", rule), ("Confirmation", f"{best} {CONFIRMATION[study.protocol]}")]
+    return [*stages, *(COMPARED if compared else ()), *METHODS]
