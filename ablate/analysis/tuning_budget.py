@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.study_warnings import StudyWarning
-from ablate.objectives import is_higher_better, on_validation
+from ablate.objectives import is_higher_better
 from ablate.plain_text import settings_text
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range
@@ -29,8 +29,8 @@ BUDGET_COLUMNS: dict[str, pl.DataType] = {
 
 def tuning_metric(study: Study) -> str:
     """Return the metric that tuning optimises: the first compared one, on validation."""
-    assert study.compare is not None
-    return on_validation(study.compare.metrics[0])
+    assert study.tuning_metric is not None
+    return study.tuning_metric
 
 
 def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
@@ -53,7 +53,7 @@ def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for part in tuning_trials_of(study, trials).partition_by("dataset", "configuration", VARIANT, maintain_order=True):
         listed = part.sort("trial").rows(named=True)
-        scored = [row for row in listed if row["state"] == "COMPLETE" and math.isfinite(row.get(metric) or math.nan)]
+        scored = [row for row in listed if row["state"] == "COMPLETE" and _is_number(row.get(metric))]
         best = max(scored, key=lambda row: row[metric] if higher else -row[metric], default=None)
         states = [row["state"] for row in listed]
         values = {name: best.get(name) for name in study.tuned.names()} if best else {}
@@ -75,6 +75,10 @@ def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
             }
         )
     return pl.DataFrame(rows, schema=BUDGET_COLUMNS)
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def at_border(spec: Range, value: Any) -> bool:

@@ -15,7 +15,7 @@ from ablate.locations import Locations
 from ablate.study.given import given_faults
 from ablate.study.yaml_text import read_scalar
 from ablate.trial import TrialState
-from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, has_room, recorded_searches
+from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, TUNED, has_room, recorded_searches
 
 
 def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: str | None = None) -> str:
@@ -61,7 +61,7 @@ def prune(name: str, locations: Locations, number: int, *, dataset: str | None =
 def retry(name: str, locations: Locations, number: int, *, dataset: str | None = None) -> str:
     """Ask to try a failed trial again with fresh attempts; return what will happen.
 
-    Raises RequestError unless it is FAIL, or if the study is deterministic.
+    Raises RequestError unless it is FAIL, if the study is deterministic, or if the values of tuning are chosen.
     """
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
@@ -70,6 +70,9 @@ def retry(name: str, locations: Locations, number: int, *, dataset: str | None =
         trial = trial_of(found, number, dataset)
         if trial.state is not TrialState.FAIL:
             raise RequestError(f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again")
+        here = recorded_searches(found.study, found.snapshot).get(trial.key.dataset)
+        if here is not None and not here.may_retry(trial.config):
+            raise RequestError(f"trial {trial.key} is a tuning trial: {TUNED}")
         _ask_about(ledger, found, trial, RETRY)
     return _promise(found, locations)
 

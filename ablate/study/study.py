@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from ablate.config import TaskConfig, TrainableSettings
+from ablate.objectives import on_validation
 from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
@@ -238,6 +239,11 @@ class Study(Sectioned):
         given = {} if self.tune is None else self.tune.given()
         return Space(ranges=order_by_condition({name: value for name, value in given.items() if is_range(value)}))
 
+    @property
+    def tuning_metric(self) -> str | None:
+        """Return the metric by which the best values are chosen: the first compared one, on validation; else None."""
+        return on_validation(self.compare.metrics[0]) if self.tune is not None and self.compare is not None else None
+
     def start_of(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the configurations that are tried first on a data set, as its ranges have them."""
         ranges = self.space_for(dataset).ranges
@@ -291,6 +297,8 @@ class Study(Sectioned):
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
         if self.compare is not None and (rows := self.compare.of_rows()):
             comparable["compare"] = rows
+        if self.tuning_metric is not None:  # by another one, rows would be trained with other values
+            comparable["tuning_metric"] = self.tuning_metric
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
 
     def _settings(self, dataset: str) -> dict[str, Any]:

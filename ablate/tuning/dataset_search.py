@@ -179,6 +179,7 @@ class DatasetSearch(RecordedSearch):
         reported = {name for metrics in report.metrics for name in metrics}
         known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
         needed = [*(o.metric for o in self.study.objectives), *(c.metric for c in self.study.constraints)]
+        needed += [self.study.tuning_metric] if self.study.tuning_metric is not None else []
         missing = [name for name in dict.fromkeys(needed) if name not in known]
         if missing:
             raise StudyFailedError(

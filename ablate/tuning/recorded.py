@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DRIVER_STARTED = "driver_started"
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 
+TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again
+
 ENQUEUE, PRUNE, RETRY, STOP = "enqueue", "prune", "retry", "stop"  # what a user may ask of a driver
 
 
@@ -122,6 +124,10 @@ class RecordedSearch:
     def is_tuning(self) -> bool:
         """Whether the rows of a comparison are still tuned."""
         return self.study.tune is not None and not self.exhausted and not self.search_trials()
+
+    def may_retry(self, config: TrialConfig) -> bool:
+        """Return whether a failed trial may be tried again: a tuning trial only before the first row is trained."""
+        return config.stage != "tune" or self.is_tuning
 
     def _lacking(self) -> dict[int, tuple[int, ...]]:
         if self.study.compare is None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ablate.ledger import NewTrial
-from ablate.objectives import is_higher_better, on_validation
+from ablate.objectives import is_higher_better
 from ablate.randomness import stream
 from ablate.trial import TUNE_SEED_BASE, TrialState
 from ablate.tuning.search_space import SearchSpace, inner_at_share
@@ -53,8 +53,8 @@ def tuning_draws(study: Study, dataset: str) -> tuple[dict[str, Any], ...]:
 
 def tuning_score(study: Study, trial: TrialProgress) -> float:
     """Return what tuning maximises: the first compared metric on validation, in its better direction, or NaN."""
-    assert study.compare is not None
-    metric = on_validation(study.compare.metrics[0])
+    metric = study.tuning_metric
+    assert metric is not None
     value = trial.metric(metric) if trial.state is TrialState.COMPLETE else math.nan
     return value if is_higher_better(metric, study.objectives) else -value
 
@@ -120,7 +120,8 @@ class RowTuning:
             best = best_tuning(self.study, of_row.get(place, ()))
             if best is not None:
                 new = self.suggester.build(number, best.config.parameters)
-                return None if new is None else replace(new, sampler_state=_state(place))
+                if new is not None:
+                    return replace(new, sampler_state=_state(place))
         return None
 
 

@@ -240,7 +240,7 @@ class Search(SearchView):
         self._note_time_up()
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
-            if self.study.budget.scope == "per_dataset":  # a shared budget keeps the turns in order
+            if self.study.budget.scope == "per_dataset" or self.study.tune is not None:  # else turns keep their order
                 ready = [each for each in ready if not each.waits]
             self._requests.refresh(at_once=bool(ready))
             subsearch = min(ready, key=self._turn, default=None)
@@ -255,8 +255,9 @@ class Search(SearchView):
             self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
 
     def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
-        """Return what orders the data sets: a user's configuration first, then the fewest search trials."""
-        return self._requests.given(subsearch) is None, len(subsearch.search_trials())
+        """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""
+        begun = sum(trial.config.stage != "confirm" for trial in subsearch.trials.values())
+        return self._requests.given(subsearch) is None, begun
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""

@@ -15,7 +15,7 @@ from ablate.ledger import EventRecord, Ledger, NewEvent, NewTrial, StudyWriter
 from ablate.ledger.requests import ANSWERED
 from ablate.trial import Decision, TrialKey, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP
+from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, TUNED
 from ablate.tuning.trial_progress import TrialProgress
 
 POLL_SECONDS = 1.0  # between two looks into the ledger for new requests
@@ -69,6 +69,8 @@ class Requests:
                 trial = search.trials.get(request.payload["trial"])
                 if trial is None:
                     self._refuse(request, "there is no such trial")
+                elif command == RETRY and not search.may_retry(trial.config):
+                    self._refuse(request, TUNED)
                 elif command == RETRY and trial.state is TrialState.FAIL:
                     self._reopen(request, trial)
                     reopened = True
