@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import metric_interval, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
+from ablate.analysis.tuning_budget import count_untuned
 from ablate.objectives import SIZE_COLUMNS, given_for, on_test
 from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
@@ -159,6 +160,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
     """
     runs = collect(study, trials, reports)
     planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
+    untuned = count_untuned(study, trials)
     rows = []
     for metric in metrics(study, reports):
         measured = None if metric in CONSTANTS else measure(runs, metric)
@@ -172,7 +174,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
                     cell["ours"] = _size(runs, metric, runs.of(datasets, row.name))
                 else:
                     cell |= _cell(study, runs, measured, metric, datasets, row.name)
-                cell["remark"] = "; ".join(_remarks(study, cell))
+                cell["remark"] = "; ".join(_remarks(study, cell, sum(untuned[label, row.name] for label in datasets)))
                 rows.append(cell | {"difference": _minus(cell["ours"], cell["published"])})
     return pl.DataFrame(rows, schema=CELL_COLUMNS)
 
@@ -350,8 +352,10 @@ def _size(runs: Runs, name: str, places: Places) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _remarks(study: Study, cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remarks that a reader needs about the measured number."""
+def _remarks(study: Study, cell: Mapping[str, Any], untuned: int) -> Iterator[str]:
+    """Yield the remarks that a reader needs about the measured number; `untuned` configurations were not trained."""
+    if untuned:
+        yield f"no tuning trial is complete in {untuned} of {cell['planned']} configurations: not trained"
     if cell["diverged"] and cell["metric"] not in CONSTANTS:
         counted = given_for(_compare(study).diverged, cell["metric"])
         as_what = "" if counted is None else f", each such seed counted as {counted:g}"

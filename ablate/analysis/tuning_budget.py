@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,12 +91,20 @@ def at_border(spec: Range, value: Any) -> bool:
     return low < high and min(at - low, high - at) <= NEAR_BORDER * (high - low)
 
 
+def count_untuned(study: Study, trials: pl.DataFrame) -> Counter[tuple[str, str]]:
+    """Return how many configurations of (data set, row) are not trained because all of their tuning trials failed."""
+    if study.tune is None:
+        return Counter()
+    budget = tuning_budget(study, trials).filter(pl.col("best_trial").is_null(), pl.col("unfinished") == 0)
+    return Counter(budget.select("dataset", "variant").rows())
+
+
 def tuning_warnings(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[StudyWarning]:
     """Return what makes the tuning of a comparison unfair or its best values doubtful; none without `tune`."""
     if study.tune is None:
         return []
     budget = tuning_budget(study, trials)
-    return [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports)]
+    return [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports), *_on_test(study, budget)]
 
 
 def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
@@ -148,6 +157,15 @@ def _reused(reports: pl.DataFrame) -> Iterator[StudyWarning]:
             "chosen on them, so their numbers look better than they are."
         )
         yield StudyWarning(code="seeds-reused", text=text)
+
+
+def _on_test(study: Study, budget: pl.DataFrame) -> Iterator[StudyWarning]:
+    if study.protocol == "paper" and budget.height:
+        text = (
+            "Under `protocol: paper` validation is the test split: the best values were chosen on the samples on which "
+            "the rows are compared, so each row looks better than it is."
+        )
+        yield StudyWarning(code="tuned-on-test", text=text)
 
 
 def _name(row: Mapping[str, Any]) -> str:

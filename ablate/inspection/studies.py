@@ -157,7 +157,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
             )
         return rows["dataset"][0], number
     objective = study.objectives[0]
-    complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
+    complete = rows.filter(pl.col("state") == TrialState.COMPLETE, pl.col("stage") != "tune")
     if not complete.height:
         raise RequestError(f"study {study.name!r} has no complete trial yet")
     ranked = [

@@ -133,6 +133,21 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
             if name in row.given():
                 rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
                 yield Fault(path=path, value=row.given()[name], rule=rule)
+    if study.budget.wall_clock is not None:
+        rule = "`tune` gives every row the same number of trials, which a time budget would cut short for some"
+        yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=rule)
+    if (metric := study.tuning_metric) is not None:
+        yield from _choice_faults(study, metric)
+
+
+def _choice_faults(study: Study, metric: str) -> Iterator[Fault]:
+    """Yield the fault of a metric by which no best values can be chosen."""
+    if not metric.startswith("val_"):
+        rule = "`tune` chooses the best values by the first metric, so that is one of the validation split"
+        yield Fault(path="compare.metrics", value=metric, rule=rule)
+    elif is_higher_better(metric, study.objectives) is None:
+        rule = f"`tune` chooses the best values by this metric: declare {metric} in `objectives`, with its direction"
+        yield Fault(path="compare.metrics", value=metric, rule=rule)
 
 
 def _margin_faults(study: Study, compare: Compare) -> Iterator[Fault]:

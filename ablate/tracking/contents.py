@@ -121,7 +121,7 @@ def state_text(record: TrialRecord) -> str:
         TrialState.RUNNING: f"running, {epochs}",
     }.get(record.state, "complete")
     if config.source is None:
-        return said
+        return f"{said}, tunes {config.variant}" if config.stage == "tune" else said
     does = "confirms" if config.stage == "confirm" else "further seeds of"
     seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
     return f"{said}, {does} trial {config.source} on {seeds}"
@@ -138,7 +138,7 @@ def run_name(config: TrialConfig, *, several: bool) -> str:
     """Return the name of a trial's run, by which trials sort: `0012 · QKV · width 50 · learning rate 0.0057`.
 
     A confirmation follows the trial that it confirms: `0012 confirmed by 0040`, others are `0012 more seeds 0060` and
-    `0012 tested by 0070`. With `several` data sets, theirs comes first.
+    `0012 tested by 0070`, a tuning trial is `0012 tuning`. With `several` data sets, theirs comes first.
     """
     number = f"{config.key.number:04d}"
     if config.source is not None:
@@ -147,6 +147,7 @@ def run_name(config: TrialConfig, *, several: bool) -> str:
         parts = [f"{named} {number}", config.variant or ""]
     else:
         searched = [name for name in config.parameters if name != VARIANT]
+        number = f"{number} tuning" if config.stage == "tune" else number
         parts = [number, config.variant or "", settings_text(config.parameters, searched)]
     name = " · ".join(part for part in parts if part)
     return _cut(f"{config.key.dataset} {name}" if several else name, NAME_LIMIT)

@@ -23,7 +23,7 @@ def experiment_tags(study: Study) -> dict[str, str]:
     The view lists the trials, the best by the first objective first. Its columns are metrics and searched settings.
     """
     first = study.objectives[0]
-    searched = study.space.names()[:MOST_COLUMNS]
+    searched = (*study.space.names(), *study.tuned.names())[:MOST_COLUMNS]
     metrics = list(dict.fromkeys([*(o.metric for o in study.objectives), "params", "test_accuracy"]))
     view = {
         "searchFilter": "tags.`ablate.kind` = 'trial'",

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 
-from ablate.analysis.tuning_budget import at_border, tuning_budget, tuning_warnings
+from ablate.analysis.comparison import cells
+from ablate.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
+from ablate.randomness import stream
 from ablate.study import Study, parse_study
 from ablate.study.space import Choices, FloatRange, IntRange
 from support.simulated import Row, reports_of, trials_of
@@ -102,6 +106,57 @@ def test_seeds_that_also_train_the_rows_are_named() -> None:
 def test_a_value_is_at_a_border_on_the_scale_of_its_range(spec: Any, inside: list[Any], outside: list[Any]) -> None:
     assert not any(at_border(spec, value) for value in inside)
     assert all(at_border(spec, value) for value in outside)
+
+
+def test_a_score_of_exactly_zero_is_a_score() -> None:
+    rows = planted(complete_1={"val_loss": 0.0, "val_accuracy": 1.0})
+    found = tuning_budget(study_of("val_loss"), trials_of(rows))
+    assert (found["best_trial"][0], found["score"][0]) == (2, 0.0)
+
+
+def test_a_cell_says_that_its_row_could_not_be_tuned() -> None:
+    rows = planted(**{f"without_{draw}": {"state": "FAIL"} for draw in range(4)})
+    rows.append(Row(stage="search", variant="complete", values={"state": "COMPLETE", "epochs": 4}))
+    trials = trials_of(rows)
+    reports = reports_of(trials, {"tune": (9,), "search": (0,)}).with_columns(val_accuracy=pl.lit(0.9), diverged=False)
+    table = cells(study_of(), trials, reports).filter(metric="val_accuracy")
+    assert dict(table.select("variant", "remark").rows()) == {
+        "complete": "",
+        "without-mlp": "no tuning trial is complete in 1 of 1 configurations: not trained",
+    }
+    waiting = [*rows[:-1], Row(stage="tune", variant="without-mlp", values={"state": "RUNNING", "epochs": 1})]
+    assert count_untuned(study_of(), trials_of(waiting)) == {}
+
+
+def test_values_that_were_chosen_on_the_test_split_are_named() -> None:
+    rows = planted()
+    trials, study = trials_of(rows), parse_study(FILE.replace("METRIC", "val_accuracy") + "protocol: paper\n")
+    assert codes(study, rows) == ["tuned-on-test"]
+    assert tuning_warnings(study, trials.clear(), reports_of(trials, {})) == [], "nothing is chosen yet"
+
+
+def chosen(study: Study, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the best score of each repetition as `tuning_budget` chooses it; `scores` [repetition, draw].
+
+    Each repetition is a configuration of the row `complete`.
+    """
+    fixed = {"training.learning_rate": 0.01, "state": "COMPLETE"}
+    rows = [
+        Row(stage="tune", variant="complete", values={**fixed, "model.depth": depth, "val_accuracy": score})
+        for depth, own in enumerate(scores.tolist())
+        for score in own
+    ]
+    return tuning_budget(study, trials_of(rows))["score"].to_numpy()
+
+
+def test_what_the_warning_of_unequal_budgets_says_is_so() -> None:
+    """With equal rows the best of 100 beats the best of 10 in 100/110 of the cases: by luck alone, 91%."""
+    depths = f"[{', '.join(map(str, range(1, 301)))}]"
+    text = FILE.replace("METRIC", "val_accuracy").replace("depth: 1", f"depth: {{choices: {depths}}}")
+    study, rng = parse_study(text), stream(0, "digits", 0, "test")
+    few, equal, many = (chosen(study, rng.normal(0.8, 0.01, (300, trials))) for trials in (10, 10, 100))
+    assert (many > few).mean() == pytest.approx(100 / 110, abs=0.05)  # 3 standard errors
+    assert (equal > few).mean() == pytest.approx(1 / 2, abs=0.09)
 
 
 def test_without_tune_there_is_nothing_to_warn_of() -> None:

@@ -238,6 +238,34 @@ def test_a_fault_of_tuning_is_named(tune: str, says: str) -> None:
     assert says in "\n".join(faults(TUNED.replace("TUNE", tune)))
 
 
+RATE = "{trials: 4, training.learning_rate: {float: [1.0e-3, 1.0e-1]}}"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("metrics: [params, val_accuracy]", "compare.metrics = 'params': `tune` chooses the best values by the first"),
+        ("metrics: [train_loss]", "so that is one of the validation split"),
+        ("metrics: [val_f1]", "declare val_f1 in `objectives`, with its direction"),
+    ],
+)
+def test_the_metric_that_tuning_chooses_by_is_of_validation_and_has_a_direction(line: str, says: str) -> None:
+    text = TUNED.replace("TUNE", RATE).replace("baseline: complete", f"baseline: complete, {line}")
+    assert says in "\n".join(faults(text))
+    assert parse_study(text.replace(f"tune: {RATE}\n", "")).tuning_metric is None
+
+
+def test_a_declared_direction_and_a_metric_of_the_test_split_are_fine() -> None:
+    text = TUNED.replace("TUNE", RATE).replace("baseline: complete", "baseline: complete, metrics: [test_f1]")
+    text += "objectives: [{metric: val_f1, direction: maximize}]\n"
+    assert parse_study(text).tuning_metric == "val_f1"
+
+
+def test_a_time_budget_would_tune_rows_unequally() -> None:
+    text = TUNED.replace("TUNE", RATE) + "budget: {trials: 1000, wall_clock: 1h}\n"
+    assert "budget.wall_clock = 3600.0: `tune` gives every row the same number of trials" in "\n".join(faults(text))
+
+
 def test_only_a_comparison_is_tuned() -> None:
     text = TUNED.replace("TUNE", "{trials: 4, training.learning_rate: {float: [1e-3, 1e-1]}}")
     text = text.replace("compare: {baseline: complete}\n", "")
