@@ -25,7 +25,7 @@ from ablate.report.confirmation import withheld_text
 from ablate.report.front.summary import best_row, summary
 from ablate.study import Study
 from ablate.trial import TrialState
-from ablate.tuning.planned import planned_trials
+from ablate.tuning.planned import planned_trials, tuning_trials
 from ablate.tuning.racing import budget_of, spent_seeds
 from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
@@ -156,6 +156,12 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
         begun = sum(trial.config.source is None for trial in search.search_trials())
         left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
         trials[name] = {"planned": planned[name], "begun": begun, "left": left}
+    tuning = {}
+    if found.study.tune is not None:
+        for name, count in tuning_trials(found.study).items():
+            ended = sum(t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
+            left = count - ended if here[name].is_tuning else 0
+            tuning[name] = {"planned": count, "ended": ended, "left": left}
     seeds = {}
     if (most := budget_of(found.study)) is not None:
         for name, search in here.items():
@@ -163,11 +169,14 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
             seeds[name] = {"planned": most, "spent": spent, "left": search.seeds_left}
     limit = found.study.budget.wall_clock
     clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
-    return {"trials": trials, "confirmation_seeds": seeds or None, "wall_clock": clock}
+    more = {"tuning_trials": tuning or None, "confirmation_seeds": seeds or None}
+    return {"trials": trials, **more, "wall_clock": clock}
 
 
 def _budget_text(budget: Mapping[str, Any]) -> str:
     parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in budget["trials"].items()]
+    for name, one in (budget["tuning_trials"] or {}).items():
+        parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
     for name, one in (budget["confirmation_seeds"] or {}).items():
         parts.append(f"{name} {one['left']:,} of {one['planned']:,} confirmation seeds")
     if (clock := budget["wall_clock"]) is not None:

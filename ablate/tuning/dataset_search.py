@@ -228,10 +228,14 @@ class DatasetSearch(RecordedSearch):
     def standing(self, to_start: int, time_left: float | None) -> Standing:
         """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
         trials = list(self.trials.values())
-        search = stage_standing("search", trials, to_start=to_start)
-        stages = [search, *([self._test_standing(search)] if self.study.opens_test else [])]
+        before: list[StageStanding] = []
+        of_row = None  # the seconds of a row until one shows it, as tuning trials of fewer seeds suggest
         if self.study.tune is not None:
-            stages.insert(0, stage_standing("tune", trials, to_start=self.tuning_to_start()))
+            before = [stage_standing("tune", trials, to_start=self.tuning_to_start())]
+            if (seconds := before[0].seconds) is not None:
+                of_row = seconds * self.study.replicates / self.study.tune.replicates
+        search = stage_standing("search", trials, to_start=to_start, otherwise=of_row)
+        stages = [*before, search, *([self._test_standing(search)] if self.study.opens_test else [])]
         return Standing(dataset=self.dataset, stages=tuple(stages), time_left=time_left)
 
     def _test_standing(self, search: StageStanding) -> StageStanding:

@@ -62,6 +62,12 @@ def test_each_row_is_trained_at_the_nearest_draw(whole: StudyRun) -> None:
 def test_killed_in_its_tuning_and_at_its_end(whole: StudyRun, tmp_path: Path, when: killing.When, report: int) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY)
     assert compare(run, inject=partial(killing.at_report, when, report)).wait() == -9
+    status = run.start("status", run.name, "--runs-dir", str(run.runs))
+    assert status.wait() == 0, status.output
+    committed = report - (when == "before")
+    said = " ".join(status.output.split())
+    assert "Interrupted (here: tuning)." in said
+    assert f"Budget left: here 2 of 2 trials, here {TUNING - committed} of 8 tuning trials." in said
     command = compare(run)
     assert command.wait() == 0, command.output
     assert ledger_of(run) == ledger_of(whole)

@@ -58,6 +58,7 @@ def test_an_interrupted_search_says_what_to_type_and_what_is_left(tmp_path: Path
     assert found["stage"] == {"digits": "search", "more": "search"}
     assert found["budget"] == {
         "trials": {"digits": {"planned": 4, "begun": 2, "left": 2}, "more": {"planned": 4, "begun": 1, "left": 3}},
+        "tuning_trials": None,
         "confirmation_seeds": None,
         "wall_clock": {"seconds": 3600.0, "used": 600.0, "left": 3000.0},
     }

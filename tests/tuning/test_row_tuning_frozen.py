@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_refused
 from ablate.randomness import stream
 from ablate.study import Study
+from ablate.tracking.contents import run_name, state_text
+from ablate.tracking.view import VIEW_TAG, experiment_tags
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig, TrialState
 from ablate.tuning.recorded import RETRY
@@ -174,6 +177,35 @@ def test_a_data_set_that_waits_holds_up_no_other(tmp_path: Path) -> None:
         second = search.next_trial()
         assert second is not None
         assert (second.stage, second.key.dataset) == ("search", "digits"), "though mnist has fewer trials and waits"
+
+
+def test_a_row_takes_the_time_of_a_tuning_trial_for_each_of_its_seeds_until_one_is_known(tmp_path: Path) -> None:
+    study = tuned_study(replicates=3)
+    with opened(study, tmp_path) as (search, _, _):
+        config = search.next_trial()
+        assert config is not None
+        run_trial(search, config, planted)  # takes a second
+        (standing,) = search.standings({"digits": 2})
+        assert [(stage.stage, stage.total, stage.seconds) for stage in standing.stages] == [
+            ("tune", 8, 1.0),
+            ("search", 2, 3.0),
+            ("confirm", 2, 0.0),
+        ]
+        assert standing.seconds_left(1) == 7 * 1.0 + 2 * 3.0
+        run_all(search, planted)
+        (standing,) = search.standings({"digits": 2})
+        assert (standing.stages[1].seconds, standing.seconds_left(1)) == (1.0, 0.0)
+
+
+def test_a_run_is_named_by_what_it_is_for(tmp_path: Path) -> None:
+    with opened(tuned_study(), tmp_path) as (search, _, _):
+        done = run_all(search, planted)
+    names = [run_name(config, several=False) for config in done]
+    assert names[0].startswith("0000 tuning · narrow · learning rate 0.0")
+    assert names[8].startswith("0008 · narrow · learning rate 0.0")
+    assert state_text(stored(tmp_path)[1]) == "complete, tunes wide"
+    view = json.loads(experiment_tags(tuned_study())[VIEW_TAG])
+    assert f"params.`{RATE}`" in view["selectedColumns"]
 
 
 WRITES = ("add_trials", "start", "report", "finish", "note", "requeue")
