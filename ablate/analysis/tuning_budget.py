@@ -57,13 +57,14 @@ def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
         scored = [row for row in listed if row["state"] == "COMPLETE" and _is_number(row.get(metric))]
         best = max(scored, key=lambda row: row[metric] if higher else -row[metric], default=None)
         states = [row["state"] for row in listed]
+        lost = states.count("COMPLETE") - len(scored)  # without a finite score, as where one of several seeds diverged
         values = {name: best.get(name) for name in study.tuned.names()} if best else {}
         rows.append(
             {
                 **{name: listed[0][name] for name in ("dataset", "variant", "configuration")},
                 "trials": len(listed),
-                "complete": states.count("COMPLETE"),
-                "failed": states.count("FAIL"),
+                "complete": len(scored),
+                "failed": states.count("FAIL") + states.count("PRUNED") + lost,
                 "unfinished": states.count("WAITING") + states.count("RUNNING"),
                 "epochs": sum(row["epochs"] or 0 for row in listed),
                 "seconds": math.fsum(row["wall_seconds"] or 0.0 for row in listed),
@@ -108,7 +109,7 @@ def tuning_warnings(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -
 
 
 def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
-    for part in budget.partition_by("dataset", maintain_order=True):
+    for part in budget.partition_by("dataset", "configuration", maintain_order=True):
         if part["unfinished"].sum():
             continue
         spent = {_name(row): (row["complete"], row["epochs"]) for row in part.iter_rows(named=True)}

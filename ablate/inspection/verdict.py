@@ -109,7 +109,7 @@ def _read(text: str, study: Study) -> Requirement:
     of_column, separator, rest = text.rpartition(": ")
     variant, _, claim = rest.strip().rpartition(" ")
     column = of_column.strip() if separator else None
-    variants = [row.name for row in study.rows if row.name != study.compare.baseline]
+    variants = [row.name for row in study.rows if row.name != study.compare.baseline and not study.is_placebo(row.name)]
     for what, name, known in (
         ("claim", claim, CLAIMS),
         ("variant", variant.strip(), variants),

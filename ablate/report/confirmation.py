@@ -19,6 +19,8 @@ MOST_FAILED = 20  # maximum number of failed confirmations that are named
 
 def protocol_text(study: Study) -> str:
     """Return what validation is in this study; every page and every terminal table starts with it."""
+    if study.protocol == "paper" and study.tune is not None:
+        return "paper: validation used the test split, and the tuned settings of each row were chosen on it"
     if study.protocol == "paper" and study.compare is not None:
         return "paper: validation used the test split, as the paper does; nothing was chosen on it"
     if study.protocol == "paper":

@@ -133,11 +133,35 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
             if name in row.given():
                 rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
                 yield Fault(path=path, value=row.given()[name], rule=rule)
+    yield from _condition_faults(study)
+    if study.compare is not None and study.compare.twin is not None:
+        narrowed = (study.compare.twin.setting or study.kind.width_setting, "model.mlp")
+        for name in (name for name in given if name in narrowed):
+            rule = "a twin is narrowed by this setting, so it cannot be tuned too"
+            yield Fault(path=f"tune.{name}", value=None, rule=rule)
     if study.budget.wall_clock is not None:
         rule = "`tune` gives every row the same number of trials, which a time budget would cut short for some"
         yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=rule)
     if (metric := study.tuning_metric) is not None:
         yield from _choice_faults(study, metric)
+
+
+def _condition_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of `when` in a tuned range: it names another tuned range, and values which that can have."""
+    try:
+        ranges = study.tuned.ranges
+    except ValueError as error:
+        yield Fault(path="tune", value=None, rule=str(error))
+        return
+    for own, spec in ranges.items():
+        for name, allowed in spec.when.items():
+            path = f"tune.{own}.when.{name}"
+            if name not in ranges:
+                rule = f"a condition in `tune` names another tuned setting. {did_you_mean(name, ranges)}"
+                yield Fault(path=path, value=None, rule=rule)
+                continue
+            for value in (value for value in allowed if not ranges[name].contains(value)):
+                yield Fault(path=path, value=value, rule=f"{name} never has this value")
 
 
 def _choice_faults(study: Study, metric: str) -> Iterator[Fault]:

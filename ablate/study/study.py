@@ -221,7 +221,9 @@ class Study(Sectioned):
     def given_for(self, dataset: str) -> tuple[str, ...]:
         """Return the names of the settings that the file fixes, searches or sets in a row, for a data set."""
         of_rows = (name for row in self.rows for name in row.given())
-        return tuple(dict.fromkeys([*self._settings(dataset), *of_rows, *self.tuned.names()]))
+        return tuple(
+            dict.fromkeys([*self._settings(dataset), *of_rows, *(self.tune.given() if self.tune is not None else ())])
+        )
 
     def fixed(self, dataset: str) -> dict[str, Any]:
         """Return the fixed settings of a data set, by dotted name."""

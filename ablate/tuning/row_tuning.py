@@ -24,6 +24,8 @@ from ablate.tuning.trial_progress import TrialProgress
 if TYPE_CHECKING:
     from ablate.study import Study
 
+MOST_POINTS = 1000  # points of the sequence for each trial: a space that repeats itself that often has no more of them
+
 
 def tuning_draws(study: Study, dataset: str) -> tuple[dict[str, Any], ...]:
     """Return the values that every row of a data set tries, `tune.trials` at most.
@@ -41,7 +43,9 @@ def tuning_draws(study: Study, dataset: str) -> tuple[dict[str, Any], ...]:
     dimensions = SearchSpace.of(space)
     engine = qmc.Sobol(len(space.ranges), scramble=True, rng=stream(study.seed, dataset, 0, "tune"))
     found: dict[str, dict[str, Any]] = {}
-    while len(found) < trials:  # ends: the space has more points than that
+    for _ in range(MOST_POINTS * trials):
+        if len(found) == trials:
+            break
         shares = dict(zip(space.ranges, engine.random(1)[0].tolist(), strict=True))
         values: dict[str, Any] = {}
         for name, spec in space.ranges.items():

@@ -162,3 +162,24 @@ def test_what_the_warning_of_unequal_budgets_says_is_so() -> None:
 def test_without_tune_there_is_nothing_to_warn_of() -> None:
     plain = [line for line in FILE.replace("METRIC", "val_accuracy").splitlines() if not line.startswith("tune:")]
     assert tuning_warnings(parse_study("\n".join(plain)), pl.DataFrame(), pl.DataFrame()) == []
+
+
+def test_a_complete_trial_without_a_finite_score_counts_as_failed() -> None:
+    """As where one of several seeds diverged and `compare.diverged` says what it counts as."""
+    rows = planted(complete_2={"val_accuracy": float("nan")})
+    found = tuning_budget(study_of(), trials_of(rows))
+    assert found.select("complete", "failed", "best_trial").rows()[0] == (3, 1, 2)
+    assert codes(study_of(), rows) == ["unequal-budget", "failed-tuning"]
+
+
+def test_rows_are_compared_within_their_configuration_and_by_epochs_too() -> None:
+    text = FILE.replace("METRIC", "val_accuracy").replace("epochs: 4", "epochs: {choices: [4, 8]}")
+    study = parse_study(text)
+    rows = [
+        Row(stage=row.stage, variant=row.variant, values={**row.values, "training.epochs": epochs, "epochs": epochs})
+        for epochs in (4, 8)
+        for row in planted()
+    ]
+    assert codes(study, rows) == []
+    shorter = Row(stage="tune", variant="complete", values={**rows[0].values, "epochs": 3})
+    assert codes(study, [shorter, *rows[1:]]) == ["unequal-budget"]

@@ -81,6 +81,8 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
     assert "24 of the tuning: 24 complete; then 3 planned" in page.text
     assert "every trial on 6 seeds (0 to 5); the placebo on 6 seeds (500000 to 500005)" in page.text
     assert "placebo-differs" not in page.text
+    assert "the tuned settings of each row were chosen on it" in page.text
+    assert "nothing was chosen on it" not in page.text
     assert "placebo: the baseline on other seeds" in page.text
     assert "border-optimum" in page.text, "the best rate of without-part is the highest one"
     assert {"tuning.csv", "tuning.tex", "tuning-here.png", "tuning-here.svg"} <= {p.name for p in report.iterdir()}
@@ -103,6 +105,12 @@ def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.Cap
     assert abs(rows["placebo"]["difference"]) < 0.01
     assert rows["without-part"]["verdict"] == "equivalent", "at its own best rate it is as good"
     assert rows["without-part"]["p_holm"] == rows["without-part"]["p"], "a placebo is no member of the family"
+
+
+def test_nothing_can_be_required_of_a_placebo(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "verdict", "tuned", "--require", "placebo non-inferior")
+    assert code == 2
+    assert "'placebo' is no variant here" in err
 
 
 def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -229,6 +229,20 @@ def test_tuned_settings_are_given_by_dotted_name_or_in_their_section() -> None:
         ("{trials: 4, model.depth: {choices: [1, 3]}}", "tune.model.depth: this is searched in its own section"),
         ("{trials: 4, training.weight_decay: {choices: [0, 1]}}", "row without-rate fixes this setting"),
         (
+            "{trials: 4, training.learning_rate: {float: [1e-3, 1], when: {model.mlp: [8]}}}",
+            "tune.training.learning_rate.when.model.mlp: a condition in `tune` names another tuned setting.",
+        ),
+        (
+            "{trials: 4, training.learning_rate: {float: [1e-3, 1], when: {training.weight_decay: [2]}},"
+            " training.weight_decay: {choices: [0, 1]}}",
+            "training.weight_decay never has this value",
+        ),
+        (
+            "{trials: 4, training.learning_rate: {float: [1e-3, 1], when: {training.batch_size: [8]}},"
+            " training.batch_size: {choices: [8, 16], when: {training.learning_rate: [1]}}}",
+            "conditions run in a circle",
+        ),
+        (
             "{trials: 4, training: {learning_rate: {float: [0.001, 1]}}, training.learning_rate: {float: [0.01, 1]}}",
             "training.learning_rate is given twice",
         ),
@@ -264,6 +278,12 @@ def test_a_declared_direction_and_a_metric_of_the_test_split_are_fine() -> None:
 def test_a_time_budget_would_tune_rows_unequally() -> None:
     text = TUNED.replace("TUNE", RATE) + "budget: {trials: 1000, wall_clock: 1h}\n"
     assert "budget.wall_clock = 3600.0: `tune` gives every row the same number of trials" in "\n".join(faults(text))
+
+
+def test_what_narrows_a_twin_is_not_tuned() -> None:
+    text = TUNED.replace("TUNE", "{trials: 4, model.width: {choices: [8, 16]}}").replace("{width: 8, ", "{")
+    text = text.replace("{baseline: complete}", "{baseline: complete, twin: [mlp]}")
+    assert "tune.model.width: a twin is narrowed by this setting" in "\n".join(faults(text))
 
 
 def test_only_a_comparison_is_tuned() -> None:

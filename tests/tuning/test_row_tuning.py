@@ -189,3 +189,17 @@ def test_a_tuning_trial_is_never_stopped_early_and_reports_no_test_metric(tmp_pa
         report = report_at(config, 3, planted)
         assert not any(name.startswith("test_") for name in report.metrics[0])
         assert run_trial(search, config, planted).value == "CONTINUE"
+
+
+def test_a_tuning_trial_has_the_seeds_that_the_file_asks_for(tmp_path: Path) -> None:
+    study = tuned_study(tune={"trials": 2, "replicates": 3, RATE: {"float": [1e-4, 1e-1]}}, model={})
+    with opened(study, tmp_path) as (search, _, _):
+        done = run_all(search, planted)
+    tuning = {config.seeds for config in done if config.stage == "tune"}
+    assert tuning == {(TUNE_SEED_BASE, TUNE_SEED_BASE + 1, TUNE_SEED_BASE + 2)}
+
+
+def test_a_space_with_fewer_points_than_it_seems_to_have_is_tried_as_far_as_it_goes() -> None:
+    low = 0.001
+    study = tuned_study(tune={"trials": 5, RATE: {"float": [low, math.nextafter(low, 1.0)]}})
+    assert 1 <= len(tuning_draws(study, "digits")) <= 2
