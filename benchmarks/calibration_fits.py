@@ -46,7 +46,7 @@ GENTLE: dict[str, tuple[Law, tuple[float, float]]] = {  # what the rules cannot 
 
 
 def fitted(law: Law, repetition: int, *, sizes: int = 8, offset: float = 0.0, runs: bool = False) -> CurveFit:
-    """Return the fit of one simulated front; with `runs` every run counts as a network of its own."""
+    """Return the fit of one simulated front; with `runs` each run is fitted as if it were a separate network."""
     random = generator("fits", repetition, sizes, str(offset))
     size = np.repeat(np.logspace(3, 6, sizes), SEEDS)
     between = np.repeat(offset * random.standard_normal(sizes), SEEDS)
@@ -71,7 +71,7 @@ def true_laws(share: float) -> Iterator[Row]:
 
 
 def exponents(share: float) -> Iterator[Row]:
-    """Coverage of α where every run is taken for a network of its own, which the reports do not do."""
+    """Coverage of α if each run is fitted as a separate network, which the reports do not do."""
     for offset, target in ((0.01, 0.89), (0.02, 0.68), (0.04, 0.57)):
         fits = [fitted(power_law, k, offset=offset, runs=True) for k in range(repetitions(120, share))]
         hits = [fit.exponent_low <= ALPHA <= fit.exponent_high for fit in fits if fit.label == "power"]

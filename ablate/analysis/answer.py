@@ -64,11 +64,11 @@ def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[D
     """Return each network's difference to the best, for `values` [networks, seeds], larger is better.
 
     The best has the highest mean; of equal ones, the first. Differences are paired by seed. The standard error of a
-    pair is the larger of its own and the one pooled over all networks. *worse*: the upper bound is below 0; bounds are
-    those of all pairs (Tukey), so equal networks give any such verdict in at most 5% of pages. *non-inferior*: by a
-    one-sided test the network is less than `margin` below each of the others, Holm over networks; because it is
-    compared with all, it does not matter which of them is the best. Returns None for fewer than two networks or
-    seeds, or if the seeds do not differ.
+    pair is the larger of two: that of the pair alone, and the one pooled over all networks. *worse*: the upper
+    bound is below 0; bounds are those of all pairs (Tukey), so equal networks give any such verdict in at most 5%
+    of pages. *non-inferior*: by a one-sided test the network is less than `margin` below each of the others, Holm
+    over networks; because it is compared with all, it does not matter which of them is the best. Returns None for
+    fewer than two networks or seeds, or if the seeds do not differ.
     """
     networks, seeds = values.shape
     if networks < 2 or seeds < 2 or not np.isfinite(values).all() or noise(values).residual < NO_SPREAD:

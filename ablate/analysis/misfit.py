@@ -1,6 +1,6 @@
 """Whether replicates contradict a fitted curve: the lack-of-fit F test, and whether the misfit is ordered by size.
 
-Networks that differ a little from a true law for reasons of their own also fail the plain F test. They fail it without
+Networks that differ a little from a true law, each for another reason, also fail the plain F test. They fail it without
 any order in size, and by little. A wrong law fails it in order of size, or by much.
 """
 

@@ -41,8 +41,8 @@ _SPECIAL = re.compile("[" + re.escape("".join(SPECIAL)) + "]")
 class PageTable:
     """A table as the page shows it: a file stem, a caption, headings, and the rows of each group as text.
 
-    The first column holds names, the others numbers. A group without a name has no line of its own. `csv` is the file
-    with the same numbers in full precision.
+    The first column holds names, the others numbers. Above the rows of a group is a line with its name, if it has
+    one. `csv` is the file with the same numbers in full precision.
     """
 
     stem: str

@@ -139,7 +139,7 @@ def terms(factors: Sequence[Factor]) -> tuple[Term, ...]:
 
 
 def aliases(factors: Sequence[Factor], listed: Sequence[Arm]) -> dict[Term, tuple[Term, ...]]:
-    """Return the terms that the arms of a two-level design can tell apart, each with those that it stands for too.
+    """Return the terms that a two-level design can estimate, each with the terms that are estimated together with it.
 
     Terms with the same sign in every arm cannot be told apart: their sum is estimated. A main effect is named first.
     """

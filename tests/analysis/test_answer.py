@@ -15,7 +15,7 @@ from ablate.analysis.adjustment import holm
 from ablate.analysis.answer import compare_with_best, cross_fitted, noise, range_quantile, unselected_best
 
 PAGES = 1500
-MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of so many pages
+MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of PAGES pages
 EQUAL = np.zeros(6)
 LAW = -4 * np.exp(-np.arange(6) * 2 / 3)  # quality that saturates with size, in standard deviations of a seed
 

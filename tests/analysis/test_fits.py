@@ -105,7 +105,7 @@ def test_interval_of_the_exponent_covers_also_where_networks_differ_from_the_law
     kept = [fit for fit in fits if fit.label == "power"]
     covered = sum(fit.exponent_low <= ALPHA <= fit.exponent_high for fit in kept)
     assert len(kept) >= 16
-    assert covered / len(kept) >= 0.85  # every replicate as a point of its own: .57 at an offset of 4%
+    assert covered / len(kept) >= 0.85  # with every replicate as a separate point: .57 at an offset of 4%
     assert np.median([fit.exponent_high - fit.exponent_low for fit in kept]) == pytest.approx(width, rel=0.3)
 
 

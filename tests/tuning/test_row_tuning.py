@@ -70,7 +70,7 @@ def test_every_row_tries_the_same_values_and_is_trained_with_its_best(tmp_path: 
         (final,) = rows[row]
         assert (final.settings, final.parameters) == (best.settings, best.parameters)
         assert final.seeds == (0, 1, 2)
-    assert len({final.parameters[RATE] for (final,) in rows.values()}) == 3, "each row has a best of its own"
+    assert len({final.parameters[RATE] for (final,) in rows.values()}) == 3, "the rows differ in their best rate"
     first_row = min(config.key.number for config in done if config.stage == "search")
     assert all(config.key.number < first_row for config in done if config.stage == "tune")
     assert (planned_trials(study), tuning_trials(study)) == ({"digits": 6}, {"digits": 36})
