@@ -115,6 +115,13 @@ def quality_objective(objectives: Sequence[Objective]) -> Objective:
     return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
 
 
+def best_place(metric: str, values: Sequence[float | None], objectives: Iterable[ObjectiveLike]) -> int | None:
+    """Return the place of the best finite value of a metric, the first among equals; None if there is none."""
+    sign = 1 if is_higher_better(metric, objectives) else -1
+    finite = {place: sign * value for place, value in enumerate(values) if value is not None and math.isfinite(value)}
+    return max(finite, key=finite.__getitem__, default=None)
+
+
 def signed(objective: ObjectiveLike, value: float) -> float:
     """Return `value` in the metric's own unit, with the sign that makes the smaller value the better one."""
     return -value if is_maximized(objective) else value

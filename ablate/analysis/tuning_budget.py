@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.study_warnings import StudyWarning
-from ablate.objectives import is_higher_better
+from ablate.objectives import best_place
 from ablate.plain_text import settings_text
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range
@@ -50,12 +50,12 @@ def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
     value is within 5% of an end of their range.
     """
     metric = tuning_metric(study)
-    higher = is_higher_better(metric, study.objectives)
     rows = []
     for part in tuning_trials_of(study, trials).partition_by("dataset", "configuration", VARIANT, maintain_order=True):
         listed = part.sort("trial").rows(named=True)
         scored = [row for row in listed if row["state"] == "COMPLETE" and _is_number(row.get(metric))]
-        best = max(scored, key=lambda row: row[metric] if higher else -row[metric], default=None)
+        place = best_place(metric, [row[metric] for row in scored], study.objectives)
+        best = None if place is None else scored[place]
         states = [row["state"] for row in listed]
         lost = states.count("COMPLETE") - len(scored)  # without a finite score, as where one of several seeds diverged
         values = {name: best.get(name) for name in study.tuned.names()} if best else {}

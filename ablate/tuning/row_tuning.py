@@ -6,14 +6,13 @@ order in which they end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ablate.ledger import NewTrial
-from ablate.objectives import is_higher_better
+from ablate.objectives import best_place
 from ablate.randomness import stream
 from ablate.trial import TUNE_SEED_BASE, TrialState
 from ablate.tuning.search_space import SearchSpace, inner_at_share
@@ -55,19 +54,13 @@ def tuning_draws(study: Study, dataset: str) -> tuple[dict[str, Any], ...]:
     return tuple(found.values())
 
 
-def tuning_score(study: Study, trial: TrialProgress) -> float:
-    """Return what tuning maximises: the first compared metric on validation, in its better direction, or NaN."""
+def best_tuning(study: Study, trials: Iterable[TrialProgress]) -> TrialProgress | None:
+    """Return the best of one row's tuning trials by `tuning_metric`; None if none is complete and finite."""
     metric = study.tuning_metric
     assert metric is not None
-    value = trial.metric(metric) if trial.state is TrialState.COMPLETE else math.nan
-    return value if is_higher_better(metric, study.objectives) else -value
-
-
-def best_tuning(study: Study, trials: Iterable[TrialProgress]) -> TrialProgress | None:
-    """Return the best of one row's tuning trials, the first among equals; None if none is complete and finite."""
-    scored = [(tuning_score(study, trial), trial) for trial in sorted(trials, key=lambda trial: trial.number)]
-    finite = [(score, trial) for score, trial in scored if math.isfinite(score)]
-    return max(finite, key=lambda pair: pair[0])[1] if finite else None
+    complete = sorted((t for t in trials if t.state is TrialState.COMPLETE), key=lambda trial: trial.number)
+    place = best_place(metric, [trial.metric(metric) for trial in complete], study.objectives)
+    return None if place is None else complete[place]
 
 
 @dataclass(frozen=True, kw_only=True)

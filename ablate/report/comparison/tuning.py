@@ -81,7 +81,8 @@ def tuning_figures(study: Study, trials: pl.DataFrame) -> dict[str, Figure]:
     found = {}
     for part in own.partition_by("dataset", maintain_order=True):
         dataset = part["dataset"][0]
-        panels = tuple(_panel(study, dataset, name, part) for name in study.tuned.names() if name in part.columns)
+        best = set(tuning_budget(study, part)["best_trial"].to_list())
+        panels = tuple(_panel(study, name, part, best) for name in study.tuned.names() if name in part.columns)
         found[dataset] = Figure(
             stem=f"tuning-{safe_stem(dataset)}",
             title=f"Scores in the tuning on {printable(dataset)}",
@@ -92,9 +93,8 @@ def tuning_figures(study: Study, trials: pl.DataFrame) -> dict[str, Figure]:
     return found
 
 
-def _panel(study: Study, dataset: str, name: str, trials: pl.DataFrame) -> Figure:
-    metric, spec = tuning_metric(study), study.tuned.ranges[name]
-    best = set(tuning_budget(study, trials)["best_trial"].to_list())
+def _panel(study: Study, name: str, trials: pl.DataFrame, best: set[int]) -> Figure:
+    metric, spec, dataset = tuning_metric(study), study.tuned.ranges[name], trials["dataset"][0]
     factor = 100 if is_share(metric) else 1
     points = [
         {
