@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from support.commands import run
+from support.commands import LOCAL, run, run_once, write_study
 from support.page_reader import Reader
 
 CODE = """\
@@ -34,25 +34,17 @@ objectives: [{metric: val_accuracy, direction: maximize}]
 replicates: 6
 compare: {baseline: complete, margin: {val_accuracy: 0.01}, placebo: true}
 """
-LOCAL = ("--executor", "local", "--tracker", "none")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tuned")
-    (folder / "tuned_code.py").write_text(CODE)
-    (folder / "study.yaml").write_text(STUDY)
-    return folder
+    return write_study(tmp_path_factory.mktemp("tuned"), {"tuned_code.py": CODE, "study.yaml": STUDY})
 
 
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Path:
     """The folder of the study, which has run."""
-    monkeypatch.chdir(home)
-    monkeypatch.syspath_prepend(str(home))
-    if not (home / "runs" / "tuned").exists():
-        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
-        assert code == 0, err
+    run_once(home, "tuned", monkeypatch, capfd)
     return home
 
 

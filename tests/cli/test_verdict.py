@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from ablate.ledger import Ledger
-from support.commands import run
+from support.commands import LOCAL, run, run_once, write_study
 from support.paths import REPOSITORY
 
 SCHEMA = json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text())
@@ -43,25 +43,17 @@ compare:
   margin: {val_accuracy: 0.01}
   diverged: {val_accuracy: 0.1}
 """
-LOCAL = ("--executor", "local", "--tracker", "none")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("planted")
-    (folder / "planted_code.py").write_text(CODE)
-    (folder / "study.yaml").write_text(STUDY)
-    return folder
+    return write_study(tmp_path_factory.mktemp("planted"), {"planted_code.py": CODE, "study.yaml": STUDY})
 
 
 @pytest.fixture
 def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Path:
     """The folder of the study, which has run."""
-    monkeypatch.chdir(home)
-    monkeypatch.syspath_prepend(str(home))
-    if not (home / "runs" / "planted").exists():
-        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
-        assert code == 0, err
+    run_once(home, "planted", monkeypatch, capfd)
     return home
 
 

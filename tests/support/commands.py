@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,22 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
         sys.argv = former
     out, err = capfd.readouterr()
     return code, out, err
+
+
+LOCAL = ("--executor", "local", "--tracker", "none")
+
+
+def write_study(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write text files by name into a folder and return it."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def run_once(folder: Path, study: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Go to a folder with the comparison `study.yaml` and its code; run it there unless it has run."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    if not (folder / "runs" / study).exists():
+        code, _, err = run(capfd, "compare", "study.yaml", *LOCAL)
+        assert code == 0, err
