@@ -11,7 +11,7 @@ from ablate import config
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
 from ablate.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
-from ablate.trial import Report, TrialConfig
+from ablate.trial import Report, TrialConfig, TrialKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,39 @@ class PlannedTrials:
     data_dir: Path | None
     replicates: int
     protocol: config.Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A trial of a pack; `checkpoints` and `attempt` are those of its TrialContext."""
+
+    config: TrialConfig
+    checkpoints: Place | None
+    attempt: int
+
+
+class Pack(Protocol):
+    """Trials of one group key that one process trains in lockstep; each reports, ends and fails by itself.
+
+    On a CPU a trial's numbers are equal bit for bit whether it trains alone or in a pack, beside any other trials.
+    """
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Add trials of the pack's group key, which begin at the next boundary of an epoch."""
+
+    def drop(self, key: TrialKey) -> None:
+        """Stop training a trial; its checkpoints stay."""
+
+    def advance(self) -> Mapping[TrialKey, Report | Exception]:
+        """Train until a trial reports, pauses or fails, and return what each such trial has to say.
+
+        The checkpoint of each report is durable. A trial leaves the pack with its final report or an exception, which
+        is a PausedError after `pause()`. Raises what concerns all trials, such as a lack of memory; none of them has
+        reported then, and each can continue from its last checkpoint elsewhere.
+        """
+
+    def close(self) -> None:
+        """Release files and device memory."""
 
 
 class TrialContext(TypedDict):
@@ -116,6 +149,21 @@ class Trainable(Protocol):
 
         A trial that finds a checkpoint first yields its last report again and then continues. Once `pause()` is true,
         it raises PausedError. A trial that evaluates another one yields one report.
+        """
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
+        """Return a text that is equal for trials that can share a pack, or None for a trial that must train alone.
+
+        Trials of a pack have the same study, data set and trainable.
+        """
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """Return an empty pack, whose trials are added later; only trials with a group key are."""
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """Return how many trials like `config`, at most `most`, a pack should have on this device.
+
+        Memory and throughput of a few steps decide.
         """
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:

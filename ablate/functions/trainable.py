@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -14,7 +14,7 @@ from ablate.functions.settings import FunctionSettings
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import PlannedTrials, TrialContext
+    from ablate.trainable import Pack, PlannedTrials, TrialContext
 
 
 class OwnTrainable:
@@ -37,6 +37,17 @@ class OwnTrainable:
 
     def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
         """Return None: nothing of a user's is run for a plan."""
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> None:
+        """Return None: how to train several trials of a user's in lockstep is unknown."""
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """Raise TypeError: no trial has a group key."""
+        raise TypeError(f"{type(self).__name__} trains one trial at a time")
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """Return 1."""
+        return 1
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
         """Return None: how the model is called is unknown."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -17,7 +17,7 @@ from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
     from ablate.tasks import Data
-    from ablate.trainable import PlannedTrials, ServedNetwork, TrialContext
+    from ablate.trainable import Pack, PlannedTrials, ServedNetwork, TrialContext
 
 DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
@@ -88,6 +88,18 @@ class Transformer:
         from ablate.training.loop import train
 
         return train(config, **context, data=_load(config.task.model_dump_json(), context["data_dir"]))
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
+        """Return None: packs are not built yet."""
+        return None
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """Raise NotImplementedError: packs are not built yet."""
+        raise NotImplementedError
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """Return 1: packs are not built yet."""
+        return 1
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
         """Return replicate 0 of a trained trial for prediction."""
