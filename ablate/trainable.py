@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from ablate import config
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
@@ -49,6 +49,9 @@ class PlannedTrials:
     data_dir: Path | None
     replicates: int
     protocol: config.Protocol
+
+
+PackSize = int | Literal["auto"]  # trials that train together in one worker, at most; "auto": as many as are quickest
 
 
 @dataclass(frozen=True, kw_only=True)

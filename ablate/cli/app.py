@@ -96,6 +96,7 @@ def search(
     gpus: options.Gpus = None,
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
+    pack: options.Pack = "1",
     address: options.Address = None,
     autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
@@ -118,9 +119,9 @@ def search(
         RunOptions(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
-            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
-            code_changed=code_changed, from_study=from_study,
+            cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
+            device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
+            takeover=takeover, relocate=relocate, code_changed=code_changed, from_study=from_study,
         ),
         deterministic=deterministic,
     )  # fmt: skip
@@ -138,6 +139,7 @@ def compare(
     gpus: options.Gpus = None,
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
+    pack: options.Pack = "1",
     address: options.Address = None,
     autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
@@ -164,9 +166,9 @@ def compare(
         RunOptions(
             runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, address=address, autoscale=autoscale, device=device, grace_seconds=grace,
-            metrics_port=metrics_port, metrics_host=metrics_host, extend=extend, takeover=takeover, relocate=relocate,
-            code_changed=code_changed,
+            cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
+            device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
+            takeover=takeover, relocate=relocate, code_changed=code_changed,
         ),
         scale=scale,
         only=only,
@@ -232,6 +234,7 @@ def resume(
     gpus: options.Gpus = None,
     gpus_per_trial: options.GpusPerTrial = 1.0,
     cpus_per_trial: options.CpusPerTrial = None,
+    pack: options.Pack = "1",
     address: options.Address = None,
     autoscale: options.Autoscale = None,
     executor: options.ExecutorName = "ray",
@@ -251,8 +254,9 @@ def resume(
     asked = RunOptions(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-        address=address, autoscale=autoscale, device=device, grace_seconds=grace, metrics_port=metrics_port,
-        metrics_host=metrics_host, takeover=takeover, relocate=relocate, code_changed=code_changed,
+        pack=options.pack_size(pack), address=address, autoscale=autoscale, device=device, grace_seconds=grace,
+        metrics_port=metrics_port, metrics_host=metrics_host, takeover=takeover, relocate=relocate,
+        code_changed=code_changed,
     )  # fmt: skip
     found = read_study(study, asked)
     _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)

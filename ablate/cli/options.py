@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ablate.errors import RequestError
 from ablate.locations import VARIABLES
 from ablate.redaction import has_password
+
+if TYPE_CHECKING:
+    from ablate.trainable import PackSize
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:
@@ -60,6 +63,13 @@ Gpus = Annotated[
 GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="GPUs per trial: a share of one, or a whole number.")]
 CpusPerTrial = Annotated[
     float | None, typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)")
+]
+Pack = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Train up to N trials of one architecture together in one worker; auto measures how many are quickest.",
+    ),
 ]
 Address = Annotated[
     str | None, typer.Option(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)")
@@ -158,6 +168,15 @@ OfDataset = Annotated[
 ]
 Replicate = Annotated[int, typer.Option(min=0, help="Replicate of the trial, counted from 0.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def pack_size(text: str) -> PackSize:
+    """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
+    if text == "auto":
+        return "auto"
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise RequestError(f"--pack {text}: must be a whole number from 1, or auto.")
+    return int(text)
 
 
 def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> None:

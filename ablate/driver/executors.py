@@ -41,6 +41,7 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
         data_dir=options.data_dir,
         device=options.device,
         trainer=options.trainer,
+        pack=options.pack,
         grace_seconds=options.grace_seconds,
     )
 
@@ -58,6 +59,7 @@ def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Pat
         address=options.address,
         autoscale=options.autoscale,
         trainer=options.trainer,
+        pack=options.pack,
         code=code,
         grace_seconds=options.grace_seconds,
     )
@@ -72,6 +74,6 @@ def _refuse_what_is_elsewhere(options: RunOptions) -> None:
     }
     for option, value in elsewhere.items():
         if value is not None:
-            raise ResourceError(f"{option} {value}: --executor local trains in this process, one trial at a time.")
+            raise ResourceError(f"{option} {value}: --executor local trains in this process.")
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")

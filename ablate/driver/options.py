@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ablate.locations import Locations
+
+if TYPE_CHECKING:
+    from ablate.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 
@@ -18,6 +21,7 @@ class RunOptions(Locations):
     gpus: int | None = None
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
+    pack: PackSize = 1
     address: str | None = None
     autoscale: int | None = None
     device: str = "auto"

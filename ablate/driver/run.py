@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -43,9 +43,9 @@ from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
-from ablate.trainable import load_trainable
+from ablate.trainable import Trainable, load_trainable
 from ablate.training import checkpoint
-from ablate.trial import TrialKey, TrialState, checkpoint_folder
+from ablate.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
 
@@ -102,7 +102,10 @@ def search(
             found = resumption.find(ledger, study)
             _announce(console, found, taken, cautions(study, facts))
             discard, get = partial(_discard, root), facts.__getitem__
-            engine = Search(study, writer, ledger, measure=trainable.measure, facts_of=get, discard=discard)
+            key = partial(_group_key, trainable, facts)
+            engine = Search(
+                study, writer, ledger, measure=trainable.measure, facts_of=get, group_key=key, discard=discard
+            )
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
@@ -119,8 +122,21 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
         facts = check_data(study, options.data_dir)
     measure = load_trainable(study.trainable).measure
     require_searchable(study, measure=measure, facts_of=facts.__getitem__)
+    if options.pack != 1:
+        _refuse_timed(study, options)
     _check_options(options)
     return facts
+
+
+def _refuse_timed(study: Study, options: RunOptions) -> None:
+    """Raise RequestError if a study measures its trials' seconds, which depend on what trains beside them."""
+    compared = study.compare.metrics if study.compare is not None else ()
+    timed = [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]
+    if "wall_seconds" in timed:
+        raise RequestError(
+            f"--pack {options.pack}: study {study.name!r} measures wall_seconds, and in a pack a trial has its share of"
+            " the seconds of all. Leave --pack out."
+        )
 
 
 def _announce(console: Console, found: resumption.Found | None, taken: str | None, remarks: Sequence[str]) -> None:
@@ -246,6 +262,10 @@ def _held(
         store=store,
         tracking=tracking,
     )
+
+
+def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: TrialConfig) -> str | None:
+    return trainable.group_key(config, facts[config.key.dataset])
 
 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:

@@ -1,30 +1,19 @@
-"""What both executors share: their interface, the assignment of one trial, and its outcomes."""
+"""What both executors share: their interface, and the outcomes of a trial."""
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from ablate.errors import CheckpointDownError, PausedError, TrialError
-from ablate.execution.memory import keep_freed_memory
-from ablate.files import Place
+from ablate.errors import CheckpointDownError, TrialError
 from ablate.plain_text import storable
 from ablate.redaction import error_text
-from ablate.registry import Registry
-from ablate.trainable import load_trainable
-from ablate.trial import Decision, Report, TrialConfig, checkpoint_folder
+from ablate.trial import Report, TrialKey
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
-
-TRAINERS = Registry("trainer", {})
-logger = logging.getLogger("ablate.execution")
 
 
 class Executor(Protocol):
@@ -44,61 +33,17 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """One trial and everything that a process needs to train it.
-
-    `attempt` counts how often the trial was handed out, over all drivers. Checkpoint names contain it, so that a
-    process that was given up and returns overwrites nothing. Checkpoints lie below `store`. `device` is a torch device,
-    never `auto`. `trainer`, an import path, takes the place of the
-    trainable's `train`. Parts given by import path are also searched for on `search_path`. `code` refers to the user's
-    code in a cluster's object store (`carried_code`), if it was sent.
-    """
-
-    config: TrialConfig
-    attempt: int
-    store: Place
-    data_dir: Path | None
-    device: str
-    trainer: str | None
-    threads: int
-    search_path: tuple[str, ...] = ()
-    code: Any = None
-
-    def __str__(self) -> str:
-        return str(self.config.key)
-
-    def reports(self, pause: Callable[[], bool]) -> Generator[Report]:
-        """Yield the trainable's reports with torch limited to `threads` threads; raise RegistryError.
-
-        Once `pause()` is true, it writes a checkpoint as soon as it can and raises PausedError.
-        """
-        keep_freed_memory()
-        os.environ["OMP_NUM_THREADS"] = str(self.threads)  # read when torch is imported, which may be later
-        sys.path.extend(place for place in self.search_path if place not in sys.path)
-        train = load_trainable(self.config.trainable).train if self.trainer is None else TRAINERS.load(self.trainer)
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(self.threads)
-        yield from train(
-            self.config,
-            data_dir=self.data_dir,
-            checkpoints=checkpoint_folder(self.store, self.config.origin.key),
-            device=self.device,
-            attempt=self.attempt,
-            pause=pause,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a trial cannot continue: a message of one line, and the traceback for an event in the ledger.
 
     `kind` is the cause. `trial` is an error of the trial itself. `memory` is a lack of memory, which another attempt
-    may not meet. `store` means that checkpoints cannot be written: it ends the driver and is not a fault of the trial.
+    may not meet. `pack` is an error that met all trials of a pack, one of which may have caused it. `store` means that
+    checkpoints cannot be written: it ends the driver and is not a fault of the trial.
     """
 
     message: str
     traceback: str = ""
-    kind: Literal["trial", "memory", "store"] = "trial"
+    kind: Literal["trial", "memory", "pack", "store"] = "trial"
 
     @staticmethod
     def of(error: BaseException) -> Failure:
@@ -119,31 +64,18 @@ class Paused:
     """The trial was asked to pause and has written its checkpoint; it waits for the next driver."""
 
 
-Outcome = Report | Failure | Paused
+@dataclass(frozen=True, kw_only=True)
+class Crowded:
+    """The trials of the pack did not fit into memory together; this one continues in a smaller pack."""
+
+
+Outcome = Report | Failure | Paused | Crowded
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
-ENDED_EARLY = Failure(message="training ended before its final report")
 
 
-def advance(reports: Iterator[Report]) -> Outcome:
-    """Return the next report, or the pause or failure that took its place."""
-    try:
-        return next(reports, ENDED_EARLY)
-    except PausedError:
-        return Paused()
-    except Exception as error:
-        return Failure.of(error)
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What a worker returns: the outcomes of some trials of its pack, and the size that it has measured, once."""
 
-
-def commit(search: Search, assignment: Assignment, outcome: Outcome) -> bool:
-    """Commit an outcome and return whether the trial continues; raise CheckpointDownError if the store failed."""
-    key = assignment.config.key
-    if isinstance(outcome, Failure):
-        if outcome.kind == "store":
-            raise CheckpointDownError(f"trial {key}: {outcome.message}")
-        logger.warning("trial %s failed: %s", key, outcome.message)
-        search.fail(key, outcome.message, retry=outcome.kind == "memory", detail=outcome.traceback)
-        return False
-    if isinstance(outcome, Paused):
-        search.pause(key)
-        return False
-    return search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+    outcomes: Mapping[TrialKey, Outcome]
+    size: int | None = None

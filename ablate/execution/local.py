@@ -1,4 +1,4 @@
-"""Runs trials in this process, one at a time."""
+"""Runs trials in this process, one pack at a time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablate.execution.executor import Assignment, advance, commit
+from ablate.execution.pack_run import Assignment, PackRun
+from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
 from ablate.files import Place
+from ablate.trainable import Member, PackSize
+from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
@@ -28,43 +32,52 @@ class LocalExecutor:
     device: str = "auto"
     trainer: str | None = None
     threads: int = 1
+    pack: PackSize = 1
     grace_seconds: float = 25.0
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
+        packing = Packing(search=search, member=self._member(search), most=self.pack)
         with (
             Interruption(self.grace_seconds) as interruption,
             search.listening(interruption.ask),
             _threads_restored(),
         ):
-            while (config := search.next_trial()) is not None:
+            while (pack := packing.begin()) is not None:
                 on_event()
                 assignment = Assignment(
-                    config=config,
-                    attempt=search.attempt(config.key),
-                    store=self.home if self.store is None else self.store,
+                    members=tuple(pack.members.values()),
                     data_dir=self.data_dir,
                     device=device,
                     trainer=self.trainer,
                     threads=self.threads,
+                    packed=pack.packed,
+                    measure=pack.measures,
                 )
-                _run_trial(search, assignment, interruption, on_event)
+                _run_pack(packing, pack, assignment, interruption, on_event)
+
+    def _member(self, search: Search) -> Callable[[TrialConfig], Member]:
+        return partial(member_of, search=search, store=self.home if self.store is None else self.store)
 
 
-def _run_trial(
-    search: Search, assignment: Assignment, interruption: Interruption, on_event: Callable[[], None]
+def _run_pack(
+    packing: Packing,
+    pack: RunningPack,
+    assignment: Assignment,
+    interruption: Interruption,
+    on_event: Callable[[], None],
 ) -> None:
-    with closing(assignment.reports(lambda: interruption.arrived)) as reports:
-        going = True
-        while going:
+    with closing(PackRun(assignment, lambda: interruption.arrived)) as run:
+        while pack.members:
             with interruption.breakable():
-                outcome = advance(reports)
-            going = commit(search, assignment, outcome)
+                turn = run.turn()
+            ended = packing.take(pack, turn)
             on_event()
-            if going and interruption.arrived:
-                search.pause(assignment.config.key)
+            if interruption.arrived:
+                packing.pause(pack)
             interruption.check()
+            run.change(ended, packing.fill(pack))
 
 
 def _own_device() -> str:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.carried_code import pack
+from ablate.execution.carried_code import pack as pack_files
 from ablate.execution.cluster import (
     JOIN_SECONDS,
     SlotPlan,
@@ -29,9 +30,10 @@ from ablate.execution.cluster import (
     slots_on,
     wait_for_nodes,
 )
-from ablate.execution.executor import Assignment
 from ablate.execution.gcs_watchdog import gcs_watchdog
 from ablate.execution.own_ray import environment
+from ablate.execution.pack_run import Assignment
+from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.ray_private import (
     PENDING_TRIALS,
     TUNE_SETTINGS,
@@ -45,7 +47,7 @@ from ablate.execution.tune_adapter import LedgerScheduler, LedgerSearcher, StopT
 from ablate.execution.worker import TrialActor
 from ablate.files import Place
 from ablate.scratch import scratch_folder
-from ablate.trial import TrialConfig
+from ablate.trainable import PackSize
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
@@ -70,6 +72,7 @@ class RayExecutor:
     address: str | None = None
     autoscale: int | None = None
     trainer: str | None = None
+    pack: PackSize = 1
     code: tuple[Path, ...] = ()
     grace_seconds: float = 25.0
 
@@ -97,20 +100,36 @@ class RayExecutor:
             interruption.listen()
             patience = JOIN_SECONDS if self.address else 0.0
             held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
-            request = self._request(held)
-            code = ray.put(pack(self.code)) if self.code and self.address else None
-            conductor = TuneSession(
-                search=search,
-                assign=lambda config: self._assignment(config, search.attempt(config.key), held, code),
-                on_event=on_event,
-                interruption=interruption,
-                answers=line.answers,
-                own=is_own(),
-                slots=lambda: slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus),
-                request=request,
-            )
-            _tune(conductor, held, pending=max(held.slots, request.most if request else 0))
+            conductor = self._session(search, held, interruption, line.answers, on_event)
+            _tune(conductor, held, pending=max(held.slots, conductor.request.most if conductor.request else 0))
             interruption.check()
+
+    def _session(
+        self,
+        search: Search,
+        held: SlotPlan,
+        interruption: Interruption,
+        answers: Callable[[], bool],
+        on_event: Callable[[], None],
+    ) -> TuneSession:
+        code = ray.put(pack_files(self.code)) if self.code and self.address else None
+        store = self.home.absolute() if self.store is None else self.store
+
+        def slots() -> int:
+            return slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus)
+
+        member = partial(member_of, search=search, store=store)
+        return TuneSession(
+            search=search,
+            packing=Packing(search=search, member=member, most=self.pack, slots=slots),
+            assign=lambda pack: self._assignment(pack, held, code),
+            on_event=on_event,
+            interruption=interruption,
+            answers=answers,
+            own=is_own(),
+            slots=slots,
+            request=self._request(held),
+        )
 
     def _plan(self, nodes: Sequence[Mapping[str, float]]) -> SlotPlan:
         return plan(
@@ -128,16 +147,16 @@ class RayExecutor:
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
         return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
 
-    def _assignment(self, config: TrialConfig, attempt: int, held: SlotPlan, code: Any) -> Assignment:
+    def _assignment(self, pack: RunningPack, held: SlotPlan, code: Any) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
         return Assignment(
-            config=config,
-            attempt=attempt,
-            store=self.home.absolute() if self.store is None else self.store,
+            members=tuple(pack.members.values()),
             data_dir=self.data_dir.absolute() if self.data_dir else None,
             device=device,
             trainer=self.trainer,
             threads=held.threads,
+            packed=pack.packed,
+            measure=pack.measures,
             search_path=tuple(sys.path),
             code=code,
         )

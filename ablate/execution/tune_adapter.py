@@ -16,12 +16,13 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from ablate.execution.autoscaling import NodeRequest
-from ablate.execution.executor import Assignment, Outcome, commit
+from ablate.execution.executor import Turn
 from ablate.execution.gcs_watchdog import own_ray_lost
+from ablate.execution.pack_run import Assignment
+from ablate.execution.packing import Packing, RunningPack
 from ablate.execution.ray_private import DEAD_BECAUSE, kill_workers
 from ablate.execution.signals import Interruption
-from ablate.execution.worker import ASSIGNMENT, OUTCOME, PAUSE, request_pause
-from ablate.trial import TrialConfig
+from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, request_pause
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
@@ -42,15 +43,16 @@ class StopTune(BaseException):
 
 @dataclass(kw_only=True)
 class TuneSession:
-    """The Search of a run and its running trials; Tune's objects find it by token.
+    """The Search of a run and its running packs, each a trial of Tune's; Tune's objects find it by token.
 
     Tune pickles and copies its searcher and scheduler. They hold only a token, so that the Search, with its lock and
-    its ledger connection, is never copied. `slots` counts the trials that fit on the live nodes. `own` is true if this
+    its ledger connection, is never copied. `slots` counts the workers that fit on the live nodes. `own` is true if this
     process started the Ray, which no other node can join. `request` is the request to Ray's autoscaler.
     """
 
     search: Search
-    assign: Callable[[TrialConfig], Assignment]
+    packing: Packing
+    assign: Callable[[RunningPack], Assignment]
     on_event: Callable[[], None]
     interruption: Interruption
     slots: Callable[[], int]
@@ -58,7 +60,7 @@ class TuneSession:
     own: bool
     request: NodeRequest | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    running: dict[str, Assignment] = field(default_factory=dict)
+    running: dict[str, RunningPack] = field(default_factory=dict)
     controller: Any = None
     pausing: bool = False
     _fit: int | None = None
@@ -82,44 +84,51 @@ class TuneSession:
         begun = {t.trial_id for t in controller.get_trials() if t.status == Trial.RUNNING}
         if not begun & set(self.running) or self.interruption.overdue:
             for trial_id in set(self.running) - begun:
-                self.search.pause(self.running[trial_id].config.key)
+                self.packing.pause(self.running[trial_id])
             self.interruption.check()
 
     def suggest(self, trial_id: str) -> Assignment | None:
         """Return an assignment, or None while running trials must end first.
 
-        At most as many trials run as fit on the live nodes. Tune gives the actor of an ended trial to the newest trial,
+        At most as many packs run as fit on the live nodes. Tune gives the actor of an ended trial to the newest trial,
         so a trial of a lost node would otherwise wait for a place until the end of the study.
 
         Raises StopTune if nothing runs and there is nothing to hand out: the search is over or stopped.
         """
         if len(self.running) >= self._places():
             return None
-        config = None if self.pausing else self.search.next_trial()
-        if config is None:
+        pack = None if self.pausing else self.packing.begin()
+        if pack is None:
             if not self.running:
                 raise StopTune
             return None
-        self.running[trial_id] = self.assign(config)
+        self.running[trial_id] = pack
         self.on_event()
-        return self.running[trial_id]
+        return self.assign(pack)
 
-    def outcome(self, trial_id: str, outcome: Outcome) -> bool:
-        """Commit an outcome and return whether the trial continues; none continues while trials pause."""
-        assignment = self.running[trial_id]
-        going = commit(self.search, assignment, outcome)
-        if going and self.pausing:
-            self.search.pause(assignment.config.key)
+    def take(self, trial: Trial, turn: Turn) -> bool:
+        """Commit what a worker has returned and return whether its pack continues; none continues while trials pause.
+
+        The worker learns which trials have ended, and which join them, before its next step.
+        """
+        pack = self.running[trial.trial_id]
+        ended = self.packing.take(pack, turn)
+        if self.pausing:
+            self.packing.pause(pack)
+        joined = self.packing.fill(pack)
+        if pack.members and (ended or joined):
+            actor: Any = trial.temporary_state.ray_actor  # Tune itself sends a worker nothing between two steps
+            actor.change.remote(ended, joined)
         self.on_event()
-        return going and not self.pausing
+        return bool(pack.members)
 
     def died(self, trial_id: str, reason: str) -> None:
-        """Report to the search a trial whose process died; it is retried from its checkpoint or ends as FAIL."""
-        assignment = self.running[trial_id]
+        """Report to the search the trials whose process died; each is retried from its checkpoint or ends as FAIL."""
         self._count_at = 0.0
         message = f"its process died: {reason}"
-        logger.warning("trial %s failed: %s", assignment.config.key, message)
-        self.search.fail(assignment.config.key, message, retry=True)
+        for key in self.running[trial_id].members:
+            logger.warning("trial %s failed: %s", key, message)
+            self.search.fail(key, message, retry=True)
         self.on_event()
 
     def ended(self, trial_id: str) -> None:
@@ -142,7 +151,7 @@ class TuneSession:
         before, self._fit = self._fit, self.slots()
         self._count_at = now + COUNT_SECONDS
         if self.request is not None:
-            self.request.ask(self.search.most_at_once())
+            self.request.ask(self.packing.workers())
         if self._fit == 0 and self.own:
             raise own_ray_lost("it has no live node")
         if self._fit == 0 and now >= self._remind_at:
@@ -215,9 +224,9 @@ class LedgerScheduler(TrialScheduler):
             conductor.turn(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Commit the outcome and return CONTINUE or STOP."""
+        """Commit the outcomes and return CONTINUE or STOP."""
         with _halt(self.token) as conductor:
-            going = conductor.outcome(trial.trial_id, result[OUTCOME])
+            going = conductor.take(trial, result[TURN])
         return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:

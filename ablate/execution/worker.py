@@ -1,9 +1,9 @@
-"""The actor that runs in a Ray worker and turns one assignment after another into outcomes."""
+"""The actor that runs in a Ray worker and turns one assignment after another into outcomes of its trials."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -11,18 +11,19 @@ from ray.exceptions import RayError
 from ray.tune import Trainable
 
 from ablate.execution.carried_code import unpack
-from ablate.execution.executor import Assignment, advance
+from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.ray_private import has_flag, set_flag
-from ablate.trial import Report
+from ablate.trainable import Member
+from ablate.trial import TrialKey
 
 ASSIGNMENT = "assignment"
-OUTCOME = "outcome"
+TURN = "turn"
 PAUSE = "pause"
 PAUSE_POLL_SECONDS = 0.5
 
 
 class TrialActor(Trainable):
-    """Iterates a trainer's generator, one report or failure per step.
+    """Trains the trials of an assignment, one turn per step.
 
     Exceptions are returned as outcomes, so a failed trial leaves its actor alive for the next one. Only a dead process
     is an error to Ray. Tune saves nothing: the trainer writes its own checkpoints.
@@ -32,7 +33,7 @@ class TrialActor(Trainable):
         """Start the assignment in `config`, and watch for the request to pause."""
         self._pause = threading.Event()
         threading.Thread(target=_watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
-        self._reports: Generator[Report] | None = None
+        self._run: PackRun | None = None
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -41,14 +42,19 @@ class TrialActor(Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Return the next outcome: a Report, a Failure or Paused."""
-        assert self._reports is not None
-        return {OUTCOME: advance(self._reports)}
+        """Return the next Turn: the outcomes of some trials."""
+        assert self._run is not None
+        return {TURN: self._run.turn()}
+
+    def change(self, ended: Sequence[TrialKey], joined: Sequence[Member]) -> None:
+        """Stop trials of the pack and add others; the driver calls this between two steps."""
+        assert self._run is not None
+        self._run.change(ended, joined)
 
     def cleanup(self) -> None:
-        """Close the generator, so that it releases files and device memory."""
-        if self._reports is not None:
-            self._reports.close()
+        """Release files and device memory."""
+        if self._run is not None:
+            self._run.close()
 
     def _take(self, config: dict[str, Any]) -> None:
         self.cleanup()
@@ -56,7 +62,7 @@ class TrialActor(Trainable):
         if assignment.code is not None:
             content: Any = ray.get(assignment.code)
             unpack(content)
-        self._reports = assignment.reports(self._pause.is_set)
+        self._run = PackRun(assignment, self._pause.is_set)
         self.config: dict[str, Any] = {}  # Tune would send it back with every result
 
 

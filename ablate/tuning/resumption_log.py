@@ -17,6 +17,7 @@ class Patience:
 
     attempts: int = 3  # attempts that ended with an error which a retry may avoid
     resumptions: int = 10  # by drivers that ended before a further report
+    together: int = 2  # such resumptions after which the trial trains alone: it may be what ends its process
 
 
 PATIENCE = Patience()

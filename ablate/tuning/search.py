@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from ablate.tuning.recorded import (
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.tuning.search_view import SearchView
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
+from ablate.tuning.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.twins import Measure
 from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
 
@@ -41,7 +41,8 @@ class Search(SearchView):
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
-    `discard` removes a trial's checkpoints from an epoch on, `poll_seconds` pass between two looks for users' requests.
+    `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
+    `poll_seconds` pass between two looks for users' requests.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -54,6 +55,7 @@ class Search(SearchView):
         *,
         measure: Measure,
         facts_of: Callable[[str], DatasetFacts],
+        group_key: GroupKey = alone,
         patience: Patience = PATIENCE,
         poll_seconds: float = POLL_SECONDS,
         discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
@@ -69,6 +71,7 @@ class Search(SearchView):
         self._stopped = False
         self._begun = self._behind = False
         self._returns = ResumptionLog()
+        self._queue = TrialQueue(group_key)
         self._requests = Requests(
             study=study.name, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
         )
@@ -89,6 +92,32 @@ class Search(SearchView):
                 if not self._freeze() and not self._race():
                     break
             return None
+
+    def next_pack(self, most: int, beside: Sequence[TrialConfig] = ()) -> tuple[TrialConfig, ...]:
+        """Set up to `most` trials RUNNING that can train beside each other and `beside`, and return them.
+
+        They share a group key. Unfinished trials come first, then new suggestions; those of another key wait for the
+        next pack. A trial whose last attempt failed trains alone, so that no other fails with it. Returns nothing if
+        there is nothing to hand out now.
+        """
+        with self._lock, self._in_step():
+            if not beside:
+                first = self.next_trial()
+                return () if first is None else (first, *self.next_pack(most - 1, (first,)))
+            keys = {self._group(self._subsearches[config.key.dataset].trials[config.key.number]) for config in beside}
+            group = keys.pop()
+            found: list[TrialConfig] = []
+            while group is not None and not keys and len(found) < most:
+                trial = self._unfinished(group) or self._suggest_like(group, most)
+                if trial is None:
+                    break
+                found.append(self._hand_out(trial))
+            return tuple(found)
+
+    def group_key(self, config: TrialConfig) -> str | None:
+        """Return what trials of one pack have in common with a trial, None if it can never be in one."""
+        with self._lock:
+            return self._queue.group_key(config)
 
     def report(self, key: TrialKey, report: Report) -> Decision:
         """Commit a report with its decision and return the decision; a repeated report gets the stored one.
@@ -213,18 +242,16 @@ class Search(SearchView):
         self._writer.requeue(trial.key, message)
         trial.state = TrialState.WAITING
         self._out.discard(trial.key)
-        self._queue.append(trial)
+        self._queue.put(trial)
 
     def _end(self, subsearch: DatasetSearch, trial: TrialProgress, state: TrialState) -> None:
         trial.state = state
         self._out.discard(trial.key)
         subsearch.tell(trial)
 
-    def _unfinished(self) -> TrialProgress | None:
-        while self._queue:
-            trial = self._queue.popleft()
-            if trial.state.finished:  # pruned by a user
-                continue
+    def _unfinished(self, group: str | None = None) -> TrialProgress | None:
+        """Return the first unfinished trial; with `group`, the first that can join a pack of that group key."""
+        while trial := self._queue.take(lambda each: group is None or self._group(each) == group):
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
                 if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
@@ -233,6 +260,25 @@ class Search(SearchView):
                     continue
                 self._note(subsearch, RESUMED, trial=trial.number, epoch=trial.epoch)
             return trial
+        return None
+
+    def _group(self, trial: TrialProgress) -> str | None:
+        """Return the trial's group key, or None while it must train alone."""
+        subsearch = self._subsearches[trial.key.dataset]
+        if subsearch.retries(trial.number) or subsearch.resumptions(trial.number) >= self._patience.together:
+            return None
+        return self._queue.group_key(trial.config)
+
+    def _suggest_like(self, group: str, most: int) -> TrialProgress | None:
+        """Return the next suggestion of a group key; at most `most` others wait for it, or any number of a tuning's.
+
+        A sampler knows less the further ahead it is asked. The values that a tuning tries are known from the start.
+        """
+        while not self._stopped and (len(self._queue) < most or self.study.tune is not None):
+            trial = self._suggest()
+            if trial is None or self._group(trial) == group:
+                return trial
+            self._queue.put(trial)
         return None
 
     def _suggest(self) -> TrialProgress | None:
@@ -293,7 +339,8 @@ class Search(SearchView):
             new = subsearch.to_confirm()
             self._begin()
             self._writer.add_trials(new)
-            self._queue.extend(subsearch.add(record) for record in new)
+            for record in new:
+                self._queue.put(subsearch.add(record))
             chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
             budget = budget_of(self.study)
             more = {} if budget is None else {"budget": budget}
@@ -313,7 +360,8 @@ class Search(SearchView):
             else:
                 self._writer.note(event.kind, event.dataset, event.payload)
             subsearch.mark(RACED, payload)
-            self._queue.extend(subsearch.add(record) for record in new)
+            for record in new:
+                self._queue.put(subsearch.add(record))
         return bool(ready)
 
     def _note(self, subsearch: DatasetSearch, kind: str, **payload: object) -> None:
@@ -353,7 +401,7 @@ class Search(SearchView):
         waiting = [t for each in self._subsearches.values() for t in each.trials.values() if not t.state.finished]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
-        self._queue = deque(t for t in waiting if t.key not in self._out)
+        self._queue.restart(t for t in waiting if t.key not in self._out)
         own = (note for note in found.notes if note.driver_epoch == self._writer.epoch)
         self._begun = any(note.kind == DRIVER_STARTED for note in own)
         self._requests.pending = find_unanswered(found.notes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablate.driver import resume as resumption
-from ablate.execution.executor import Assignment, Paused, commit
+from ablate.execution.executor import Paused, Turn
+from ablate.execution.packing import Packing, member_of
 from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
@@ -170,10 +172,13 @@ def test_a_trial_that_paused_waits_for_the_next_driver_and_is_not_suspected(tmp_
     study = study_of(budget={"trials": 1})
     for attempt in range(1, 13):
         with driving(study, url_in(tmp_path)) as search:
-            config = search.next_trial()
-            place: dict[str, Any] = {"store": tmp_path, "data_dir": None, "device": "cpu"}
-            assignment = Assignment(config=config, attempt=attempt, **place, trainer=None, threads=1)
-            assert commit(search, assignment, Paused()) is False
+            packing = Packing(search=search, member=partial(member_of, search=search, store=tmp_path))
+            pack = packing.begin()
+            assert pack is not None
+            (member,) = pack.members.values()
+            assert member.attempt == attempt
+            packing.take(pack, Turn(outcomes={member.config.key: Paused()}))
+            assert not pack.members
             assert search.counts() == {"digits": {TrialState.WAITING: 1}}
 
 

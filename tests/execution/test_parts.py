@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,11 +17,13 @@ import pytest
 from ablate.errors import ClusterLostError, ResourceError
 from ablate.execution import cluster, gcs_watchdog
 from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
-from ablate.execution.executor import Assignment
 from ablate.execution.own_ray import environment
+from ablate.execution.pack_run import Assignment, PackRun
+from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_adapter import StopTune, TuneSession
 from ablate.models.settings import ModelConfig
+from ablate.trainable import Member
 from ablate.training import train
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialKey, checkpoint_folder
@@ -230,11 +233,12 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
 ) -> None:
     search, fits = Mock(), 2
     waiting = [TrialKey(study="s", dataset="d", number=number) for number in range(3)]
-    search.next_trial = lambda: Mock(key=waiting.pop(0)) if waiting else None
+    search.next_pack = lambda most: (Mock(key=waiting.pop(0)),) if waiting else ()
     search.fail = lambda key, message, retry: waiting.insert(0, key)
     conductor = TuneSession(
         search=search,
-        assign=lambda config: Mock(home=tmp_path, config=config),
+        packing=Packing(search=search, member=lambda config: Mock(config=config)),
+        assign=lambda pack: Mock(keys=list(pack.members)),
         on_event=lambda: None,
         interruption=Mock(),
         slots=lambda: fits,
@@ -244,7 +248,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
 
     def handed_out(trial_id: str) -> int | None:
         assignment = conductor.suggest(trial_id)
-        return None if assignment is None else assignment.config.key.number
+        return None if assignment is None else assignment.keys[0].number
 
     assert [handed_out(name) for name in ("first", "second", "third")] == [0, 1, None]
     fits = 1
@@ -303,9 +307,11 @@ def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_sa
     direct = list(train(config, data_dir=None, checkpoints=None))
     before = counted.LOADS
     for attempt in ("a", "b"):
-        place = {"store": tmp_path / attempt, "data_dir": None, "device": "cpu"}
-        (report,) = Assignment(config=config, attempt=1, **place, trainer=None, threads=1).reports(lambda: False)
+        folder = checkpoint_folder(tmp_path / attempt, config.key)
+        members = (Member(config=config, checkpoints=folder, attempt=1),)
+        given = Assignment(members=members, data_dir=None, device="cpu", trainer=None, threads=1)
+        report: Any = PackRun(given, lambda: False).turn().outcomes[config.key]
         assert report.metrics == direct[0].metrics
-        assert (checkpoint_folder(tmp_path / attempt, config.key) / str(report.checkpoint)).exists()
+        assert (folder / str(report.checkpoint)).exists()
     loads = counted.LOADS - before
     assert loads == 1

@@ -19,6 +19,7 @@ from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, ray_tune, tune_adapter
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.cluster import JOIN_SECONDS
+from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_adapter import TuneSession
 
@@ -35,7 +36,8 @@ class Stage:
         monkeypatch.setattr("ablate.execution.signals.time.monotonic", lambda: self.clock)
         self.conductor = TuneSession(
             search=self.search,
-            assign=lambda config: Mock(config=config),
+            packing=Packing(search=self.search, member=lambda config: Mock(config=config)),
+            assign=Mock(),
             on_event=lambda: None,
             interruption=self.interruption,
             slots=lambda: 2,
@@ -44,7 +46,7 @@ class Stage:
         )
         self.statuses = {"runs": Trial.RUNNING, "waits": Trial.PENDING}
         for name in self.statuses:
-            self.search.next_trial.return_value = Mock(key=name)
+            self.search.next_pack.return_value = (Mock(key=name),)
             self.conductor.suggest(name)
 
     def turn(self) -> None:

@@ -16,6 +16,7 @@ from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig
 from ablate.tuning import Search
 from ablate.tuning.resumption_log import PATIENCE, Patience
+from ablate.tuning.trial_queue import GroupKey, alone
 from support.ledgers import SHAPE, Clock
 from support.trials import measure_by
 
@@ -92,9 +93,12 @@ def hold_of(study: Study, ledger: Ledger, **changes: Any) -> StudyWriter:
     return ledger.acquire(study.name, **(values | {"holder": "ada", "takeover": True} | changes))
 
 
-def search_of(study: Study, writer: StudyWriter, ledger: Ledger, patience: Patience = PATIENCE) -> Search:
+def search_of(
+    study: Study, writer: StudyWriter, ledger: Ledger, patience: Patience = PATIENCE, group_key: GroupKey = alone
+) -> Search:
     """Return a Search with the fake size."""
-    return Search(study, writer, ledger, measure=measure_by(size_of), facts_of=lambda dataset: SHAPE, patience=patience)
+    size, facts = measure_by(size_of), lambda dataset: SHAPE
+    return Search(study, writer, ledger, measure=size, facts_of=facts, group_key=group_key, patience=patience)
 
 
 ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal

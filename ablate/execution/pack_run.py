@@ -1,0 +1,166 @@
+"""Trains the pack of one assignment in this process, turn by turn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import PausedError, TrialError
+from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
+from ablate.execution.memory import keep_freed_memory
+from ablate.registry import Registry
+from ablate.trainable import Member, Pack, load_trainable
+from ablate.trial import Report, TrialKey
+
+TRAINERS = Registry("trainer", {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A pack of trials and everything that a process needs to train it.
+
+    `packed` says whether the trials have a group key; one that has none trains alone. With `measure`, the process first
+    measures how many such trials it should train together, at most that many. `device` is a torch device, never
+    `auto`. `trainer`, an import path, takes the place of the trainable's `train`. Parts given by import path are also
+    searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
+    was sent.
+    """
+
+    members: tuple[Member, ...]
+    data_dir: Path | None
+    device: str
+    trainer: str | None
+    threads: int
+    packed: bool = False
+    measure: int = 0
+    search_path: tuple[str, ...] = ()
+    code: Any = None
+
+    def __str__(self) -> str:
+        return ", ".join(str(member.config.key) for member in self.members)
+
+
+class PackRun:
+    """Trains an assignment's trials, with torch limited to its threads.
+
+    Nothing is imported or loaded before the first turn, so that an error becomes the outcome of the trials. Once
+    `pause()` is true, every trial writes a checkpoint as soon as it can and is Paused.
+    """
+
+    def __init__(self, assignment: Assignment, pause: Callable[[], bool]) -> None:
+        self._assignment, self._pause = assignment, pause
+        self._keys = [member.config.key for member in assignment.members]
+        self._pack: Pack | None = None
+        self._measures = assignment.measure
+
+    def turn(self) -> Turn:
+        """Train until a trial has an outcome, and return it; the first turn may return a measured size instead."""
+        try:
+            self._pack = self._pack or self._open()
+            if self._measures:
+                return self._measured()
+            found = self._pack.advance()
+        except Exception as error:
+            outcomes = self._for_all(error)
+        else:
+            outcomes = {key: outcome_of(each) for key, each in found.items()}
+        ended = [key for key, each in outcomes.items() if not isinstance(each, Report) or each.final]
+        self._keys = [key for key in self._keys if key not in ended]
+        return Turn(outcomes=outcomes)
+
+    def change(self, ended: Sequence[TrialKey], joined: Sequence[Member]) -> None:
+        """Stop those of the trials `ended` that still train, and add others."""
+        if self._pack is None:
+            return
+        for key in set(ended) & set(self._keys):
+            self._pack.drop(key)
+        self._pack.add(joined)
+        self._keys = [key for key in self._keys if key not in ended]
+        self._keys += [member.config.key for member in joined]
+
+    def close(self) -> None:
+        """Release files and device memory."""
+        if self._pack is not None:
+            self._pack.close()
+
+    def _open(self) -> Pack:
+        given = self._assignment
+        keep_freed_memory()
+        os.environ["OMP_NUM_THREADS"] = str(given.threads)  # read when torch is imported, which may be later
+        sys.path.extend(place for place in given.search_path if place not in sys.path)
+        trainable = load_trainable(given.members[0].config.trainable)
+        train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(given.threads)
+        place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
+        packed = given.packed and given.trainer is None
+        pack: Pack = trainable.open_pack(**place) if packed else _Alone(train, place)
+        pack.add(given.members)
+        return pack
+
+    def _measured(self) -> Turn:
+        given = self._assignment
+        config, most, self._measures = given.members[0].config, self._measures, 0
+        trainable = load_trainable(config.trainable)
+        size = trainable.measure_pack(config, data_dir=given.data_dir, device=given.device, most=most)
+        return Turn(outcomes={}, size=size)
+
+    def _for_all(self, error: Exception) -> dict[TrialKey, Outcome]:
+        """Return the outcome of every trial after an error of them all.
+
+        A trial of several continues from its checkpoint: in a smaller pack after a lack of memory, otherwise alone, so
+        that the one that caused the error is found.
+        """
+        outcome = outcome_of(error)
+        if isinstance(outcome, Failure) and len(self._keys) > 1:
+            told = replace(outcome, kind="pack", message=f"its pack failed: {outcome.message}")
+            return dict.fromkeys(self._keys, Crowded() if outcome.kind == "memory" else told)
+        return dict.fromkeys(self._keys, outcome)
+
+
+def outcome_of(found: Report | Exception) -> Outcome:
+    """Return what a report or an exception of a trial means for it."""
+    if isinstance(found, Report):
+        return found
+    return Paused() if isinstance(found, PausedError) else Failure.of(found)
+
+
+class _Alone:
+    """A trial that trains by itself, as a pack of one."""
+
+    def __init__(self, train: Callable[..., Iterator[Report]], place: Mapping[str, Any]) -> None:
+        self._train, self._place = train, place
+        self._key: TrialKey | None = None
+        self._reports: Any = None
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Begin the trial; none is added to it."""
+        for member in members:
+            assert self._key is None, f"{self._key} trains alone"
+            self._key = member.config.key
+            where = {"checkpoints": member.checkpoints, "attempt": member.attempt}
+            self._reports = self._train(member.config, **where, **self._place)
+
+    def drop(self, key: TrialKey) -> None:
+        """Stop the trial."""
+        self.close()
+
+    def advance(self) -> Mapping[TrialKey, Report | Exception]:
+        """Return the trial's next report, or the exception that took its place."""
+        assert self._key is not None
+        try:
+            return {self._key: next(self._reports)}
+        except StopIteration:
+            return {self._key: TrialError("training ended before its final report")}
+        except Exception as error:
+            return {self._key: error}
+
+    def close(self) -> None:
+        """Close the generator, so that it releases files and device memory."""
+        close = getattr(self._reports, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,140 @@
+"""Which trials one worker trains together and what becomes of each of them, alike for both executors."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ablate.errors import CheckpointDownError
+from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
+from ablate.files import Place
+from ablate.trainable import Member, PackSize
+from ablate.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
+
+if TYPE_CHECKING:
+    from ablate.tuning import Search
+
+AUTO_MOST = 64  # trials of a pack whose size is measured
+
+logger = logging.getLogger("ablate.execution")
+
+
+@dataclass(kw_only=True)
+class RunningPack:
+    """The trials that one worker trains now, by their keys.
+
+    `packed` says whether they have a group key. While the worker has to measure the size of the pack, `measures` is the
+    largest one, otherwise 0.
+    """
+
+    members: dict[TrialKey, Member]
+    packed: bool = False
+    measures: int = 0
+
+
+def member_of(config: TrialConfig, *, search: Search, store: Place) -> Member:
+    """Return a trial that was just handed out as a member of a pack; its checkpoints lie below `store`."""
+    folder = checkpoint_folder(store, config.origin.key)
+    return Member(config=config, checkpoints=folder, attempt=search.attempt(config.key))
+
+
+@dataclass(kw_only=True)
+class Packing:
+    """Forms packs from what the search hands out, and commits what their workers return.
+
+    A pack has up to `most` trials. `auto` lets the worker measure how many it should have, once for each group key.
+    Each of `slots()` workers gets its share of the trials that can run, so that none is idle at the end of a study.
+    """
+
+    search: Search
+    member: Callable[[TrialConfig], Member]
+    most: PackSize = 1
+    slots: Callable[[], int] = lambda: 1
+    _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
+
+    def begin(self) -> RunningPack | None:
+        """Return the next pack, or None if there is nothing to hand out now."""
+        configs = self.search.next_pack(1)
+        if not configs:
+            return None
+        group = self._group(configs[0])
+        pack = RunningPack(members={c.key: self.member(c) for c in configs}, packed=group is not None)
+        if group is not None and self._size(group) is None:
+            pack.measures = min(AUTO_MOST, self._share())
+        self.fill(pack)
+        return pack
+
+    def take(self, pack: RunningPack, turn: Turn) -> tuple[TrialKey, ...]:
+        """Commit what a worker has returned, and return the trials that have left the pack.
+
+        Raises CheckpointDownError if checkpoints cannot be written.
+        """
+        if pack.packed:
+            self._learn(pack, turn)
+        ended = [key for key, outcome in turn.outcomes.items() if not self._commit(pack.members[key], outcome)]
+        for key in ended:
+            del pack.members[key]
+        return tuple(ended)
+
+    def pause(self, pack: RunningPack) -> None:
+        """Set the trials of a pack back to WAITING; it is over."""
+        for key in tuple(pack.members):
+            self.search.pause(key)
+        pack.members.clear()
+
+    def workers(self) -> int:
+        """Return how many workers the trials that can run now would occupy, at most."""
+        size = 1 if self.most == "auto" else self.most
+        return math.ceil(self.search.most_at_once() / size)
+
+    def fill(self, pack: RunningPack) -> tuple[Member, ...]:
+        """Give the free places of a pack that is not over to further trials, and return these."""
+        beside = [member.config for member in pack.members.values()]
+        group = self._group(beside[0]) if beside else None
+        size = None if group is None else self._size(group)
+        if size is None or size <= len(beside):
+            return ()
+        room = min(size, self._share()) - len(beside)
+        joined = [self.member(config) for config in self.search.next_pack(room, beside)] if room > 0 else []
+        pack.members |= {member.config.key: member for member in joined}
+        return tuple(joined)
+
+    def _share(self) -> int:
+        """Return how many trials each worker would have if those that can run now were spread evenly."""
+        return math.ceil(self.search.most_at_once() / max(1, self.slots()))
+
+    def _group(self, config: TrialConfig) -> str | None:
+        return self.search.group_key(config) if self.most != 1 else None
+
+    def _size(self, group: str) -> int | None:
+        """Return how many trials of a group key train together, or None where that has to be measured."""
+        return self._sizes.get(group, None if self.most == "auto" else self.most)
+
+    def _learn(self, pack: RunningPack, turn: Turn) -> None:
+        """Keep the size that a worker has measured, and halve that of trials that did not fit into its memory."""
+        group = self._group(next(iter(pack.members.values())).config)
+        assert group is not None
+        if turn.size is not None:
+            pack.measures = 0
+            self._sizes[group] = turn.size
+        if crowded := sum(isinstance(outcome, Crowded) for outcome in turn.outcomes.values()):
+            self._sizes[group] = max(1, crowded // 2)
+            logger.warning("%d trials did not fit into memory together; %d at a time now", crowded, self._sizes[group])
+
+    def _commit(self, member: Member, outcome: Outcome) -> bool:
+        """Commit an outcome and return whether the trial continues; raise CheckpointDownError if the store failed."""
+        key = member.config.key
+        if isinstance(outcome, Failure):
+            if outcome.kind == "store":
+                raise CheckpointDownError(f"trial {key}: {outcome.message}")
+            logger.warning("trial %s failed: %s", key, outcome.message)
+            retry = outcome.kind in ("memory", "pack")
+            self.search.fail(key, outcome.message, retry=retry, detail=outcome.traceback)
+            return False
+        if isinstance(outcome, Paused | Crowded):
+            self.search.pause(key)
+            return False
+        return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
