@@ -14,12 +14,10 @@ import argparse
 import csv
 import io
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from calibration_answers import (
     answers,
@@ -42,6 +40,7 @@ from calibration_intervals import (
     winners_curse,
 )
 from calibration_rows import Row
+from record import RESULTS, ROOT, commit
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     t_intervals,
@@ -63,8 +62,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     exponents,
     other_laws,
 )
-ROOT = Path(__file__).resolve().parent.parent
-CSV = ROOT / "benchmarks" / "results" / "calibration.csv"
+CSV = RESULTS / "calibration.csv"
 PAGE = ROOT / "docs" / "calibration.md"
 BEGIN, END = "<!-- table: make calibration -->", "<!-- end of table -->"
 PACKAGES = ("numpy", "scipy", "statsmodels", "polars")
@@ -123,12 +121,6 @@ def target(row: dict[str, str]) -> str:
     if float(row["low"]) == 0:
         return f"at most {row['high']}"
     return f"at least {row['low']}" if float(row["high"]) == 1 else f"{row['low']} to {row['high']}"
-
-
-def commit() -> str:
-    """Return the short name of the commit, with a + if files have changed since."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

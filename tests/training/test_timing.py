@@ -53,21 +53,30 @@ def test_a_folder_of_images_is_timed_where_its_files_are(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("task", "training", "protocol", "samples"),
+    ("task", "training", "protocol", "samples", "validated"),
     [
-        ({}, {}, "paper", 1000),
-        ({"validation": 0.2}, {}, "held_out", 800),
-        ({"validation": 0.2, "share": 0.5}, {}, "held_out", 400),
-        ({"share": 0.5, "train_limit": 100}, {}, "paper", 100),
-        ({"share": 0.05, "train_limit": 100}, {}, "paper", 50),
-        ({}, {"steps_per_epoch": 3, "batch_size": 10}, "paper", 30),
-        ({}, {"steps_per_epoch": 300, "batch_size": 10}, "paper", 1000),
+        ({}, {}, "paper", 1000, 300),
+        ({"validation": 0.2}, {}, "held_out", 800, 200),
+        ({"validation": 0.2, "share": 0.5}, {}, "held_out", 400, 100),
+        ({"validation": 0.2, "train_limit": 100}, {"report_every": 2}, "held_out", 100, 100),
+        ({"share": 0.5, "train_limit": 100}, {}, "paper", 100, 150),
+        ({"share": 0.05, "train_limit": 100}, {}, "paper", 50, 15),
+        ({}, {"steps_per_epoch": 3, "batch_size": 10}, "paper", 30, 300),
+        ({}, {"steps_per_epoch": 300, "batch_size": 10}, "paper", 1000, 300),
     ],
 )
 def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
-    task: dict[str, Any], training: dict[str, Any], protocol: str, samples: int, monkeypatch: pytest.MonkeyPatch
+    task: dict[str, Any],
+    training: dict[str, Any],
+    protocol: str,
+    samples: int,
+    validated: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a second per million operations and ten for the rest, by linear rise from the small to the middle row."""
+    """With a second per million operations and ten for the rest, by linear rise from the small to the middle row.
+
+    A validated sample, of which only the forward pass is computed, takes a third of that.
+    """
     monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1].flops / 1e6)
     rows = [
         paced(
@@ -77,8 +86,9 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
         )
         for epochs, millions in ((3, 5), (1, 1), (2, 2))
     ]
-    expected = samples * (3 * 15 + 1 * 11 + 2 * 12) / 3
-    assert seconds(rows, entry(task="digits", **task), protocol=protocol) == pytest.approx(expected)
+    expected = (samples + validated / 3) * (3 * 15 + 1 * 11 + 2 * 12) / 3
+    shape = SHAPE.model_copy(update={"test_samples": 300})
+    assert seconds(rows, entry(task="digits", **task), shape, protocol=protocol) == pytest.approx(expected)
 
 
 def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
