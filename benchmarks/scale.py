@@ -6,10 +6,10 @@
     python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
 
 One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
-status, plan, report page). Its workers are simulated: each holds a trial and reports in turn. After every `--sync-every`
-rounds of all workers the tracker is brought up to date, as the driver does once a second. Each size runs in a process of
-its own, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the last tenth of the
-run over that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
+status, plan, report page). Its workers are simulated: each holds a trial and reports in turn. After every
+`--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Each size runs
+in a process of its own, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the
+last tenth of the run over that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
 """
 
 from __future__ import annotations

@@ -22,11 +22,12 @@ FEASIBLE, PRUNED, VIOLATING, OPEN, IGNORED = range(5)  # TPE's order of classes;
 class BoundedHistory:
     """Chooses which trials a sampler sees; up to `most` finished ones it sees all.
 
-    Beyond that it sees all unfinished trials and `most` finished ones: the best, the best on each objective, the newest,
-    and a sample of the others. The best are in the order in which TPE prefers them: complete trials by non-dominated
-    rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit, trials are taken at even
-    distances along the first objective. `keys` gives each trial, in the order of their numbers, a key; the sample has
-    those with the smallest. So the choice follows from the trials alone, and changes little between suggestions.
+    Beyond that it sees all unfinished trials and `most` finished ones: the best, the best on each objective, the
+    newest, and a sample of the others. The best are in the order in which TPE prefers them: complete trials by
+    non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit, trials are
+    taken at even distances along the first objective. `keys` gives each trial, in the order of their numbers, a key;
+    the sample has those with the smallest. So the choice follows from the trials alone, and changes little between
+    suggestions.
     """
 
     objectives: int
