@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ablate.tuning.trial_progress import loss_matrix
 
 MOST = 500  # finished trials that a sampler models
-BEST, EXTREME, NEWEST = 0.4, 0.02, 0.2  # shares of these: the best, the best on each objective, the last by number
+BEST, EXTREME, NEWEST = 0.3, 0.02, 0.2  # shares of these: the best, the best on each objective, the last by number
 COLUMNS = 4  # number, class, order within the class, key of the sample; the losses follow
 FEASIBLE, PRUNED, VIOLATING, OPEN, IGNORED = range(5)  # TPE's order of classes; open trials are always shown
 
@@ -81,7 +81,7 @@ class BoundedHistory:
         picked[finished[np.argsort(rows[finished, 0])[-int(NEWEST * self.most) :]]] = True
         rest = finished[~picked[finished]]
         picked[rest[np.argsort(rows[rest, 3])[: max(room - int(picked.sum()), 0)]]] = True
-        return np.sort(rows[picked, 0]).astype(int).tolist()
+        return [int(number) for number in np.sort(rows[picked, 0])]
 
     def _best(self, rows: NDArray[np.float64], finished: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the places of the best finished trials in TPE's order; equal ones in order of number."""
