@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, Table, func, select
+from sqlalchemy import Connection, RowMapping, Select, Table, bindparam, func, or_, select
 
 from ablate.errors import NoLedgerError
 from ablate.ledger.database import Database
@@ -153,9 +153,13 @@ class Ledger:
         query = _TRIALS.where(study_table.c.name == name, trial_table.c.revision > revision)
         return [trial_from_row(row) for row in self._rows(query.order_by(trial_table.c.revision, *_BY_TRIAL))]
 
-    def reports(self, name: str, dataset: str | None = None, number: int | None = None) -> list[ReportRecord]:
-        """Return a study's reports ordered by data set, trial, epoch and replicate."""
+    def reports(
+        self, name: str, dataset: str | None = None, number: int | None = None, *, after: int = 0
+    ) -> list[ReportRecord]:
+        """Return a study's reports of the epochs after `after`, ordered by data set, trial, epoch and replicate."""
         query = _REPORTS.where(study_table.c.name == name)
+        if after > 0:
+            query = query.where(report_table.c.epoch > after)
         if dataset is not None:
             query = query.where(trial_table.c.dataset == dataset)
         if number is not None:
@@ -199,8 +203,8 @@ class Ledger:
 
     def requests(self, name: str) -> list[EventRecord]:
         """Return the requests to a study's driver that are not answered yet, in order."""
-        query = _NOTES.where(study_table.c.name == name, note_table.c.kind.in_((REQUESTED, ANSWERED)))
-        return find_unanswered(note_from_row(row) for row in self._rows(query))
+        found = self._database.read(lambda connection: _fetch(connection, _REQUESTS, {"study": name}))
+        return find_unanswered(note_from_row(row) for row in found)
 
     def mlflow_parents(self, name: str) -> dict[str, str]:
         """Return the MLflow parent run of each data set that has one."""
@@ -227,8 +231,8 @@ class Ledger:
         return self._database.read(lambda connection: _fetch(connection, query))
 
 
-def _fetch(connection: Connection, query: Select[Any]) -> list[RowMapping]:
-    return list(connection.execute(query).mappings())
+def _fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any] | None = None) -> list[RowMapping]:
+    return list(connection.execute(query, values).mappings())
 
 
 _TRIALS = select(trial_table).join(study_table, trial_table.c.study_id == study_table.c.id)
@@ -238,5 +242,9 @@ _REPORTS = (
     .join(study_table, report_table.c.study_id == study_table.c.id)
 )
 _NOTES = select(note_table).join(study_table).order_by(note_table.c.id)
+# Read at every report: built once, so that SQLAlchemy finds the compiled statement by identity.
+_REQUESTS = _NOTES.where(
+    study_table.c.name == bindparam("study"), or_(*(note_table.c.kind == kind for kind in (REQUESTED, ANSWERED)))
+)
 _BY_TRIAL = (trial_table.c.dataset, trial_table.c.number)
 _BY_REPORT = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)

@@ -180,14 +180,14 @@ def size_points(record: TrialRecord) -> list[Point]:
     return [Point(key=key, value=value, timestamp=when, step=0) for key, value in known.items()]
 
 
-def report_points(reports: Sequence[ReportRecord], *, after: int = 0) -> list[Point]:
-    """Return the metrics of the epochs after `after`, ordered by epoch: means over replicates, and `wall_seconds`.
+def report_points(reports: Sequence[ReportRecord]) -> list[Point]:
+    """Return the metrics of each epoch, ordered by epoch: means over replicates, and `wall_seconds`.
 
     With several replicates each one is also returned, as `metric/replicate_0`. `reports` are one trial's, ordered by
     epoch and replicate. The step is the epoch, the time that of the commit, so that recomputed points are equal.
     """
     points: list[Point] = []
-    for epoch, group in groupby((r for r in reports if r.epoch > after), key=lambda r: r.epoch):
+    for epoch, group in groupby(reports, key=lambda r: r.epoch):
         rows = list(group)
         when = milliseconds(rows[0].created_at)
         values = {"wall_seconds": rows[0].wall_seconds, **_metrics(rows)}

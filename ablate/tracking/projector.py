@@ -158,8 +158,10 @@ class Projector:
             self._set_status(parent, "RUNNING", None)
 
     def _write(self, trial: TrialRecord, shown: _Shown, mark: str) -> None:
-        reports = self._ledger.reports(trial.key.study, trial.key.dataset, trial.key.number)
-        points = contents.report_points(reports, after=shown.epoch)
+        key = trial.key
+        known = min(shown.epoch, trial.epochs_done)  # of a trial that was reopened, its last report is gone
+        reports = self._ledger.reports(key.study, key.dataset, key.number, after=known)
+        points = contents.report_points(reports)
         first = shown.mark == ""
         self._store.log(
             shown.run_id,
@@ -167,7 +169,7 @@ class Projector:
             parameters=contents.trial_parameters(trial.config) if first else {},
             tags={**contents.changing_tags(trial), PROJECTED: mark},
         )
-        shown.epoch = max((report.epoch for report in reports), default=shown.epoch)
+        shown.epoch = reports[-1].epoch if reports else known
         shown.mark = mark
 
     def _pool(self, trial: TrialRecord) -> None:

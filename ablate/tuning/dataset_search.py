@@ -14,7 +14,7 @@ from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED
 from ablate.objectives import COST_METRICS, losses
 from ablate.trial import Decision, Report, TrialState
-from ablate.tuning.confirmation import confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.racing import plan_round
 from ablate.tuning.recorded import RETRY, RecordedSearch
 from ablate.tuning.row_tuning import RowTuning
@@ -40,6 +40,7 @@ class DatasetSearch(RecordedSearch):
     tuning: RowTuning | None = None
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
+    _front: tuple[FrontMember, ...] | None = None  # until a trial ends
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
@@ -96,7 +97,7 @@ class DatasetSearch(RecordedSearch):
     @property
     def next_number(self) -> int:
         """The number of the next trial."""
-        return max(self.trials, default=-1) + 1
+        return next(reversed(self.trials), -1) + 1
 
     @property
     def waits(self) -> bool:
@@ -108,7 +109,7 @@ class DatasetSearch(RecordedSearch):
         trials = self.search_trials()
         return not all(trial.state.finished for trial in self._heard_at(len(trials)))
 
-    def _heard_at(self, place: int) -> list[TrialProgress]:
+    def _heard_at(self, place: int) -> Sequence[TrialProgress]:
         """Return the search trials whose results the trial at `place` may use in a deterministic study."""
         assert self.study.deterministic is not None
         return self.search_trials()[: max(place - self.study.deterministic + 1, 0)]
@@ -147,7 +148,7 @@ class DatasetSearch(RecordedSearch):
     def add(self, new: NewTrial) -> TrialProgress:
         """Add a trial that was just committed and return its progress."""
         trial = TrialProgress(config=new.config, size=new.size, sampler_state=new.sampler_state)
-        self.trials[trial.number] = trial
+        self.enter(trial)
         self.tell(trial)
         return trial
 
@@ -156,10 +157,17 @@ class DatasetSearch(RecordedSearch):
 
         A tuned comparison has no sampler: its tuning decides.
         """
+        self._front = None
         if trial.config.stage == "search" and self.tuning is None:
             self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
                 self.rungs.end(trial.number)
+
+    def front(self) -> tuple[FrontMember, ...]:
+        """Return the front of the search's finished trials, computed once for each change."""
+        if self._front is None:
+            self._front = super().front()
+        return self._front
 
     def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
         """Ask the scheduler about a report that does not end its trial; only search trials are ever stopped."""

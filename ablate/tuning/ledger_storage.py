@@ -13,6 +13,8 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
+from ablate.tuning.bounded_history import BoundedHistory
+
 STUDY_NAME = "ablate"
 _THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
 
@@ -52,10 +54,13 @@ class LedgerStorage(BaseStorage):
     """What a sampler may read: trials by number, the study attributes they set, and the trial being asked.
 
     `drop` discards the trial being asked and its attributes, so a suggestion depends only on the ledger and the seed.
+    With `bound`, the sampler is shown the trials that it chooses.
     """
 
-    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+    def __init__(self, directions: Sequence[StudyDirection], *, bound: BoundedHistory | None = None) -> None:
         self._directions = list(directions)
+        self.bound = bound
+        self._shown: list[FrozenTrial] | None = None
         self._trials: dict[int, FrozenTrial] = {}
         self._attrs: dict[str, Any] = {}
         self._asked: FrozenTrial | None = None
@@ -65,6 +70,9 @@ class LedgerStorage(BaseStorage):
         """Add a trial, or replace the one with its number; trials are added in increasing order of number."""
         self._trials[trial.number] = trial
         self._attrs.update(study_attrs or {})
+        self._shown = None
+        if self.bound is not None:
+            self.bound.put(trial)
 
     def has(self, number: int) -> bool:
         """Return whether trial `number` has been added."""
@@ -117,8 +125,11 @@ class LedgerStorage(BaseStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials by number, the one being asked last."""
-        trials = [t for t in self._trials.values() if states is None or t.state in states]
+        """Return the trials that the sampler is shown by number, the one being asked last."""
+        if self._shown is None:
+            chosen = None if self.bound is None else self.bound.chosen()
+            self._shown = list(self._trials.values()) if chosen is None else [self._trials[n] for n in chosen]
+        trials = [t for t in self._shown if states is None or t.state in states]
         if self._asked is not None and (states is None or self._asked.state in states):
             trials.append(self._asked)
         return copy.deepcopy(trials) if deepcopy else trials

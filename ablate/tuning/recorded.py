@@ -36,17 +36,26 @@ class RecordedSearch:
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
     race: Race = field(default_factory=Race)
+    _of_search: list[TrialProgress] = field(default_factory=list)
+    begun: int = 0  # number of search and tuning trials
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
     ) -> None:
         """Load the ledger's records: trials ordered by number, reports and events in commit order."""
         for record in records:
-            self.trials[record.key.number] = TrialProgress.of(record)
+            self.enter(TrialProgress.of(record))
         for step in steps:
             self.trials[step.key.number].take(step)
         for note in notes:
             self.mark(note.kind, dict(note.payload))
+
+    def enter(self, trial: TrialProgress) -> None:
+        """Add the trial with the next number."""
+        self.trials[trial.number] = trial
+        self.begun += trial.config.stage != "confirm"
+        if trial.config.stage == "search":
+            self._of_search.append(trial)
 
     def mark(self, kind: str, payload: dict[str, object]) -> None:
         """Apply one event."""
@@ -62,9 +71,9 @@ class RecordedSearch:
         elif kind == TEST_OPENED:
             self.test_opened = True
 
-    def search_trials(self) -> list[TrialProgress]:
+    def search_trials(self) -> Sequence[TrialProgress]:
         """Return the search's trials by number."""
-        return [trial for trial in self.trials.values() if trial.config.stage == "search"]
+        return self._of_search
 
     def front(self) -> tuple[FrontMember, ...]:
         """Return the front of the search's finished trials."""

@@ -14,7 +14,8 @@ class SamplerRequest:
     """The arguments from which a sampler is built, for one suggestion.
 
     `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
-    one was refused. `design` returns the trials of a designed comparison, in order.
+    one was refused. `design` returns the trials of a designed comparison, in order. `good` is the number of trials that
+    TPE takes as good ones where it sees a choice of a long history (see BoundedHistory), otherwise None.
     """
 
     name: str
@@ -27,3 +28,4 @@ class SamplerRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     rejected: Mapping[str, Any] = field(default_factory=dict)
     design: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    good: int | None = None

@@ -16,6 +16,9 @@ from ablate.tuning.sequences import DesignSequence, GridSequence, SobolSequence
 IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
+BOUNDED = ("tpe", "gp")
+"""Samplers that fit a model to all trials; they are shown a bounded choice of a long history (bounded_history.py)."""
+
 NO_MEMORY = ("qmc", "random", "grid", "design")
 """Samplers whose suggestions follow from no result."""
 
@@ -37,6 +40,8 @@ def build_tpe(request: SamplerRequest) -> BaseSampler:
     if given.get("multivariate") is False:
         defaults["group"] = False
     settings = {**defaults, **given}
+    if request.objectives > 1 and (good := request.good) is not None:
+        settings["gamma"] = lambda shown: good
     return _made(request, TPESampler, seed=request.seed, n_startup_trials=request.startup_trials, **settings)
 
 
@@ -89,6 +94,7 @@ def _options(request: SamplerRequest, *known: str) -> dict[str, Any]:
 def _made(request: SamplerRequest, make: Callable[..., BaseSampler], **settings: Any) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", "`gamma` has been deprecated", FutureWarning)  # there is no other way
         try:
             return make(**settings)
         except (TypeError, ValueError) as error:

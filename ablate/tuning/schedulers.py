@@ -91,7 +91,7 @@ class Asha:
         self.reduction = reduction
         self.min_epochs = min_epochs
         self.keep_front = keep_front
-        self._rungs: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+        self._rungs: dict[int, Rung] = defaultdict(Rung)
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
         """Add the report to its rung, if it reaches one."""
@@ -102,39 +102,57 @@ class Asha:
         rung = self._enter(number, epoch, losses, epochs)
         if rung is None:
             return Decision.CONTINUE
-        rank, better = standing(rung, number)
+        rank, better = rung.standing(losses)
         kept = better < max(1, len(rung) // self.reduction) or (self.keep_front and rank == 0)
         return Decision.CONTINUE if kept else Decision.STOP
 
-    def _enter(
-        self, number: int, epoch: int, losses: tuple[float, ...], epochs: int
-    ) -> dict[int, tuple[float, ...]] | None:
+    def _enter(self, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Rung | None:
         level = None
         rung = self.min_epochs
         while rung <= epoch and rung < epochs:
             level, rung = rung, rung * self.reduction
-        if level is None or number in self._rungs[level]:
+        if level is None or not self._rungs[level].add(number, losses):
             return None
-        self._rungs[level][number] = losses
         return self._rungs[level]
 
 
-def standing(entries: Mapping[int, tuple[float, ...]], number: int) -> tuple[int, int]:
-    """Return entry `number`'s non-dominated rank among `entries`, from 0, and how many are strictly better."""
-    own = entries[number]
-    sound = {n: values for n, values in entries.items() if not any(math.isnan(v) for v in values)}
-    if number not in sound:
-        return 1, len(sound)
-    if len(own) == 1:
-        better = sum(values < own for values in sound.values())
-        return better, better
-    points = loss_matrix(sound.values(), len(own))
-    mine = list(sound).index(number)
-    ranks = np.asarray(moocore.pareto_rank(points))
-    peers = ranks == ranks[mine]
-    distance = crowding_distance(points[peers])
-    place = int(peers[:mine].sum())
-    return int(ranks[mine]), int((ranks < ranks[mine]).sum() + (distance > distance[place]).sum())
+class Rung:
+    """The losses that trials had when they reached a rung; those of a trial with a NaN are worse than all others."""
+
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+        self._points = np.empty((0, 0))  # of the trials without a NaN in the first `_sound` rows
+        self._sound = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, number: int, losses: tuple[float, ...]) -> bool:
+        """Add a trial; return False if it was measured before."""
+        if number in self._numbers:
+            return False
+        self._numbers.add(number)
+        if not any(math.isnan(value) for value in losses):
+            if self._sound == len(self._points):
+                more = np.empty((max(self._sound, 64), len(losses)))
+                self._points = np.concatenate([self._points, more]) if self._sound else more
+            self._points[self._sound] = losses
+            self._sound += 1
+        return True
+
+    def standing(self, losses: tuple[float, ...]) -> tuple[int, int]:
+        """Return the non-dominated rank, from 0, of the trial that was added last, and how many are strictly better."""
+        if any(math.isnan(value) for value in losses):
+            return 1, self._sound
+        raw = self._points[: self._sound]
+        if len(losses) == 1:
+            better = int((raw[:, 0] < losses[0]).sum())
+            return better, better
+        points = loss_matrix(raw, len(losses))
+        ranks = np.asarray(moocore.pareto_rank(points))
+        peers = ranks == ranks[-1]
+        distance = crowding_distance(points[peers])
+        return int(ranks[-1]), int((ranks < ranks[-1]).sum() + (distance > distance[-1]).sum())
 
 
 def crowding_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -302,8 +302,7 @@ class Search(SearchView):
 
     def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
         """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""
-        begun = sum(trial.config.stage != "confirm" for trial in subsearch.trials.values())
-        return self._requests.given(subsearch) is None, begun
+        return self._requests.given(subsearch) is None, subsearch.begun
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""

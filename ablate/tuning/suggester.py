@@ -21,9 +21,10 @@ from ablate.randomness import stream
 from ablate.registry import SAMPLERS
 from ablate.study import VARIANT
 from ablate.trial import TrialConfig, TrialKey, TrialState
+from ablate.tuning.bounded_history import BoundedHistory
 from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.tuning.request import SamplerRequest
-from ablate.tuning.samplers import OBSERVED
+from ablate.tuning.samplers import BOUNDED, OBSERVED
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
@@ -67,7 +68,11 @@ class Suggester:
     @cached_property
     def history(self) -> LedgerStorage:
         """The storage that the sampler reads."""
-        return LedgerStorage(self.converter.directions)
+        directions, bound = self.converter.directions, None
+        if self.study.sampler.name in BOUNDED:
+            keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
+            bound = BoundedHistory(objectives=len(directions), keys=keys)
+        return LedgerStorage(directions, bound=bound)
 
     @cached_property
     def _optuna(self) -> optuna.Study:
@@ -213,6 +218,7 @@ class Suggester:
             options=config.options,
             rejected=rejected,
             design=self._design,
+            good=None if self.history.bound is None else self.history.bound.good,
         )
         build = SAMPLERS.load(config.name)
         try:

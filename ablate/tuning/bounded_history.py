@@ -1,0 +1,122 @@
+"""Limits the trials that a sampler models, so that a suggestion costs the same however long the search is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import moocore
+import numpy as np
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial, TrialState
+
+from ablate.tuning.trial_progress import loss_matrix
+
+MOST = 500  # finished trials that a sampler models
+BEST, EXTREME, NEWEST = 0.3, 0.02, 0.2  # shares of these: the best, the best on each objective, the last by number
+COLUMNS = 4  # number, class, order within the class, key of the sample; the losses follow
+FEASIBLE, PRUNED, VIOLATING, OPEN, IGNORED = range(5)  # TPE's order of classes; open trials are always shown
+
+
+@dataclass(kw_only=True)
+class BoundedHistory:
+    """Chooses which trials a sampler sees; up to `most` finished ones it sees all.
+
+    Beyond that it sees all unfinished trials and `most` finished ones: the best, the best on each objective, the
+    newest, and a sample of the others. The best are in the order in which TPE prefers them: complete trials by
+    non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit, trials are
+    taken at even distances along the first objective. `keys` gives each trial, in the order of their numbers, a key;
+    the sample has those with the smallest. So the choice follows from the trials alone, and changes little between
+    suggestions.
+    """
+
+    objectives: int
+    keys: np.random.Generator
+    most: int = MOST
+    _rows: NDArray[np.float64] = field(init=False)
+    _row_of: dict[int, int] = field(default_factory=dict)
+    _finished: int = 0
+
+    def __post_init__(self) -> None:
+        self._rows = np.empty((0, COLUMNS + self.objectives))
+
+    @property
+    def good(self) -> int | None:
+        """How many trials TPE takes as good ones if there are several objectives; None while the sampler sees all.
+
+        Optuna takes a tenth of those that it sees. Of a bounded history that would be too few to cover the front, so a
+        tenth of all trials is taken, as long as the best ones are shown.
+        """
+        return None if self._finished <= self.most else min(math.ceil(0.1 * self._finished), int(BEST * self.most))
+
+    def put(self, trial: FrozenTrial) -> None:
+        """Add a trial, or replace the one with its number; trials are added in increasing order of number."""
+        row = self._row_of.get(trial.number)
+        if row is None:
+            row = self._row_of[trial.number] = len(self._row_of)
+            if row == len(self._rows):
+                more = np.empty((max(row, 64), self._rows.shape[1]))
+                more[:, 3] = self.keys.random(len(more))
+                self._rows = np.concatenate([self._rows, more])
+        else:
+            self._finished -= self._rows[row, 1] < OPEN
+        kind, score, losses = _standing(trial, self.objectives)
+        self._rows[row, :3] = trial.number, kind, score
+        self._rows[row, COLUMNS:] = losses
+        self._finished += kind < OPEN
+
+    def chosen(self) -> list[int] | None:
+        """Return the numbers of the trials that the sampler sees, in rising order; None if it sees all."""
+        if self._finished <= self.most:
+            return None
+        rows = self._rows[: len(self._row_of)]
+        kinds = rows[:, 1]
+        finished = np.flatnonzero(kinds < OPEN)
+        picked = kinds == OPEN
+        room = self.most + int(picked.sum())
+        picked[self._best(rows, finished)] = True
+        feasible = np.flatnonzero(kinds == FEASIBLE)
+        for losses in rows[feasible, COLUMNS:].T:
+            picked[feasible[np.lexsort((rows[feasible, 0], losses))[: int(EXTREME * self.most)]]] = True
+        picked[finished[np.argsort(rows[finished, 0])[-int(NEWEST * self.most) :]]] = True
+        rest = finished[~picked[finished]]
+        picked[rest[np.argsort(rows[rest, 3])[: max(room - int(picked.sum()), 0)]]] = True
+        return [int(number) for number in np.sort(rows[picked, 0])]
+
+    def _best(self, rows: NDArray[np.float64], finished: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the places of the best finished trials in TPE's order; equal ones in order of number."""
+        count = int(BEST * self.most)
+        feasible = rows[finished, 1] == FEASIBLE
+        ranks = rows[finished, 2].copy()
+        points = loss_matrix(rows[finished][feasible, COLUMNS:], self.objectives)
+        if len(points):
+            ranks[feasible] = points[:, 0] if self.objectives == 1 else moocore.pareto_rank(points)
+        order = np.lexsort((rows[finished, 0], rows[finished, COLUMNS], ranks, rows[finished, 1]))
+        if self.objectives == 1:
+            return finished[order[:count]]
+        cut = ranks[order[count]]
+        last = np.flatnonzero(feasible & (ranks == cut))  # the rank that does not fit as a whole
+        if not feasible[order[count]] or len(last) < 2:
+            return finished[order[:count]]
+        better = finished[feasible & (ranks < cut)]
+        along = last[np.lexsort((rows[finished[last], 0], rows[finished[last], COLUMNS]))]
+        even = np.linspace(0, len(along) - 1, count - len(better)).round().astype(int)
+        return np.concatenate([better, finished[along[even]]])
+
+
+def _standing(trial: FrozenTrial, objectives: int) -> tuple[int, float, list[float]]:
+    """Return a trial's class, its order within the class and its losses, as TPE reads them."""
+    unknown = [np.inf] * objectives
+    if not trial.state.is_finished():
+        return OPEN, 0.0, unknown
+    if trial.state is TrialState.FAIL:
+        return IGNORED, 0.0, unknown
+    violation = sum(v for v in trial.constraints.values() if v > 0)
+    if violation > 0:
+        return VIOLATING, violation, unknown
+    if trial.state is TrialState.COMPLETE:
+        return FEASIBLE, 0.0, list(trial.values)
+    if not trial.intermediate_values:
+        return PRUNED, 1.0, unknown
+    step, value = max(trial.intermediate_values.items())
+    return PRUNED, -float(step), [value if not np.isnan(value) else np.inf] * objectives

@@ -1,0 +1,264 @@
+"""CPU seconds, wall seconds and peak memory of studies of many trials that train nothing, part by part.
+
+    python benchmarks/scale.py                                          # 100, 1,000 and 10,000 trials, 10 reports each
+    python benchmarks/scale.py --trials 10000 --reports 100             # a million reports
+    python benchmarks/scale.py --trials 100 1000 --tracker mlflow       # MLflow's SQLite store beside the ledger
+    python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
+
+One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
+status, plan, report page). Its workers are simulated: each holds a trial and reports in turn. After every
+`--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Each size runs
+in a process of its own, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the
+last tenth of the run over that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "scale.csv"
+PACKAGES = ("optuna", "sqlalchemy", "mlflow", "polars")
+PARTS = ("search", "tracking", "resume", "status", "plan", "page")
+FIELDS = (
+    "trials", "reports", "workers", "objectives", "sampler", "scheduler", "tracker", "part", "calls", "cpu_seconds",
+    "wall_seconds", "cpu_ms_per_call", "late_over_early", "peak_mib", "commit", "machine", "versions",
+)  # fmt: skip
+STUDY = """\
+study: scale
+trainable: scale:train
+config:
+  width: {{int: [8, 512], log: true}}
+  depth: {{int: [1, 16]}}
+  lr: {{float: [1.0e-5, 1.0e-1], log: true}}
+  dropout: {{float: [0.0, 0.5]}}
+  kind: {{choices: [a, b, c]}}
+epochs: {reports}
+objectives: [{objectives}]
+sampler: {{name: {sampler}}}
+scheduler: {{name: {scheduler}}}
+budget: {{trials: {trials}}}
+confirm: null
+"""
+OBJECTIVES = ("{metric: val_loss, direction: minimize}", "{metric: params, direction: minimize, log: true}")
+
+
+class Meter:
+    """CPU and wall seconds by part, with the CPU seconds of each call."""
+
+    def __init__(self) -> None:
+        self.cpu: dict[str, list[float]] = defaultdict(list)
+        self.wall: dict[str, float] = defaultdict(float)
+        self.peak: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what the block takes as one call of a part."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        self.cpu[name].append(time.process_time() - cpu)
+        self.wall[name] += time.perf_counter() - wall
+        self.peak[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one row per part."""
+        for name, calls in self.cpu.items():
+            tenth = len(calls) // 10
+            early, late = sum(calls[tenth : 2 * tenth]), sum(calls[len(calls) - tenth :])
+            yield {
+                "part": name,
+                "calls": len(calls),
+                "cpu_seconds": f"{sum(calls):.2f}",
+                "wall_seconds": f"{self.wall[name]:.2f}",
+                "cpu_ms_per_call": f"{1e3 * sum(calls) / len(calls):.3f}",
+                "late_over_early": f"{late / early:.2f}" if tenth >= 5 and early else "",
+                "peak_mib": f"{self.peak[name]:.0f}",
+            }
+
+
+def train(config: dict[str, Any], run: Any) -> Iterator[dict[str, float]]:
+    """Report and train nothing; the benchmark makes the same reports itself."""
+    for epoch in run.epochs():
+        yield metrics_of(config, epoch)
+
+
+def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
+    """Return the metrics of a network that is never trained: width and depth help, at a price."""
+    params = float(config["width"] ** 2 * config["depth"])
+    off = abs(config["lr"] / 1e-3 - 1) / (config["lr"] / 1e-3 + 1) + config["dropout"] * "abc".index(config["kind"])
+    loss = 1 / (1 + params**0.25) + off + 1 / epoch
+    return {"train_loss": loss, "val_loss": loss, "params": params}
+
+
+def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
+    """Run one study and read it, part by part."""
+    from ablate.config import DatasetFacts
+    from ablate.ledger import Ledger
+    from ablate.study.file import parse_study
+    from ablate.tracking import build as build_tracker
+    from ablate.tuning import Search
+
+    objectives = ", ".join(OBJECTIVES[: asked.objectives])
+    text = STUDY.format(
+        trials=trials, reports=asked.reports, objectives=objectives, sampler=asked.sampler, scheduler=asked.scheduler
+    )
+    study = parse_study(text)
+    claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
+    url = f"sqlite:///{home / 'ledger.sqlite'}"
+    with Ledger.open(url) as ledger, ledger.acquire(study.name, **claim) as writer:
+
+        def made() -> Search:
+            return Search(study, writer, ledger, measure=lambda *_: None, facts_of=lambda _: DatasetFacts())
+
+        shown = build_tracker(asked.tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
+        search = made()
+        drive(search, asked, meter, shown.sync)
+        with meter.part("tracking"):
+            shown.close()
+        if "resume" in asked.parts:
+            with meter.part("resume"):
+                made()
+        del search
+        read(study, ledger, home, asked.parts, meter)
+
+
+def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> None:
+    """Let every worker report in turn, and hand it the next trial when its own has ended."""
+    from ablate.trial import Decision, Report
+
+    held: list[Any] = [None] * asked.workers
+    epochs, rounds, more = [0] * asked.workers, 0, True
+    while more or any(held):
+        for worker, config in enumerate(held):
+            if config is None and more:
+                with meter.part("suggest"):
+                    held[worker] = config = search.next_trial()
+                more, epochs[worker] = config is not None, 0
+            if config is None:
+                continue
+            epochs[worker] += 1
+            settings = {name.removeprefix("config."): value for name, value in config.parameters.items()}
+            last = epochs[worker] == config.epochs
+            metrics = tuple(metrics_of(settings, epochs[worker]) for _ in config.seeds)
+            report = Report(
+                epoch=epochs[worker], metrics=metrics, wall_seconds=0.0, diverged=(False,) * len(metrics), final=last
+            )
+            with meter.part("report"):
+                decision = search.report(config.key, report)
+            if last or decision is Decision.STOP:
+                held[worker] = None
+        rounds += 1
+        if rounds % asked.sync_every == 0:
+            with meter.part("tracking"):
+                sync()
+            with meter.part("progress"):
+                search.standings(dict.fromkeys(search.study.labels, asked.trials[0]))
+                search.front(search.study.labels[0])
+
+
+def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) -> None:
+    """Read the finished study as the commands do."""
+    from ablate.driver.plan import make_plan
+    from ablate.inspection.status import results_as_values, status_of
+    from ablate.inspection.studies import Stored, write_results
+    from ablate.locations import Locations
+
+    if "status" in parts:
+        with meter.part("status"):
+            found = Stored.of(ledger, study.name)
+            status_of(found, Locations(runs_dir=home.parent))
+            results_as_values(found)
+            del found
+    if "plan" in parts:
+        with meter.part("plan"):
+            make_plan(study, data_dir=None, measure_time=False)
+    if "page" in parts:
+        with meter.part("page"):
+            write_results(study, ledger.snapshot(study.name), home)
+
+
+def main() -> None:
+    """Measure every size in a process of its own, print a table, and write the CSV if `--write` is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, nargs="+", default=[100, 1_000, 10_000])
+    parser.add_argument("--reports", type=int, default=10, help="reports of each trial")
+    parser.add_argument("--workers", type=int, default=64, help="trials in training at a time")
+    parser.add_argument("--objectives", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--scheduler", default="none", help="asha stops trials before their last report")
+    parser.add_argument("--tracker", default="none")
+    parser.add_argument("--sync-every", type=int, default=10, help="rounds of all workers between two syncs")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--write", action="store_true", help=f"append the rows to {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.rows is not None:
+        one(asked)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.csv"
+        for trials in asked.trials:
+            given = [*sys.argv[1:], "--rows", str(rows), "--trials", str(trials)]
+            subprocess.run([sys.executable, __file__, *given], check=True)
+        with rows.open() as file:
+            found = list(csv.DictReader(file))
+    if asked.write:
+        append(RESULTS, found)
+
+
+def one(asked: argparse.Namespace) -> None:
+    """Measure one size in this process; print its rows and append them to `asked.rows`."""
+    sys.modules["scale"] = sys.modules["__main__"]
+    meter, trials = Meter(), asked.trials[0]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "scale"
+        home.mkdir()
+        with meter.part("whole"):
+            measure(asked, trials, home, meter)
+    names = ("reports", "workers", "objectives", "sampler", "scheduler", "tracker")
+    same = {"trials": trials, **{name: getattr(asked, name) for name in names}, **made_by()}
+    rows = [same | row for row in meter.rows()]
+    append(asked.rows, rows)
+    print(f"{trials:,} trials of {asked.reports} reports, {asked.workers} workers, tracker {asked.tracker}")
+    print(f"{'part':10} {'calls':>9} {'CPU s':>9} {'wall s':>9} {'CPU ms / call':>14} {'late / early':>13} {'MiB':>6}")
+    for row in rows:
+        cells = (row["cpu_seconds"], row["wall_seconds"], row["cpu_ms_per_call"], row["late_over_early"])
+        print(f"{row['part']:10} {row['calls']:9,} {cells[0]:>9} {cells[1]:>9} {cells[2]:>14} {cells[3]:>13}", end="")
+        print(f" {row['peak_mib']:>6}", flush=True)
+
+
+def append(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Append rows to a CSV, with a header if it is new."""
+    new = not path.exists()
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def made_by() -> dict[str, str]:
+    """Return commit, machine and versions."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    versions = " ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)])
+    return {"commit": commit, "machine": f"{os.cpu_count()} CPUs {platform.machine()}", "versions": versions}
+
+
+if __name__ == "__main__":
+    main()
