@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.training.settings import TrainConfig
+from ablate.training.state import RowState
 
 CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
@@ -60,23 +61,8 @@ class RowSettings:
         return replace(self, **{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowState:
-    """The state that a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
-
-    SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `work` [R, P] is scratch.
-    """
-
-    weights: Tensor
-    first: Tensor
-    second: Tensor
-    step: Tensor
-    alive: Tensor
-    work: Tensor
-
-
-def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSettings) -> None:
-    """Make one step of `optimizer` in every live row; `grads` [R, P] is overwritten.
+def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSettings, *, work: Tensor) -> None:
+    """Make one step of `optimizer` in every live row; `grads` and `work` [R, P] are overwritten.
 
     The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
     is not alive keeps its weights bit for bit, for any gradient and moments.
@@ -87,15 +73,15 @@ def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSe
     if optimizer == "adamw":
         state.weights.mul_((1 - rate * settings.weight_decay).to(dtype))
     else:
-        grads.add_(torch.mul(state.weights, settings.weight_decay.to(dtype), out=state.work))
+        grads.add_(torch.mul(state.weights, settings.weight_decay.to(dtype), out=work))
     rule = _sgd if optimizer == "sgd" else _adam
-    update = rule(state, grads, settings, rate)
+    update = rule(state, grads, settings, rate, work)
     if state.weights.device.type != "cpu" or not state.alive.all():
         update.masked_fill_(~state.alive, 0.0)
     state.weights.sub_(update)
 
 
-def _adam(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
+def _adam(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor, work: Tensor) -> Tensor:
     """Return rate / c1 * m / (sqrt(v / c2) + eps) with c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
     dtype = grads.dtype
     step = state.step.clamp(min=1)
@@ -103,15 +89,19 @@ def _adam(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -
     size = (rate * root / (1 - settings.beta1**step)).to(dtype)
     state.first.lerp_(grads, (1 - settings.beta1).to(dtype))
     state.second.lerp_(grads.mul_(grads), (1 - settings.beta2).to(dtype))
-    torch.sqrt(state.second, out=state.work).add_((settings.epsilon * root).to(dtype))
-    return torch.div(state.first, state.work, out=state.work).mul_(size)
+    torch.sqrt(state.second, out=work).add_((settings.epsilon * root).to(dtype))
+    return torch.div(state.first, work, out=work).mul_(size)
 
 
-def _sgd(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
+def _sgd(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor, work: Tensor) -> Tensor:
     state.first.mul_(settings.momentum.to(grads.dtype)).add_(grads)
-    return torch.mul(state.first, rate.to(grads.dtype), out=state.work)
+    return torch.mul(state.first, rate.to(grads.dtype), out=work)
 
 
 def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
-    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place."""
-    grads.mul_((clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0).to(grads.dtype))
+    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place.
+
+    A row with an infinite `clip_norm` does not change, whatever its values are.
+    """
+    scale = (clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0)
+    grads.mul_(torch.where(torch.isinf(clip_norm), 1.0, scale).to(grads.dtype))
