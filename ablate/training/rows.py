@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.errors import TrialError
-from ablate.training.optim import RowSettings, apply_update, clip_rows
+from ablate.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.training.samples import ModelInput
 from ablate.training.settings import TrainConfig
 from ablate.training.state import Layout, RowState, lay_out
@@ -67,6 +67,7 @@ class ReplicaGroup:
     def take(self, state: RowState, settings: RowSettings) -> None:
         """Train the rows of `state` from now on, in place, instead of those before; both have the group's layout."""
         self.state, self.settings = state, settings.to(self.device)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
         rows, columns = state.rows, self.layout.columns
         self.clips = bool(torch.isfinite(settings.clip_norm).any())
         smooths = bool(settings.label_smoothing.any())
@@ -201,7 +202,7 @@ class ReplicaGroup:
         self.freeze(~(torch.isfinite(losses) & torch.isfinite(norm[:, 0])))
         if self.clips:
             clip_rows(self.grads, norm, self.settings.clip_norm)
-        apply_update(self.layout.optimizer, self.state, self.grads, self.settings, work=self.work)
+        apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
 
     def freeze(self, which: Tensor) -> None:
         """Stop training the rows where `which` (bool [R]) is True."""
@@ -224,6 +225,7 @@ class ReplicaGroup:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
         self.layout.restore(self.state, tensors)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
 
 
 def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
