@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,44 +38,24 @@ class Means:
         """Return the means by name, float64 [R] each; NaN if there was no target."""
         return {name: total / self.count for name, total in self.sums.items()}
 
+    def part(self, start: int, stop: int) -> Means:
+        """Return the means of the replicates from `start` to `stop`."""
+        found = Means(self.pad)
+        found.sums = {name: total[start:stop] for name, total in self.sums.items()}
+        found.count = self.count[start:stop] if isinstance(self.count, Tensor) and self.count.dim() else self.count
+        return found
 
-@torch.no_grad()
-def evaluate(
-    group: ReplicaGroup,
-    task: Task,
-    samples: Samples,
-    *,
-    batch: int = BATCH,
-    between: Callable[[], None] | None = None,
-    judged: bool = True,
-) -> dict[str, Tensor]:
-    """Return `loss` (without label smoothing) and the task's metrics as means over the targets, float64 [R] each.
-
-    Metrics over the whole split are among them unless `judged` is False. `between` is called before every batch and
-    may raise.
-
-    `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
-    CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
-    """
-    group.module.eval()
-    means, whole = Means(group.pad), _WholeSplit(task if judged and isinstance(task, Scored) else None)
-    left = samples.index.shape[1]
-    filled = torch.cat([samples.index, samples.index[:, -1:].expand(-1, -left % WHOLE)], dim=1)
-    with closing(samples.batches(filled, max(batch // WHOLE, 1) * WHOLE)) as batches:
-        for x, targets in batches:
-            if between is not None:
-                between()
-            scores = group.forward(x)
-            if isinstance(task, Scored):  # its loss may be a mean over the batch
-                scores, targets = scores[:, :left], targets[:, :left]
-            values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
-            means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
-            whole.add(scores[:, :left], targets[:, :left])
-            left -= targets.shape[1]
-    return means.values() | whole.values(group)
+    @staticmethod
+    def joined(parts: Sequence[Means]) -> Means:
+        """Return the means of the replicates of all parts, which have seen equally many batches."""
+        found, counts = Means(parts[0].pad), [part.count for part in parts]
+        found.sums = {name: torch.cat([part.sums[name] for part in parts]) for name in parts[0].sums}
+        per_row = [count for count in counts if isinstance(count, Tensor) and count.dim()]
+        found.count = torch.cat(per_row) if per_row else counts[0]
+        return found
 
 
-class _WholeSplit:
+class WholeSplit:
     """Gathers the scores and targets of a split for a task's metrics over all of it."""
 
     def __init__(self, task: Scored | None) -> None:
@@ -88,14 +69,69 @@ class _WholeSplit:
             self._scores.append(scores.cpu())
             self._targets.append(targets.cpu())
 
-    def values(self, group: ReplicaGroup) -> dict[str, Tensor]:
-        """Return the metrics by name, float64 [R] each; NaN for a replicate that diverged."""
+    def values(self, start: int, stop: int, *, device: torch.device) -> dict[str, Tensor]:
+        """Return the metrics of the replicates from `start` to `stop` by name, float64 [R]; NaN where one diverged."""
         if self._task is None:
             return {}
-        scores, targets = torch.cat(self._scores, dim=1), torch.cat(self._targets, dim=1)
+        scores = torch.cat([part[start:stop] for part in self._scores], dim=1)
+        targets = torch.cat([part[start:stop] for part in self._targets], dim=1)
         names, rows = self._task.split_names, []
         for one, wanted in zip(scores, targets, strict=True):
             finite = bool(torch.isfinite(one).all())
             rows.append(self._task.split_metrics(one, wanted) if finite else dict.fromkeys(names, float("nan")))
         found = {name: [row[name] for row in rows] for name in names}
-        return {n: torch.tensor(v, dtype=torch.float64, device=group.device) for n, v in found.items()}
+        return {n: torch.tensor(v, dtype=torch.float64, device=device) for n, v in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What the replicates of a group scored on a part of the data: `means` by name, float64 [R] each."""
+
+    means: Mapping[str, Tensor]
+    whole: WholeSplit
+
+    def values(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Return loss and metrics, also those over the whole split, of the replicates from `start` to `stop`.
+
+        Raises TrialError if a user's metric fails.
+        """
+        means = {name: value[start:stop] for name, value in self.means.items()}
+        return means | self.whole.values(start, stop, device=self.means["loss"].device)
+
+
+@torch.no_grad()
+def evaluate(
+    group: ReplicaGroup,
+    task: Task,
+    samples: Samples,
+    *,
+    rows: Sequence[int],
+    batch: int = BATCH,
+    between: Callable[[], None] | None = None,
+    judged: bool = True,
+) -> Evaluated:
+    """Return `loss` (without label smoothing) and the task's metrics, as means over the targets, of some rows.
+
+    `samples.index` has a row for each of `rows`. Metrics over the whole split are among them unless `judged` is False.
+    `between` is called before every batch and may raise.
+
+    `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
+    CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
+    """
+    group.module.eval()
+    forward = group.forward if len(rows) == group.rows else group.forward_of(rows)
+    means, whole = Means(group.pad), WholeSplit(task if judged and isinstance(task, Scored) else None)
+    left = samples.index.shape[1]
+    filled = torch.cat([samples.index, samples.index[:, -1:].expand(-1, -left % WHOLE)], dim=1)
+    with closing(samples.batches(filled, max(batch // WHOLE, 1) * WHOLE)) as batches:
+        for x, targets in batches:
+            if between is not None:
+                between()
+            scores = forward(x)
+            if isinstance(task, Scored):  # its loss may be a mean over the batch
+                scores, targets = scores[:, :left], targets[:, :left]
+            values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
+            means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
+            whole.add(scores[:, :left], targets[:, :left])
+            left -= targets.shape[1]
+    return Evaluated(means=means.values(), whole=whole)

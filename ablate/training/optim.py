@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ablate.training.settings import TrainConfig
+from ablate.training.state import RowState
 
+CHUNK = 64  # steps; a multiple of any vector length
 CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -52,7 +54,7 @@ class RowSettings:
         )
 
     def rate(self, step: Tensor) -> Tensor:
-        """Return the learning rate of every row at its own `step` [R, 1], counted from 0."""
+        """Return the learning rate of every row at its own `step` [R, n], counted from 0."""
         return self.learning_rate * self.multipliers.gather(1, step.clamp(max=self.multipliers.shape[1] - 1))
 
     def to(self, device: torch.device) -> RowSettings:
@@ -60,58 +62,80 @@ class RowSettings:
         return replace(self, **{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowState:
-    """The state that a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
+class StepFactors:
+    """The factors [R, 1] of a step that follow from the settings and each row's step count, many steps at a time.
 
-    SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `work` [R, P] is scratch.
+    Powers are taken of vectors of CHUNK steps: on a CPU a kernel rounds the end of a vector by other instructions, so
+    the powers of one step, [R, 1], would depend on R.
     """
 
-    weights: Tensor
-    first: Tensor
-    second: Tensor
-    step: Tensor
-    alive: Tensor
-    work: Tensor
+    def __init__(self, optimizer: str, settings: RowSettings, dtype: torch.dtype) -> None:
+        self._optimizer, self._settings, self._dtype = optimizer, settings, dtype
+        self.first_share = (1 - settings.beta1).to(dtype)
+        self.second_share = (1 - settings.beta2).to(dtype)
+        self.momentum, self.weight_decay = settings.momentum.to(dtype), settings.weight_decay.to(dtype)
+        self._table, self._next = torch.empty(0), 0
+
+    def next(self, step: Tensor) -> tuple[Tensor, ...]:
+        """Return decay, size and epsilon of the step after `step` int64 [R, 1]; each call is one step of each row.
+
+        For sgd these are 1, the learning rate and 0.
+        """
+        if self._next == len(self._table):
+            self._table, self._next = self._computed(step), 0
+        self._next += 1
+        return self._table[self._next - 1].unbind()
+
+    def _computed(self, step: Tensor) -> Tensor:
+        """Return the factors of the next CHUNK steps, [CHUNK, 3, R, 1]."""
+        own, place = self._settings, step + torch.arange(CHUNK, device=step.device)
+        rate = own.rate(place)
+        decay = 1 - rate * own.weight_decay if self._optimizer == "adamw" else torch.ones_like(rate)
+        if self._optimizer == "sgd":
+            found = [decay, rate, torch.zeros_like(rate)]
+        else:
+            count = (place + 1).double()
+            root = (1 - own.beta2.expand_as(count).contiguous() ** count).sqrt()
+            size = rate * root / (1 - own.beta1.expand_as(count).contiguous() ** count)
+            found = [decay, size, own.epsilon * root]
+        return torch.stack(found).permute(2, 0, 1).unsqueeze(-1).to(self._dtype).contiguous()
 
 
-def apply_update(optimizer: str, state: RowState, grads: Tensor, settings: RowSettings) -> None:
-    """Make one step of `optimizer` in every live row; `grads` [R, P] is overwritten.
+def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+    """Make one step of `optimizer` in every live row; `grads` and `work` [R, P] are overwritten.
 
     The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
     is not alive keeps its weights bit for bit, for any gradient and moments.
     """
-    rate = torch.where(state.alive, settings.rate(state.step), 0.0)
+    decay, size, epsilon = factors.next(state.step)
     state.step.add_(state.alive)
-    dtype = state.weights.dtype
+    all_alive = state.weights.device.type == "cpu" and bool(state.alive.all())
     if optimizer == "adamw":
-        state.weights.mul_((1 - rate * settings.weight_decay).to(dtype))
+        state.weights.mul_(decay if all_alive else torch.where(state.alive, decay, 1.0))
     else:
-        grads.add_(torch.mul(state.weights, settings.weight_decay.to(dtype), out=state.work))
-    rule = _sgd if optimizer == "sgd" else _adam
-    update = rule(state, grads, settings, rate)
-    if state.weights.device.type != "cpu" or not state.alive.all():
-        update.masked_fill_(~state.alive, 0.0)
-    state.weights.sub_(update)
+        grads.add_(torch.mul(state.weights, factors.weight_decay, out=work))
+    if optimizer == "sgd":
+        state.first.mul_(factors.momentum).add_(grads)
+        torch.mul(state.first, size, out=work)
+    else:
+        _adam(state, grads, factors, size, epsilon, work)
+    if not all_alive:
+        work.masked_fill_(~state.alive, 0.0)
+    state.weights.sub_(work)
 
 
-def _adam(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
-    """Return rate / c1 * m / (sqrt(v / c2) + eps) with c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
-    dtype = grads.dtype
-    step = state.step.clamp(min=1)
-    root = (1 - settings.beta2**step).sqrt()
-    size = (rate * root / (1 - settings.beta1**step)).to(dtype)
-    state.first.lerp_(grads, (1 - settings.beta1).to(dtype))
-    state.second.lerp_(grads.mul_(grads), (1 - settings.beta2).to(dtype))
-    torch.sqrt(state.second, out=state.work).add_((settings.epsilon * root).to(dtype))
-    return torch.div(state.first, state.work, out=state.work).mul_(size)
-
-
-def _sgd(state: RowState, grads: Tensor, settings: RowSettings, rate: Tensor) -> Tensor:
-    state.first.mul_(settings.momentum.to(grads.dtype)).add_(grads)
-    return torch.mul(state.first, rate.to(grads.dtype), out=state.work)
+def _adam(state: RowState, grads: Tensor, factors: StepFactors, size: Tensor, epsilon: Tensor, work: Tensor) -> None:
+    """Set `work` to rate / c1 * m / (sqrt(v / c2) + eps), c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
+    state.first.lerp_(grads, factors.first_share)
+    state.second.lerp_(grads.mul_(grads), factors.second_share)
+    torch.sqrt(state.second, out=work).add_(epsilon)
+    torch.div(state.first, work, out=work).mul_(size)
 
 
 def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
-    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place."""
-    grads.mul_((clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0).to(grads.dtype))
+    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place.
+
+    A row with an infinite `clip_norm` does not change, whatever its values are.
+    """
+    scale = (clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0)
+    grads.mul_(torch.where(torch.isinf(clip_norm), 1.0, scale).to(grads.dtype))

@@ -1,4 +1,4 @@
-"""The progress of a trial: resuming from a checkpoint, pausing on request, and writing checkpoints."""
+"""The progress of a trial: resuming from a checkpoint, and writing checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ablate.models.settings import InputShape
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.evaluate import Means
-from ablate.training.rows import ReplicaGroup
+from ablate.training.state import Replicas
 from ablate.trial import Report, TrialConfig
 
 
@@ -74,29 +74,20 @@ class Stopwatch:
 class TrainingProgress:
     """The progress of a trial through its epochs, starting from the newest checkpoint in `place`.
 
-    `epoch` epochs are done and `step` steps of the next one; `report` is the last one. Without a `place` no checkpoint
-    is written or read.
+    `epoch` epochs are done and `step` steps of the next one; `report` is the last one, and `seconds` is the trial's
+    time of training over all attempts. Without a `place` no checkpoint is written or read.
     """
 
     def __init__(
-        self,
-        config: TrialConfig,
-        shape: InputShape,
-        group: ReplicaGroup,
-        *,
-        place: Place | None,
-        attempt: int,
-        pause: Callable[[], bool],
-        cadence: Cadence,
+        self, config: TrialConfig, shape: InputShape, replicas: Replicas, *, place: Place | None, attempt: int
     ) -> None:
-        self.config, self.shape, self.group = config, shape, group
-        self.place, self.attempt, self.pause = place, attempt, pause
+        self.config, self.shape, self.replicas = config, shape, replicas
+        self.place, self.attempt = place, attempt
         self.epoch = self.step = 0
+        self.seconds = 0.0
         self.report: Report | None = None
-        self.cadence, self.clock = cadence, Stopwatch(cadence.now)
         self._midway: Checkpoint | None = None
         self._saved = (0, 0)
-        self._saved_at = self._next_question = 0.0
 
     def go_on(self) -> None:
         """Restore the newest whole checkpoint, if there is one.
@@ -108,10 +99,9 @@ class TrainingProgress:
             return
         found = checkpoint.newest(self.place, self.config, attempt=self.attempt)
         if found is not None:
-            self.group.restore(found.tensors)
+            self.replicas.restore(found.tensors)
             self.epoch, self.step = found.checkpoint_id.epoch, found.checkpoint_id.step
-            self.clock.set(found.wall_seconds)
-            self._saved, self._saved_at = (self.epoch, self.step), found.wall_seconds
+            self.seconds, self._saved = found.wall_seconds, (self.epoch, self.step)
             self._midway = found if self.step else None
             if found.checkpoint_id.attempt < self.attempt:
                 found = checkpoint.rewrite(self.place, found, self.attempt)
@@ -126,70 +116,68 @@ class TrainingProgress:
 
     def take_up(self, means: Means) -> None:
         """Restore the means and the generator states of an epoch that a checkpoint interrupted."""
-        if self._midway is None:
-            return
-        found, device = self._midway.midway, self.group.device
+        assert self._midway is not None
+        found, device = self._midway.midway, self.replicas.layout.device
         try:
             means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
             means.count = found["count"].to(device)
-            self.group.restore_dropout(found["dropout"])
-            self.group.steps = self.step
-            torch.set_rng_state(found["generator"].clone())
-            if "device_generator" in found and device.type != "cpu":
-                torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
+            self.replicas.restore_dropout(found["dropout"])
+            self.restore_global_generator()
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             name = self._midway.checkpoint_id.name
             raise CheckpointError(f"checkpoint {name} does not say how its epoch continues: {error}") from error
-        self._midway = None
 
-    def ask(self, means: Means) -> None:
-        """Between two steps, pause on request, and write a checkpoint if the interval has passed.
+    def restore_global_generator(self) -> None:
+        """Set torch's global generator as it was where a checkpoint interrupted the epoch; otherwise do nothing."""
+        if self._midway is None:
+            return
+        found, device = self._midway.midway, self.replicas.layout.device
+        torch.set_rng_state(found["generator"].clone())
+        if "device_generator" in found and device.type != "cpu":
+            torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
 
-        Raises PausedError once the checkpoint is written, CheckpointDownError if it cannot be written.
+    def paused(self, means: Means) -> PausedError:
+        """Write a checkpoint and return the error that says where the trial has paused.
+
+        Raises CheckpointDownError if the checkpoint cannot be written.
         """
-        seconds = self.clock.seconds()
-        if seconds >= self._next_question:
-            self._next_question = seconds + self.cadence.ask_seconds
-            if self.pause():
-                self._save(means)
-                raise PausedError(f"trial {self.config.key} has paused after {self.epoch} epochs and {self.step} steps")
-        if seconds - self._saved_at >= self.cadence.checkpoint_seconds:
-            self._save(means)
+        self.save(means)
+        return PausedError(f"trial {self.config.key} has paused after {self.epoch} epochs and {self.step} steps")
 
     def end_epoch(self) -> None:
         """Count the epoch as done."""
-        self.epoch, self.step = self.epoch + 1, 0
+        self.epoch, self.step, self._midway = self.epoch + 1, 0, None
 
     def keep(self, report: Report) -> Report:
         """Write the checkpoint that belongs to `report` and return the report with its name."""
         named = replace(report, checkpoint=self.checkpoint_id.name) if self.place is not None else report
         self.report = named
-        self._save(Means(None))
+        self.save(Means(None))
         return named
 
-    def _save(self, means: Means) -> None:
+    def save(self, means: Means) -> None:
+        """Write a checkpoint of the current position, unless there is one; `means` are those of its epoch so far."""
         if self.place is not None and self._saved != (self.epoch, self.step):
-            with self.clock.stopped():
-                self._write(means)
-        self._saved_at = self.clock.seconds()
+            self._write(means)
 
     def _write(self, means: Means) -> None:
         assert self.place is not None
         midway = {}
         if self.step:
+            device = self.replicas.layout.device
             midway = {
                 "sums": torch.stack(list(means.sums.values())).cpu(),
                 "count": torch.as_tensor(means.count).cpu(),
-                "dropout": self.group.dropout_states(),
+                "dropout": self.replicas.dropout_states(),
                 "generator": torch.get_rng_state(),
             }
-            if self.group.device.type != "cpu":
-                midway["device_generator"] = torch.get_device_module(self.group.device).get_rng_state(self.group.device)
+            if device.type != "cpu":
+                midway["device_generator"] = torch.get_device_module(device).get_rng_state(device)
         found = Checkpoint(
             checkpoint_id=self.checkpoint_id,
             report=self.report,
-            wall_seconds=self.clock.seconds(),
-            tensors=self.group.tensors(),
+            wall_seconds=self.seconds,
+            tensors=self.replicas.tensors(),
             trial=self.config.to_json(),
             shape=self.shape,
             midway=midway,

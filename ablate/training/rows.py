@@ -5,48 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import CheckpointError, TrialError
-from ablate.training.optim import RowSettings, RowState, apply_update, clip_rows
+from ablate.errors import TrialError
+from ablate.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.training.samples import ModelInput
 from ablate.training.settings import TrainConfig
+from ablate.training.state import Layout, RowState, lay_out
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
-ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """The position of one parameter in a row: columns `start` to `stop`, then `pad` unused ones."""
-
-    name: str
-    shape: torch.Size
-    start: int
-    stop: int
-    pad: int
-
-    def of(self, rows: Tensor) -> Tensor:
-        """Return this parameter's view [R, *shape] of `rows` [R, P]."""
-        return rows[:, self.start : self.stop].view(rows.shape[0], *self.shape)
-
-
-def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
-    """Return the segments of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
-    places, start = [], 0
-    for name, shape in shapes.items():
-        stop = start + shape.numel()
-        pad = -stop % ALIGNMENT
-        places.append(Segment(name=name, shape=shape, start=start, stop=stop, pad=pad))
-        start = stop + pad
-    return tuple(places)
 
 
 class ReplicaGroup:
@@ -74,54 +47,51 @@ class ReplicaGroup:
         device: torch.device | str = "cpu",
         stacked: bool = True,
     ) -> None:
-        self.optimizer, self.precision = configs[0].optimizer, configs[0].precision
+        self.precision = configs[0].precision
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
         self.pad, self.stacked = pad, stacked
         self.generators: list[torch.Generator] = []
         self.keys: tuple[int, ...] = ()
         self.steps = 0  # of this epoch
         self.module = module.to(device=self.device, dtype=self.dtype)
-        self.settings = RowSettings.of(configs, schedules).to(self.device)
-        self.clips = any(config.clip_norm is not None for config in configs)
-        smooths = any(config.label_smoothing for config in configs)
-        self.smoothing: float | Tensor = self.settings.label_smoothing.to(self.dtype) if smooths else 0.0
-        learned = {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
-        self.places = lay_out(learned)
-        self._allocate(len(configs))
-        for place in self.places:
-            place.of(self.state.weights).copy_(torch.stack([row[place.name] for row in initial]))
-        fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
-        self.fixed = {
-            name: value.to(self.device, self.dtype if value.is_floating_point() else None)
-            for name, value in fixed.items()
-        }
-        self.buffers = {n: self.fixed[n] for n, _ in self.module.named_buffers() if n in self.fixed}
-        self.leaves = {p.name: nn.Parameter(p.of(self.state.weights)) for p in self.places}
         self.row_native = bool(getattr(module, "row_native", False))
-        if self.row_native:
-            _install(self.module, {**self.leaves, **self.fixed})
-
-    def _allocate(self, rows: int) -> None:
-        columns = self.places[-1].stop + self.places[-1].pad
-
-        def zeros(width: int, dtype: torch.dtype = self.dtype) -> Tensor:
-            return torch.zeros(rows, width, dtype=dtype, device=self.device)
-
-        self.grads = zeros(columns)
-        self.pads = {place.name: zeros(place.pad) for place in self.places if place.pad}
-        self.state = RowState(
-            weights=zeros(columns),
-            first=zeros(columns),
-            second=zeros(0 if self.optimizer == "sgd" else columns),
-            step=zeros(1, torch.int64),
-            alive=~zeros(1, torch.bool),
-            work=zeros(columns),
+        self.layout = Layout(
+            places=lay_out({name: p.shape for name, p in module.named_parameters() if p.requires_grad}),
+            buffers=tuple(name for name, _ in self.module.named_buffers() if name in initial[0]),
+            optimizer=configs[0].optimizer,
+            dtype=self.dtype,
+            device=self.device,
         )
+        self.take(self.layout.start(initial), RowSettings.of(configs, schedules))
+
+    def take(self, state: RowState, settings: RowSettings) -> None:
+        """Train the rows of `state` from now on, in place, instead of those before; both have the group's layout."""
+        self.state, self.settings = state, settings.to(self.device)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
+        rows, columns = state.rows, self.layout.columns
+        self.clips = bool(torch.isfinite(settings.clip_norm).any())
+        smooths = bool(settings.label_smoothing.any())
+        self.smoothing: float | Tensor = self.settings.label_smoothing.to(self.dtype) if smooths else 0.0
+        self.grads, self.work = self.layout.zeros(rows, columns), self.layout.zeros(rows, columns)
+        self.pads = {place.name: self.layout.zeros(rows, place.pad) for place in self.layout.places if place.pad}
+        self.leaves = {place.name: nn.Parameter(place.of(state.weights)) for place in self.layout.places}
+        if self.row_native:
+            _install(self.module, self.values)
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """What the module computes with, [R, ...] by name: parameters, and the buffers of a user's own module."""
+        return {**self.leaves, **self.state.fixed}
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers of a user's own module, [R, ...] by name."""
+        return {name: self.state.fixed[name] for name in self.layout.buffers}
 
     @property
     def rows(self) -> int:
         """The number of rows R."""
-        return self.state.weights.shape[0]
+        return self.state.rows
 
     @property
     def alive(self) -> Tensor:
@@ -134,14 +104,25 @@ class ReplicaGroup:
             if self.row_native:
                 scores: Tensor = self.module(x)
             elif self.stacked:
-                scores = torch.func.vmap(partial(plain_call, self.module))({**self.leaves, **self.fixed}, x)
+                scores = torch.func.vmap(partial(plain_call, self.module))(self.values, x)
             else:
                 scores = torch.stack([self._alone(row, x) for row in range(self.rows)])
         return scores.to(self.dtype)
 
+    def forward_of(self, rows: Sequence[int]) -> Callable[[ModelInput], Tensor]:
+        """Return `forward` for some rows of a row-native module, by number; their weights are copied."""
+        index = torch.tensor(rows, device=self.device)
+        values = {name: value.detach().index_select(0, index) for name, value in self.values.items()}
+
+        def forward(x: ModelInput) -> Tensor:
+            with self._autocast():
+                return plain_call(self.module, values, x).to(self.dtype)
+
+        return forward
+
     def _alone(self, row: int, x: ModelInput) -> Tensor:
         """Return the scores of one row; torch's global generator is the row's own during the call."""
-        values = {name: value[row] for name, value in {**self.leaves, **self.fixed}.items()}
+        values = {name: value[row] for name, value in self.values.items()}
         mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
         with keyed_globals(self.keys[row] if self.keys else 0, self.steps if self.module.training else -1):
             scores = self._with_own_generator(row, values, mine)
@@ -183,21 +164,14 @@ class ReplicaGroup:
         Of a row-native module, dropout is any part with an attribute `generators` (`ablate.models.layers.Dropout`).
         Of a module that runs one row after another, it is whatever draws from torch's global generator.
         """
-        self.keys, self.steps = tuple(keys), 0
-        self.generators = [torch.Generator(self.device).manual_seed(key) for key in keys]
+        self.give_generators(keys, [torch.Generator(self.device).manual_seed(key) for key in keys])
+
+    def give_generators(self, keys: Sequence[int], generators: list[torch.Generator], *, steps: int = 0) -> None:
+        """Let dropout draw by `generators`, one per row with these keys, in an epoch of which `steps` are done."""
+        self.keys, self.steps, self.generators = tuple(keys), steps, generators
         for part in self.module.modules() if self.row_native else ():
             if hasattr(part, "generators"):
                 part.generators = self.generators  # type: ignore[assignment]
-
-    def dropout_states(self) -> Tensor:
-        """Return the states of the generators of `key_dropout`, uint8 [R, S]."""
-        return torch.stack([generator.get_state() for generator in self.generators])
-
-    def restore_dropout(self, states: Tensor) -> None:
-        """Set the generators to `states`; those of another kind of device keep their initial state."""
-        for generator, state in zip(self.generators, states.unbind(), strict=True):
-            if generator.get_state().shape == state.shape:
-                generator.set_state(state.clone())  # torch reads wrong bytes from a view of a larger tensor
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":
@@ -228,14 +202,14 @@ class ReplicaGroup:
         self.freeze(~(torch.isfinite(losses) & torch.isfinite(norm[:, 0])))
         if self.clips:
             clip_rows(self.grads, norm, self.settings.clip_norm)
-        apply_update(self.optimizer, self.state, self.grads, self.settings)
+        apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
 
     def freeze(self, which: Tensor) -> None:
         """Stop training the rows where `which` (bool [R]) is True."""
         self.state.alive.logical_and_(~which[:, None])
 
     def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
-        for place, grad in zip(self.places, grads, strict=True):
+        for place, grad in zip(self.layout.places, grads, strict=True):
             yield grad.reshape(self.rows, -1)
             if place.pad:
                 yield self.pads[place.name]
@@ -245,38 +219,13 @@ class ReplicaGroup:
         return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that a resumed run needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
-        parts = {"weights": self.state.weights, "first": self.state.first, "second": self.state.second}
-        found = {
-            f"{part}.{place.name}": place.of(rows).detach().cpu().contiguous().clone()
-            for part, rows in parts.items()
-            if rows.shape[1]
-            for place in self.places
-        }
-        found |= {f"buffer.{name}": value.cpu().contiguous().clone() for name, value in self.buffers.items()}
-        return found | {"step": self.state.step.cpu().clone(), "alive": self.state.alive.cpu().clone()}
+        """Return all tensors that a resumed run needs (see Layout.tensors)."""
+        return self.layout.tensors(self.state)
 
-    @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
-        mine = self.tensors()
-        if not any(name.startswith("buffer.") for name in tensors):  # of a version that held them constant
-            mine = {name: value for name, value in mine.items() if not name.startswith("buffer.")}
-        for name in sorted(mine.keys() ^ tensors.keys()):
-            raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
-        for name, value in mine.items():
-            if value.shape != tensors[name].shape or value.dtype != tensors[name].dtype:
-                got, rule = _describe(tensors[name]), _describe(value)
-                raise CheckpointError(f"checkpoint of another model: {name} is {got}, the trial's is {rule}")
-        for place in self.places:
-            place.of(self.state.weights).copy_(tensors[f"weights.{place.name}"])
-            place.of(self.state.first).copy_(tensors[f"first.{place.name}"])
-            if self.state.second.shape[1]:
-                place.of(self.state.second).copy_(tensors[f"second.{place.name}"])
-        for name in self.buffers.keys() & {name.removeprefix("buffer.") for name in mine}:
-            self.buffers[name].copy_(tensors[f"buffer.{name}"])
-        self.state.step.copy_(tensors["step"])
-        self.state.alive.copy_(tensors["alive"])
+        self.layout.restore(self.state, tensors)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
 
 
 def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
@@ -309,11 +258,3 @@ def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
         value = values[names[id(parameter)]]
         rows = value if isinstance(value, nn.Parameter) else nn.Parameter(value, requires_grad=False)
         module.get_submodule(owner).register_parameter(name, rows)
-
-
-def _owner(mine: bool) -> str:
-    return "trial's model" if mine else "checkpoint"
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

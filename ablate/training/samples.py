@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,10 @@ class Samples:
             pairs=pairs,
             start=0 if data.start is None else data.start,
         )
+
+    def shared(self, rows: int) -> Samples:
+        """Return a part that is the same for every replicate, for another number of replicates."""
+        return replace(self, index=self.index[:1].expand(rows, -1))
 
     def batches(
         self, index_rn: Tensor, batch: int, *, keys: Sequence[int] | None = None

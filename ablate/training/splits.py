@@ -24,8 +24,12 @@ class Splits:
     validation: Samples
 
 
-def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Splits:
+def split(
+    data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype, beside: Splits | None = None
+) -> Splits:
     """Return each replicate's training and validation samples.
+
+    `beside` are those of another trial on the same data: its copies on the device are shared.
 
     Under `held_out` a keyed share of the training part is held out per replicate, unless the data set ships a
     validation part. Of windows on a text the last ones are held out, in steps of one window. Under `paper` the test
@@ -33,8 +37,14 @@ def split(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch
     or to validate on.
     """
     index = _shuffle(data, config)
-    whole = Samples.of(data, data.train_inputs, data.train_targets, index, device=device, dtype=dtype)
-    if config.protocol == "paper":
+    if beside is None:
+        whole = Samples.of(data, data.train_inputs, data.train_targets, index, device=device, dtype=dtype)
+    else:
+        whole = replace(beside.train, index=index)
+    ships = data.validation_inputs is not None and data.validation_targets is not None
+    if beside is not None and (ships or config.protocol == "paper"):
+        validation = beside.validation.shared(len(config.seeds))
+    elif config.protocol == "paper":
         validation = test_part(data, config, device=device, dtype=dtype)
     elif data.validation_inputs is not None and data.validation_targets is not None:
         validation = _whole(data, data.validation_inputs, data.validation_targets, config, device, dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ablate.config import Protocol, Size, TaskConfig
 from ablate.models.settings import InputShape
-from ablate.tasks import Data, load_task
+from ablate.tasks import Data, Task, load_task
 from ablate.tasks.arrays.task import Task as ArrayTask
 from ablate.training.family import FamilySettings
 from ablate.training.loop import train
@@ -105,7 +105,7 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
         study_seed=0,
         protocol="paper",
     )
-    data = _data(task, shape, data_dir, batch * steps)
+    data = stand_in_data(load_task(task), shape, data_dir, batch * steps)
     # on a CPU, what else runs here does not count
     clock = time.process_time if _device() == "cpu" else time.perf_counter
     moments = []
@@ -123,12 +123,11 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     return min(after - before for before, after in itertools.pairwise(moments)) / (batch * steps)
 
 
-def _data(task: TaskConfig, shape: InputShape, data_dir: Path | None, samples: int) -> Data:
+def stand_in_data(task: Task, shape: InputShape, data_dir: Path | None, samples: int) -> Data:
     """Return made-up data, or for a task of arrays its own: only its loss knows the form of its targets."""
-    found = load_task(task)
-    if not isinstance(found, ArrayTask):
+    if not isinstance(task, ArrayTask):
         return made_up_data(shape, samples=samples, test=1)
-    data = found.load(data_dir)
+    data = task.load(data_dir)
     index = torch.arange(samples) % len(data.train_targets)
     assert isinstance(data.train_inputs, Tensor)
     assert isinstance(data.test_inputs, Tensor)

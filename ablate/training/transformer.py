@@ -90,16 +90,25 @@ class Transformer:
         return train(config, **context, data=_load(config.task.model_dump_json(), context["data_dir"]))
 
     def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
-        """Return None: packs are not built yet."""
-        return None
+        """Return what must be equal for trials to share a pack; see `ablate.training.group_key`."""
+        from ablate.training.group_key import group_key
+
+        return group_key(config, _shape(facts))
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
-        """Raise NotImplementedError: packs are not built yet."""
-        raise NotImplementedError
+        """Return an empty pack, on data that this process loads once per data set."""
+        from ablate.training.pack import TrialPack
+
+        def load(config: TrialConfig) -> Data:
+            return _load(config.task.model_dump_json(), data_dir)
+
+        return TrialPack(load=load, data_dir=data_dir, device=device, pause=pause)
 
     def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """Return 1: packs are not built yet."""
-        return 1
+        """Return the least number of trials whose throughput is near the best; see `ablate.training.pack_size`."""
+        from ablate.training.pack_size import measure_pack
+
+        return measure_pack(config, data_dir=data_dir, device=device, most=most)
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
         """Return replicate 0 of a trained trial for prediction."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data
-from ablate.training import loop, predictor, train
+from ablate.training import common, predictor, train
 from ablate.training.family import family
 from ablate.training.order import epoch_order
 from ablate.training.settings import TrainConfig
@@ -167,14 +167,14 @@ def test_fewer_samples_than_a_batch_make_one_small_batch() -> None:
 
 
 def test_a_diverged_replicate_is_reported_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = loop.initial_weights
+    drawn = common.initial_weights
 
     def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
         weights = drawn(config, shape, replicate=replicate)
         return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
 
     healthy = list(train(trial(seeds=(3,))))
-    monkeypatch.setattr(loop, "initial_weights", poisoned)
+    monkeypatch.setattr(common, "initial_weights", poisoned)
     reports = list(train(trial()))
     assert [r.diverged for r in reports] == [(False, True)] * 4
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]

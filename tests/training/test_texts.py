@@ -18,7 +18,7 @@ from ablate.errors import RequestError, TrialError
 from ablate.models import build, initial_parameters
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data
-from ablate.training import ReplicaGroup, loop, multipliers, predictor, train
+from ablate.training import ReplicaGroup, common, multipliers, predictor, train
 from ablate.training.family import family
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig
@@ -210,14 +210,14 @@ def test_a_small_translator_learns_to_write() -> None:
 
 
 def test_a_diverged_replicate_writes_nan_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = loop.initial_weights
+    drawn = common.initial_weights
 
     def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
         weights = drawn(config, shape, replicate=replicate)
         return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
 
     healthy = list(train(trial("build_pairs", seeds=(3,))))
-    monkeypatch.setattr(loop, "initial_weights", poisoned)
+    monkeypatch.setattr(common, "initial_weights", poisoned)
     reports = list(train(trial("build_pairs")))
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]
     assert all(math.isnan(r.metrics[1]["val_exact"]) for r in reports)

@@ -1,0 +1,188 @@
+"""The state of replicates as rows: how parameters lie in a row, and what a step and a checkpoint need of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ablate.errors import CheckpointError
+
+ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The position of one parameter in a row: columns `start` to `stop`, then `pad` unused ones."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+    pad: int
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Return this parameter's view [R, *shape] of `rows` [R, P]."""
+        return rows[:, self.start : self.stop].view(rows.shape[0], *self.shape)
+
+
+def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
+    """Return the segments of parameters of `shapes`, in order, each beginning on a multiple of ALIGNMENT."""
+    places, start = [], 0
+    for name, shape in shapes.items():
+        stop = start + shape.numel()
+        pad = -stop % ALIGNMENT
+        places.append(Segment(name=name, shape=shape, start=start, stop=stop, pad=pad))
+        start = stop + pad
+    return tuple(places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowState:
+    """What a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
+
+    SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `fixed` [R, ...] by name are the parameters
+    that do not require a gradient, and the buffers of a user's own module.
+    """
+
+    weights: Tensor
+    first: Tensor
+    second: Tensor
+    step: Tensor
+    alive: Tensor
+    fixed: Mapping[str, Tensor]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows R."""
+        return self.weights.shape[0]
+
+    def part(self, start: int, stop: int) -> RowState:
+        """Return the rows from `start` to `stop`, which share their memory with these."""
+        return RowState(
+            **{name: getattr(self, name)[start:stop] for name in _COLUMNS},
+            fixed={name: value[start:stop] for name, value in self.fixed.items()},
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[RowState]) -> RowState:
+        """Return copies of the rows of all parts, in order."""
+        return RowState(
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
+            fixed={name: torch.cat([part.fixed[name] for part in parts]) for name in parts[0].fixed},
+        )
+
+
+_COLUMNS = ("weights", "first", "second", "step", "alive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where each parameter lies in a row; `buffers` are the names in `RowState.fixed` that a checkpoint holds."""
+
+    places: tuple[Segment, ...]
+    buffers: tuple[str, ...]
+    optimizer: str
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def columns(self) -> int:
+        """The length of a row, P."""
+        return self.places[-1].stop + self.places[-1].pad
+
+    def zeros(self, rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return zeros [rows, width], by default of the weights' type."""
+        return torch.zeros(rows, width, dtype=self.dtype if dtype is None else dtype, device=self.device)
+
+    def start(self, initial: Sequence[Mapping[str, Tensor]]) -> RowState:
+        """Return the state before the first step of rows with the values `initial`, a dictionary by name for each."""
+        rows, columns = len(initial), self.columns
+        learned = {place.name for place in self.places}
+        fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
+        state = RowState(
+            weights=self.zeros(rows, columns),
+            first=self.zeros(rows, columns),
+            second=self.zeros(rows, 0 if self.optimizer == "sgd" else columns),
+            step=self.zeros(rows, 1, torch.int64),
+            alive=~self.zeros(rows, 1, torch.bool),
+            fixed={n: v.to(self.device, self.dtype if v.is_floating_point() else None) for n, v in fixed.items()},
+        )
+        for place in self.places:
+            place.of(state.weights).copy_(torch.stack([row[place.name] for row in initial]))
+        return state
+
+    def tensors(self, state: RowState) -> dict[str, Tensor]:
+        """Return all tensors that a resumed run needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
+        parts = {"weights": state.weights, "first": state.first, "second": state.second}
+        found = {
+            f"{part}.{place.name}": place.of(rows).detach().cpu().contiguous().clone()
+            for part, rows in parts.items()
+            if rows.shape[1]
+            for place in self.places
+        }
+        found |= {f"buffer.{name}": state.fixed[name].cpu().contiguous().clone() for name in self.buffers}
+        return found | {"step": state.step.cpu().clone(), "alive": state.alive.cpu().clone()}
+
+    @torch.no_grad()
+    def restore(self, state: RowState, tensors: Mapping[str, Tensor]) -> None:
+        """Load the result of `tensors()` into `state`; raise CheckpointError if it is of another model."""
+        mine = self.tensors(state)
+        if not any(name.startswith("buffer.") for name in tensors):  # of a version that held them constant
+            mine = {name: value for name, value in mine.items() if not name.startswith("buffer.")}
+        for name in sorted(mine.keys() ^ tensors.keys()):
+            raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
+        for name, value in mine.items():
+            if value.shape != tensors[name].shape or value.dtype != tensors[name].dtype:
+                got, rule = _describe(tensors[name]), _describe(value)
+                raise CheckpointError(f"checkpoint of another model: {name} is {got}, the trial's is {rule}")
+        for place in self.places:
+            place.of(state.weights).copy_(tensors[f"weights.{place.name}"])
+            place.of(state.first).copy_(tensors[f"first.{place.name}"])
+            if state.second.shape[1]:
+                place.of(state.second).copy_(tensors[f"second.{place.name}"])
+        for name in self.buffers:
+            if f"buffer.{name}" in mine:
+                state.fixed[name].copy_(tensors[f"buffer.{name}"])
+        state.step.copy_(tensors["step"])
+        state.alive.copy_(tensors["alive"])
+
+
+@dataclass(kw_only=True)
+class Replicas:
+    """The rows of one trial: their state, and the generators of their dropout.
+
+    In a group `state` is a part of the group's state, and each step of the group changes it.
+    """
+
+    layout: Layout
+    state: RowState
+    generators: list[torch.Generator] = field(default_factory=list)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that a resumed run needs (see Layout.tensors)."""
+        return self.layout.tensors(self.state)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
+        self.layout.restore(self.state, tensors)
+
+    def dropout_states(self) -> Tensor:
+        """Return the states of the generators, uint8 [R, S]."""
+        return torch.stack([generator.get_state() for generator in self.generators])
+
+    def restore_dropout(self, states: Tensor) -> None:
+        """Set the generators to `states`; those of another kind of device keep their initial state."""
+        for generator, state in zip(self.generators, states.unbind(), strict=True):
+            if generator.get_state().shape == state.shape:
+                generator.set_state(state.clone())  # torch reads wrong bytes from a view of a larger tensor
+
+
+def _owner(mine: bool) -> str:
+    return "trial's model" if mine else "checkpoint"
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

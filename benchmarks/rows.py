@@ -1,0 +1,131 @@
+"""CPU time of a replica's training step over the number of rows that are trained in lockstep.
+
+    python benchmarks/rows.py                        # this checkout, about three minutes
+    python benchmarks/rows.py --against ../before    # beside another checkout, in turn
+
+One trial with 1, 4, 16 and 64 seeds, one thread, float32. `cpu_us` is the CPU time of an epoch, with its validation
+and checkpoint, over steps and rows: the fastest epoch after the first, the median over repeats. Pictures are made up in
+the shape of the data set, so that no download is needed. Each measurement is a process of its own; two checkouts take
+turns. The result is a CSV file with a line for each variant, number of rows and checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent.parent
+RESULT = HERE / "benchmarks" / "results" / "rows.csv"
+ROWS = (1, 4, 16, 64)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "digits 16": {"model": {"width": 16, "depth": 1, "mlp": 0}, "task": "digits", "patch": [2, 4], "batch": 32},
+    "digits 32": {"model": {"width": 32, "depth": 2, "mlp": 64}, "task": "digits", "patch": [2, 4], "batch": 32},
+    "mnist 6 blocks": {"model": {"width": 60, "depth": 6, "mlp": 256}, "task": "mnist", "patch": [7, 7], "batch": 64},
+}
+REPLICA_STEPS = {"digits 16": 400, "digits 32": 300, "mnist 6 blocks": 32}  # of an epoch, at most STEPS steps
+STEPS = 50
+EPOCHS = 4
+
+
+def measure(name: str, rows: int) -> float:
+    """Return the microseconds of CPU time per replica and step in this process."""
+    import torch
+
+    from ablate.execution.memory import keep_freed_memory
+    from ablate.registry import read_task
+    from ablate.tasks import load_task
+    from ablate.training import FamilySettings, train
+    from ablate.training.made_up import made_up_data
+    from ablate.trial import TrialConfig, TrialKey
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    variant, steps = VARIANTS[name], min(max(REPLICA_STEPS[name] // rows, 2), STEPS)
+    task = read_task({"task": variant["task"], "patch": variant["patch"]})
+    training = {"epochs": EPOCHS, "batch_size": variant["batch"], "steps_per_epoch": steps}
+    trial = TrialConfig(
+        key=TrialKey(study="benchmark", dataset="made-up", number=0),
+        stage="search",
+        settings=FamilySettings.model_validate({"model": variant["model"], "training": training}),
+        task=task,
+        seeds=tuple(range(rows)),
+        study_seed=0,
+        protocol="paper",
+    )
+    data = made_up_data(load_task(task).shape(None), samples=steps * variant["batch"], test=256)
+    moments = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in train(trial, data=data, checkpoints=Path(folder)):
+            moments.append(time.process_time())
+    epochs = [after - before for before, after in itertools.pairwise(moments)]
+    return min(epochs) / (steps * rows) * 1e6
+
+
+def measured(checkout: Path, name: str, rows: int) -> float:
+    """Return what `measure` gives with the code of `checkout`."""
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--one", name, str(rows)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=checkout)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout, with `+` if its files have changed since."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def processor() -> str:
+    """Return the processor's name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main() -> None:
+    """Measure all variants and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=2, metavar=("VARIANT", "ROWS"), help=argparse.SUPPRESS)
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--output", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one[0], int(arguments.one[1]))))
+        return
+    import torch
+
+    about = {"processor": processor(), "python": platform.python_version(), "torch": torch.__version__}
+    checkouts = [*([arguments.against.resolve()] if arguments.against else []), HERE]
+    lines: list[dict[str, Any]] = []
+    for name in arguments.variants:
+        for rows in arguments.rows:
+            taken: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
+            for _ in range(arguments.repeats):
+                for checkout in checkouts:
+                    taken[checkout].append(measured(checkout, name, rows))
+            for checkout, each in taken.items():
+                found = {"cpu_us": round(statistics.median(each), 1), "least": round(min(each), 1), "n": len(each)}
+                lines.append({"variant": name, "rows": rows, "commit": commit(checkout), **found, **about})
+                print(name, rows, lines[-1]["commit"], found, flush=True)
+    with arguments.output.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
