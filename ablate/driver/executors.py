@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -10,6 +12,8 @@ from ablate.driver.options import RunOptions
 from ablate.errors import ResourceError
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.files import Place
+from ablate.registry import FAMILY
+from ablate.study import Study
 
 
 def check_resources(options: RunOptions) -> None:
@@ -43,6 +47,15 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
         trainer=options.trainer,
         grace_seconds=options.grace_seconds,
     )
+
+
+def import_ahead(study: Study, options: RunOptions) -> None:
+    """Import in a thread, while Ray starts, what sizes the first suggestion.
+
+    torch counts a network on its meta device with kernels that import `torch._dynamo`, which takes more than a second.
+    """
+    if options.executor == "ray" and study.trainable == FAMILY:
+        threading.Thread(target=import_module, args=("torch._dynamo",), name="imports", daemon=True).start()
 
 
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:

@@ -77,7 +77,7 @@ class Digits(Classification):
 
 
 def read_digits(file: Path) -> Split:
-    """Return all images of scikit-learn's file, uint8 [1797, 8, 8, 1] of values 0 to 16, and targets, in scikit-learn's order."""
+    """Return all images of scikit-learn's file, uint8 [1797, 8, 8, 1] of values 0 to 16, and targets, in its order."""
     try:  # the file itself: the import of scikit-learn, which brings scipy.stats, takes most of a second
         rows = np.loadtxt(file, delimiter=",", dtype=np.int64)
     except (OSError, EOFError, ValueError) as error:
