@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ablate.driver.options import RunOptions
 from ablate.errors import ResourceError
-from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.execution import Executor, LocalExecutor
 from ablate.files import Place
 from ablate.registry import FAMILY
 from ablate.study import Study
+
+if TYPE_CHECKING:
+    from ablate.execution import RayExecutor
 
 
 def check_resources(options: RunOptions) -> None:
@@ -59,6 +63,8 @@ def import_ahead(study: Study, options: RunOptions) -> None:
 
 
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
+    from ablate.execution import RayExecutor  # a second, which a search in this process does without
+
     here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(
         home=home,
