@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs-installed
-RUN_ENV := OMP_NUM_THREADS=1
+# Where PYTHONDONTWRITEBYTECODE is set, each of the many processes that tests start would compile ablate anew.
+RUN_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadgroup
 PIP_QUIET := --quiet --disable-pip-version-check
 TOOLS := .venv-tools

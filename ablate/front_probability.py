@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 DRAWS = 4000
@@ -94,7 +95,5 @@ def _share(gap: Floats, k: int, found: SeedMeans) -> Floats:
         return np.full(gap.shape, 0.5)
     if found.covariance[k, k] == 0:
         return (gap >= 0).astype(np.float64)
-    from scipy import special  # imported late: reading a study needs none of it
-
     error = np.sqrt(found.covariance[k, k] * (1 / found.seeds[:, None] + 1 / found.seeds[None, :]))
-    return np.asarray(special.stdtr(found.df, gap / error), dtype=np.float64)
+    return np.asarray(scipy.special.stdtr(found.df, gap / error), dtype=np.float64)

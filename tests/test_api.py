@@ -18,6 +18,7 @@ import ablate
 from ablate.errors import AblateError, RequestError, StudyMismatchError
 from ablate.functions.source import import_path, write_module
 from support import own_training
+from support.commands import run
 from support.faults.study_runs import python_path
 from support.paths import REPOSITORY
 
@@ -34,7 +35,9 @@ def typed(folder: Path, *command: str, **variables: str) -> subprocess.Completed
 
 
 @pytest.mark.services
-def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_line_continues(tmp_path: Path) -> None:
+def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_line_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT.read_text())
     first = typed(tmp_path, "mine.py")
@@ -46,11 +49,14 @@ def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_
     second = typed(tmp_path, "mine.py")
     assert "Study 'scripted' continues" in second.stdout
     assert second.stdout.splitlines()[-5:] == first.stdout.splitlines()[-5:]
-    asked = ["-m", "ablate", "resume", "scripted", "--executor", "local", "--tracker", "none"]
-    refused = typed(tmp_path, *asked)
-    assert refused.returncode == 2
-    assert "Code of this study is in runs/scripted/code: to run it, set PYTHONPATH=runs/scripted/code" in refused.stderr
-    assert typed(tmp_path, *asked, PYTHONPATH=f"runs/scripted/code:{python_path()}").returncode == 0
+    monkeypatch.chdir(tmp_path)
+    asked = ["resume", "scripted", "--executor", "local", "--tracker", "none"]
+    code, _, err = run(capfd, *asked)
+    assert code == 2
+    assert "Code of this study is in runs/scripted/code: to run it, set PYTHONPATH=runs/scripted/code" in err
+    monkeypatch.syspath_prepend("runs/scripted/code")
+    assert run(capfd, *asked)[0] == 0
+    del sys.modules["code_of_scripted"]
 
 
 @pytest.mark.slow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from ablate.analysis.adjustment import holm
 from ablate.analysis.intervals import Interval, t_interval
@@ -106,7 +106,7 @@ def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[
     """Return which networks are less than `margin` below every other one, by one-sided t tests, Holm over networks."""
     others = ~np.eye(len(gaps), dtype=np.bool_)
     scores = np.divide(gaps + margin, errors, where=others, out=np.full_like(gaps, math.inf))
-    return [p <= 1 - LEVEL for p in holm(special.stdtr(df, -scores.min(axis=1)))]
+    return [p <= 1 - LEVEL for p in holm(scipy.special.stdtr(df, -scores.min(axis=1)))]
 
 
 def _errors(values: Values, found: Noise) -> Values:
@@ -130,10 +130,7 @@ def noise(values: Values) -> Noise:
 @cache
 def range_quantile(networks: int, df: int) -> float:
     """Return the 95% quantile of the largest standardised difference of any two of `networks` (Tukey)."""
-    from scipy import stats  # the import takes half a second, and only verdicts need it
-
-    library: Any = stats
-    return float(library.studentized_range.ppf(LEVEL, networks, df)) / math.sqrt(2)
+    return float(scipy.stats.studentized_range.ppf(LEVEL, networks, df)) / math.sqrt(2)
 
 
 def unselected_best(values: Values) -> Interval:
@@ -166,29 +163,28 @@ def cross_fitted(values: Values) -> float:
 
 def _hybrid_ends(means: Values, best: int, found: Noise) -> tuple[float, float]:
     """Return the ends: where the chosen mean is the 97.5% and the 2.5% quantile of its truncated t distribution."""
-    from scipy import optimize  # imported late, as above
-
     networks, seeds = found.shape
     error, df = math.sqrt(max(found.total, found.residual) / seeds), found.total_df
     shared = min(found.shared, 0.999)
     at = float(means[best])
     runner_up = float(np.delete(means, best).max())
     beaten = min((runner_up - shared * at) / (1 - shared), at)  # the chosen mean is known to be above this
-    reach = float(special.stdtrit(df, 1 - PROJECTION / (2 * networks)))
+    reach = float(scipy.special.stdtrit(df, 1 - PROJECTION / (2 * networks)))
     tail = (1 - LEVEL - PROJECTION) / (1 - PROJECTION) / 2
 
     def quantile_of_best(center: float, target: float) -> float:
-        lowest = float(special.stdtr(df, max((beaten - center) / error, -reach)))
-        whole = float(special.stdtr(df, reach)) - lowest
-        part = float(special.stdtr(df, (at - center) / error)) - lowest
+        lowest = float(scipy.special.stdtr(df, max((beaten - center) / error, -reach)))
+        whole = float(scipy.special.stdtr(df, reach)) - lowest
+        part = float(scipy.special.stdtr(df, (at - center) / error)) - lowest
         return (part / whole if whole > 1e-12 else 1.0) - target
 
-    brentq: Any = optimize.brentq
     ends = []
     for target in (1 - tail, tail):
         bounds = (at - reach * error, at + reach * error)
         if quantile_of_best(bounds[0], target) * quantile_of_best(bounds[1], target) > 0:
             ends.append(bounds[0] if target > 0.5 else bounds[1])
         else:
-            ends.append(float(brentq(quantile_of_best, *bounds, args=(target,), xtol=1e-9 * max(error, 1e-9))))
+            ends.append(
+                float(scipy.optimize.brentq(quantile_of_best, *bounds, args=(target,), xtol=1e-9 * max(error, 1e-9)))
+            )
     return ends[0], ends[1]

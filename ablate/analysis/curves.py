@@ -9,13 +9,12 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize
 
 Form = Literal["constant", "log-linear", "power"]
 Array = NDArray[np.float64]
 HUBER = 1e-3  # in log error: larger residuals have a linear loss, smaller ones a quadratic loss
-least_squares: Any = optimize.least_squares
 REWEIGHTINGS = 60
 MIN_EXPONENT, MAX_EXPONENT = 1e-3, 10.0
 BOUNDS: dict[Form, Any] = {
@@ -119,7 +118,7 @@ def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array
     model = MODELS[form]
     solution = start
     for corner in (1.0, 0.1, 0.01, HUBER):
-        solution = least_squares(
+        solution = scipy.optimize.least_squares(
             lambda p: model(p, log_size) - log_error,
             solution,
             jac=lambda p: jacobian(form, p, log_size),

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import CONSTANTS, Measured, Runs, collect, columns, measure, metrics
@@ -281,7 +281,7 @@ def _p(estimate: float, error: float, df: int, size: float) -> float | None:
     """Return the two-sided p-value of a t test, or None where the values do not vary at all."""
     if df < 1 or not math.isfinite(error) or error <= NO_SPREAD * size:
         return None
-    return float(2 * special.stdtr(df, -abs(estimate) / error))
+    return float(2 * scipy.special.stdtr(df, -abs(estimate) / error))
 
 
 def _finite(value: float) -> float | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from ablate.analysis.curves import (
     MAX_EXPONENT,
@@ -197,7 +197,9 @@ def _largest_is_off(form: Form, points: Networks) -> str:
     variance = float((residuals**2).sum()) / freedom
     # π/2: variance of an absolute-loss fit relative to least squares under normal noise
     leverage = math.pi / 2 * float(np.sum(at @ np.linalg.pinv(design.T @ design) * at))
-    half = float(special.stdtrit(freedom, 0.5 + LEVEL / 2)) * math.sqrt(variance * (1 / held_out.sum() + leverage))
+    half = float(scipy.special.stdtrit(freedom, 0.5 + LEVEL / 2)) * math.sqrt(
+        variance * (1 / held_out.sum() + leverage)
+    )
     predicted = float(MODELS[form](fit.parameters, largest)[0])
     observed = float(np.log(error[held_out]).mean())
     if abs(observed - predicted) <= half + 1e-9:
@@ -214,7 +216,7 @@ def _exponent_interval(fit: Fitted, points: Networks, bootstraps: int) -> tuple[
         return math.nan, math.nan
     freedom = len(points.sizes) - len(fit.parameters)
     draws = resampled(fit, points.sizes, points.errors, bootstraps)[:, -1]
-    half = float(special.stdtrit(freedom, 0.5 + LEVEL / 2)) * float(draws.std(ddof=1))
+    half = float(scipy.special.stdtrit(freedom, 0.5 + LEVEL / 2)) * float(draws.std(ddof=1))
     exponent = float(fit.parameters[-1])
     return exponent - half, exponent + half
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
-from scipy import special
+import scipy
 
 from ablate.objectives import is_share
 
@@ -35,7 +34,7 @@ class Interval:
 
 def t_quantile(n: int, level: float = 0.95) -> float:
     """Return the two-sided t quantile with n - 1 degrees of freedom."""
-    return float(special.stdtrit(n - 1, 0.5 + level / 2))
+    return float(scipy.special.stdtrit(n - 1, 0.5 + level / 2))
 
 
 def t_interval(
@@ -125,21 +124,12 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
     """
     if pairs < 2:
         return math.inf
-    from scipy import optimize, stats  # the import takes half a second, and only verdicts need it
-
-    library: Any = stats
-    brentq: Any = optimize.brentq
-    critical, df = t_quantile(pairs, level), pairs - 1
-
-    def shortfall(effect: float) -> float:
-        shift = effect * math.sqrt(pairs)
-        wrong_side = float(library.nct.cdf(-critical, df, shift))  # NaN if it underflows
-        return float(library.nct.sf(critical, df, shift)) + (0.0 if math.isnan(wrong_side) else wrong_side) - power
-
-    high = 1.0
-    while shortfall(high) < 0:
-        high *= 2
-    return float(brentq(shortfall, 0.0, high, xtol=1e-6))
+    critical, df, wrong_side = t_quantile(pairs, level), pairs - 1, 0.0
+    for _ in range(9):  # the probability of the wrong side shrinks each correction by ten or far more
+        shift = float(scipy.special.nctdtrinc(df, 1 - power + wrong_side, critical))
+        below = float(scipy.special.nctdtr(df, shift, -critical))
+        wrong_side = 0.0 if math.isnan(below) else below  # NaN if it underflows
+    return shift / math.sqrt(pairs)
 
 
 def seeds_needed(effect: float, *, power: float = 0.8, level: float = 0.95, most: int = 1000) -> int | None:

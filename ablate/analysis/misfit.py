@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
-from ablate.analysis.curves import BOUNDS, HUBER, MODELS, Array, Fitted, jacobian, least_squares
+from ablate.analysis.curves import BOUNDS, HUBER, MODELS, Array, Fitted, jacobian
 
 SIGNIFICANCE = 0.01  # of the F tests against the replicates' pure error
 ORDERED = 0.025  # of each of the two tests for a misfit in order of size
@@ -87,7 +87,7 @@ def _lack_of_fit(fit: Fitted, networks: Networks, allowed: float) -> float:
     variance = np.maximum(networks.pure / networks.replicates, HUBER**2) + allowed**2
     residuals, _ = _refit(fit, networks, 1 / np.sqrt(variance))
     freedom = len(residuals) - len(fit.parameters)
-    return float(special.fdtrc(freedom, networks.freedom, float((residuals**2).sum()) / freedom))
+    return float(scipy.special.fdtrc(freedom, networks.freedom, float((residuals**2).sum()) / freedom))
 
 
 def _order(fit: Fitted, networks: Networks) -> float:
@@ -105,7 +105,7 @@ def _order(fit: Fitted, networks: Networks) -> float:
         explained = float(((directions.T @ residuals) ** 2).sum())
         left = max(float((residuals**2).sum()) - explained, 1e-300)
         if rest > 0:
-            found.append(float(special.fdtrc(terms, rest, explained / terms / (left / rest))))
+            found.append(float(scipy.special.fdtrc(terms, rest, explained / terms / (left / rest))))
     return min(found, default=1.0)
 
 
@@ -113,7 +113,7 @@ def _refit(fit: Fitted, networks: Networks, weights: Array) -> tuple[Array, Arra
     """Return the weighted residuals [n] and derivatives [n, k] of the least-squares fit of the same form."""
     log_size, log_error = np.log(networks.sizes / fit.scale), np.log(networks.errors)
     form = fit.form
-    found = least_squares(
+    found = scipy.optimize.least_squares(
         lambda p: (MODELS[form](p, log_size) - log_error) * weights,
         fit.parameters,
         jac=lambda p: jacobian(form, p, log_size) * weights[:, None],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
+import scipy
 
 from ablate.analysis.front import candidates, confirmed, metric_at, metric_values
 from ablate.analysis.intervals import Interval, natural_bounds, t_interval
@@ -118,8 +119,6 @@ def keeping_probabilities(values: Sequence[float], bound: Bound) -> tuple[float,
     A new value of normal seeds is distributed as mean + t(n-1) sd √(1 + 1/n), the mean as mean + t(n-1) sd / √n. None
     for fewer than two values. Without spread, the probabilities are 1 or 0.
     """
-    from scipy import special
-
     n = len(values)
     if n < 2:
         return None
@@ -128,7 +127,7 @@ def keeping_probabilities(values: Sequence[float], bound: Bound) -> tuple[float,
     if found.sd == 0:
         return float(gap >= 0), float(gap >= 0)
     new, mean = (gap / (found.sd * math.sqrt(share)) for share in (1 + 1 / n, 1 / n))
-    return float(special.stdtr(n - 1, new)), float(special.stdtr(n - 1, mean))
+    return float(scipy.special.stdtr(n - 1, new)), float(scipy.special.stdtr(n - 1, mean))
 
 
 def _at(bound: Bound, stage: str) -> Bound:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from scipy import special
+import scipy
 
 from ablate.analysis.comparison import seed_values
 from ablate.analysis.front import confirmed, metric_at
@@ -37,7 +37,7 @@ class PairedSpread:
     @property
     def upper(self) -> float:
         """The one-sided 95% upper limit of the true standard deviation, for normal differences."""
-        return self.sd * math.sqrt(self.freedom / float(special.chdtri(self.freedom, 1 - ALPHA)))
+        return self.sd * math.sqrt(self.freedom / float(scipy.special.chdtri(self.freedom, 1 - ALPHA)))
 
 
 def margin_power(question: Question, pairs: int, margin: float) -> float:
@@ -50,12 +50,12 @@ def margin_power(question: Question, pairs: int, margin: float) -> float:
     if pairs < 2:
         return 0.0
     freedom = pairs - 1
-    critical, shift = float(special.stdtrit(freedom, 1 - ALPHA)), margin * math.sqrt(pairs)
+    critical, shift = float(scipy.special.stdtrit(freedom, 1 - ALPHA)), margin * math.sqrt(pairs)
     # integral over equal probabilities of s/σ; above shift/critical no interval is inside the margin
-    last = float(special.chdtr(freedom, freedom * (shift / critical) ** 2)) if question == "equivalence" else 1.0
+    last = float(scipy.special.chdtr(freedom, freedom * (shift / critical) ** 2)) if question == "equivalence" else 1.0
     share = last * (_NODES + 1) / 2
-    ratio = np.sqrt(special.chdtri(freedom, 1 - share) / freedom)
-    reach = special.ndtr(shift - critical * ratio)
+    ratio = np.sqrt(scipy.special.chdtri(freedom, 1 - share) / freedom)
+    reach = scipy.special.ndtr(shift - critical * ratio)
     settled = 2 * reach - 1 if question == "equivalence" else reach
     return float(last / 2 * (_WEIGHTS * settled).sum())
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import (
@@ -99,7 +99,7 @@ def p_above(differences: Differences, bound: float) -> float:
     if sd == 0:
         return 0.5**n if differences[0] > bound else 1.0
     t = (float(differences.mean()) - bound) / (sd / math.sqrt(n))
-    return float(special.stdtr(n - 1, -t))
+    return float(scipy.special.stdtr(n - 1, -t))
 
 
 def p_two_sided(differences: Differences) -> float:

@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
 from ablate.errors import RequestError, StudyFailedError
-from ablate.kubernetes import ClusterRequest, Command, entrypoint, preflight, proposal, rendered
-from ablate.kubernetes.arguments import TAKEN
-from ablate.kubernetes.kubectl import kubectl_context
 from ablate.locations import RUNS, Locations
-from ablate.study import read_study
-from ablate.study.sections import Duration
 
 if TYPE_CHECKING:
     from ablate.driver.doctor import Examination
+    from ablate.kubernetes import Command
 
 cluster_app = typer.Typer()
 kubernetes_app = typer.Typer(
@@ -86,6 +81,10 @@ AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.
 
 def _duration(text: str) -> float:
     """Return `text` in seconds; raise BadParameter where it is not a duration."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from ablate.study.sections import Duration
+
     try:
         return TypeAdapter(Duration).validate_python(text)
     except ValidationError:
@@ -161,6 +160,9 @@ def render(
     ] = False,
 ) -> None:
     """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget."""
+    from ablate.kubernetes import ClusterRequest, entrypoint, preflight, proposal, rendered
+    from ablate.kubernetes.kubectl import kubectl_context
+
     text, study, command = _study(file, scale, only)
     request = ClusterRequest(
         name=proposal(study) if name is None else name, study_text=text, image=image, gpus=gpus,
@@ -255,12 +257,16 @@ def _end_at_sigterm() -> None:
 
 def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:
     """Return the text of a study, its name, and the command that runs it; raise RequestError where it is faulty."""
+    from ablate.study import read_study
+
     study, text = read_study(file, scale=scale, only=only)
     return text, study.name, "compare" if study.compare is not None else "search"
 
 
 def _parse(context: typer.Context, command: str) -> None:
     """Refuse, as the command itself would, an option that does not exist or a value that it does not take."""
+    from ablate.kubernetes.arguments import TAKEN
+
     _, name, *words = shlex.split(command)
     root = context.find_root()
     commands: Any = root.command

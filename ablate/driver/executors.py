@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ablate.driver.options import RunOptions
 from ablate.errors import ResourceError
-from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.execution import Executor, LocalExecutor
 from ablate.files import Place
+from ablate.registry import FAMILY
+from ablate.study import Study
+
+if TYPE_CHECKING:
+    from ablate.execution import RayExecutor
 
 
 def check_resources(options: RunOptions) -> None:
@@ -46,7 +54,18 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
     )
 
 
+def import_ahead(study: Study, options: RunOptions) -> None:
+    """Import in a thread, while Ray starts, what sizes the first suggestion.
+
+    torch counts a network on its meta device with kernels that import `torch._dynamo`, which takes more than a second.
+    """
+    if options.executor == "ray" and study.trainable == FAMILY:
+        threading.Thread(target=import_module, args=("torch._dynamo",), name="imports", daemon=True).start()
+
+
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
+    from ablate.execution import RayExecutor  # a second, which a search in this process does without
+
     here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(
         home=home,

@@ -20,7 +20,7 @@ from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
 from ablate.driver.code import note_code, refuse_other_code, source_files, user_code
-from ablate.driver.executors import check_resources, make_executor
+from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.margins import note_margins
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
@@ -92,6 +92,7 @@ def search(
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
+        import_ahead(study, options)
         held, say = partial(_held, ledger, study, text, options), partial(_say, console)
         with resumption.acquire_when_free(held, say) as writer:
             root = options.checkpoint_root(study.name)

@@ -93,13 +93,14 @@ class Sectioned(Section):
 
 
 S = TypeVar("S", bound=Sectioned)
+MADE = {"use_attribute_docstrings": False}  # of a class without source, for which pydantic would search every frame
 
 
 def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) -> type[S]:
     """Return `base` with the sections of `kind` as fields; `changed` replaces the types of other fields."""
     fields = section_fields(kind, base.section_text)
     replaced = {name: (annotation, base.model_fields[name]) for name, annotation in changed.items()}
-    made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields, **replaced)  # type: ignore[call-overload]
+    made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, __cls_kwargs__=MADE, **fields, **replaced)  # type: ignore[call-overload]
     made.section_names = tuple(fields)
     return cast("type[S]", made)
 

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from ablate.analysis.adjustment import holm
@@ -148,6 +149,12 @@ def test_the_smallest_detectable_effects_are_the_known_ones() -> None:
         d = smallest_effect(n) + normal("power", n, size=(4000, n))
         found = np.mean([p_two_sided(row) < 0.05 for row in d])
         assert found == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize(("pairs", "power", "level"), itertools.product((5, 30, 1000), (0.2, 0.8, 0.9), (0.9, 0.95)))
+def test_the_smallest_effect_is_that_of_statsmodels(pairs: int, power: float, level: float) -> None:
+    effect = smallest_effect(pairs, power=power, level=level)
+    assert TTestPower().power(effect, pairs, 1 - level) == pytest.approx(power, abs=1e-7)
 
 
 def test_the_seeds_that_are_needed_show_equal_arms_to_be_non_inferior_with_80_percent_power() -> None:

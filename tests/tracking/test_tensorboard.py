@@ -15,6 +15,7 @@ import pytest
 from ablate.errors import StaleDriverError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
+from support.commands import run, write_study
 from support.ledgers import Clock
 from support.paths import REPOSITORY
 from support.tracked import World
@@ -251,41 +252,46 @@ def train(config, run):
 """
 
 
-def ablate(folder: Path, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Return the finished process of `ablate WORDS`, typed in `folder`."""
-    found = os.pathsep.join(str(place) for place in (path, REPOSITORY) if place is not None)
-    command = [sys.executable, "-m", "ablate", *words]
-    environment = os.environ | {"PYTHONPATH": found, "COLUMNS": "200"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder: it holds a study file and the function that it names."""
+    write_study(tmp_path, {"shown.yaml": ALL, "shown_own.py": OWN})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("shown_own", None)
+
+
+SEARCH = ("search", "shown.yaml", "--executor", "local", "--tracker")
 
 
 @pytest.mark.services
-def test_a_study_is_shown_by_several_trackers_and_the_same_command_adds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "shown.yaml").write_text(ALL)
-    (tmp_path / "shown_own.py").write_text(OWN)
-    command = ["search", "shown.yaml", "--executor", "local", "--tracker", "tensorboard,mlflow"]
-    first = ablate(tmp_path, *command)
-    assert first.returncode == 0, first.stderr
-    files = {path: path.read_bytes() for path in (tmp_path / "runs" / "shown" / "tensorboard").rglob(FILE)}
+def test_a_study_is_shown_by_several_trackers_and_the_same_command_adds_nothing(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capfd, *SEARCH, "tensorboard,mlflow")
+    assert code == 0, err
+    files = {path: path.read_bytes() for path in (folder / "runs" / "shown" / "tensorboard").rglob(FILE)}
     assert len(files) == 4
-    assert (tmp_path / "runs" / "mlflow.db").is_file()
-    assert "MLflow: ablate ui" in first.stdout
-    again = ablate(tmp_path, *command[:-1], "tensorboard")
-    assert again.returncode == 0, again.stderr
+    assert (folder / "runs" / "mlflow.db").is_file()
+    assert "MLflow: ablate ui" in out
+    code, _, err = run(capfd, *SEARCH, "tensorboard")
+    assert code == 0, err
     assert {path: path.read_bytes() for path in files} == files
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_missing_package_is_one_line_before_anything_runs(name: str, tmp_path: Path) -> None:
-    (tmp_path / "shown.yaml").write_text(ALL)
-    (tmp_path / "shown_own.py").write_text(OWN)
-    (tmp_path / "absent").mkdir()
-    (tmp_path / "absent" / f"{name}.py").write_text(f'raise ModuleNotFoundError("No module named {name}")')
-    command = ["search", "shown.yaml", "--executor", "local", "--tracker", f"mlflow,{name}"]
-    done = ablate(tmp_path, *command, path=tmp_path / "absent")
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"ablate: --tracker {name} needs the package {name}, which is not installed")
-    assert done.stderr.endswith(f"Type: pip install 'ablate[{name}]'\n")
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
+def test_a_missing_package_is_one_line_before_anything_runs(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for loaded in [*sys.modules]:
+        if loaded.partition(".")[0] == name or loaded == f"ablate.tracking.{name}_tracker":
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, name, None)  # what cannot be imported
+    code, _, err = run(capfd, *SEARCH, f"mlflow,{name}")
+    assert code == 2, err
+    assert err.startswith(f"ablate: --tracker {name} needs the package {name}, which is not installed")
+    assert err.endswith(f"Type: pip install 'ablate[{name}]'\n")
+    assert len(err.splitlines()) == 1
+    assert not (folder / "runs").exists()

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ablate.errors import DataError
 from ablate.tasks import Data
-from ablate.tasks.images.digits import read_digits
+from ablate.tasks.images.digits import Digits, read_digits
 from ablate.tasks.images.patches import patch_data
 from ablate.tasks.sets.anomaly_sets import AnomalySets, members
+from ablate.tasks.settings import ImageConfig
 from ablate.training import train
 from ablate.training.family import family
 from ablate.training.order import epoch_index, keys
@@ -294,7 +295,7 @@ def test_evaluated_pairs_are_sorted_by_length_and_all_there() -> None:
 @pytest.mark.services
 def test_grey_images_in_float64_are_scaled_in_float64() -> None:
     """numpy in float64 is the oracle: float32 on the way is off by 4e-8 of a value."""
-    images, targets = read_digits()
+    images, targets = read_digits(Digits(ImageConfig(task="digits")).location(None))
     mean, std = 0.1307 * 255, 0.3081 * 255  # those of MNIST, which float32 does not hold
     split = images, targets
     data = patch_data(split, split, patch=(8, 8), mean=(mean,), std=(std,), class_names=tuple("0123456789"))
