@@ -146,14 +146,17 @@ def provenance() -> dict[str, str]:
     }
 
 
-def write(name: str, found: list[dict[str, object]]) -> None:
-    """Write rows as benchmarks/results/NAME.csv with their provenance."""
+def write(name: str, key: str, found: list[dict[str, object]]) -> None:
+    """Write rows with their provenance to benchmarks/results/NAME.csv, in place of those of the same `key`."""
+    file, made_by = RESULTS / f"{name}.csv", provenance()
+    new = {row[key] for row in found}
+    with file.open(newline="") if file.exists() else io.StringIO() as text:
+        kept = [row for row in csv.DictReader(text) if row[key] not in new]
     text = io.StringIO()
-    made_by = provenance()
     table = csv.DictWriter(text, [*found[0], *made_by], lineterminator="\n")
     table.writeheader()
-    table.writerows({**row, **made_by} for row in found)
-    (RESULTS / f"{name}.csv").write_text(text.getvalue())
+    table.writerows([*kept, *({**row, **made_by} for row in found)])
+    file.write_text(text.getvalue())
 
 
 def main() -> None:
@@ -162,15 +165,14 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--only", help="worlds whose name contains this text")
     asked = parser.parse_args()
-    found = []
     for world in (*WORLDS, *TABLES):
         if asked.only is None or asked.only in world:
             print(world, flush=True)
-            found += (new := rows(world, asked.repetitions or 20))
+            new = rows(world, asked.repetitions or 20)
             for row in new:
                 print("   ", *(f"{row[field]!s:>{30 if field == 'rule' else 8}}" for field in FIELDS[1:]), flush=True)
-    if asked.repetitions is None and asked.only is None:
-        write("front_kept", found)
+            if asked.repetitions is None:
+                write("front_kept", "world", new)
 
 
 if __name__ == "__main__":

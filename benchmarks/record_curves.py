@@ -54,7 +54,11 @@ def curves(home: Path) -> pl.DataFrame:
     values = reports.pivot(on="replicate", index=["trial", "epoch"], values=["val_accuracy", "val_loss"])
     values = values.rename({name: name.replace("_0", "/0").replace("_1", "/1") for name in values.columns})
     seconds = reports.group_by("trial", "epoch").agg(pl.col("wall_seconds").first().alias("seconds"))
-    joined = trials.select("trial", "params", "flops", *settings).join(values, on="trial").join(seconds, on=["trial", "epoch"])
+    joined = (
+        trials.select("trial", "params", "flops", *settings)
+        .join(values, on="trial")
+        .join(seconds, on=["trial", "epoch"])
+    )
     step = pl.col("seconds").diff().over("trial").fill_null(pl.col("seconds")).round(4)
     measured = [name for name in joined.columns if name.startswith("val_")]
     ordered = joined.sort("trial", "epoch").with_columns(step, *(pl.col(name).round(5) for name in measured))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ablate.trial import Decision
-from ablate.tuning.schedulers import Asha, FrontAsha
+from ablate.tuning.schedulers import Asha, FrontAsha, Scheduler, SchedulerRequest
 from ablate.tuning.trial_progress import loss_matrix
 
 
@@ -61,3 +61,8 @@ class SecondChance(FrontAsha):
             self._bends[-epoch] = self._bends[max(rung for rung in self._bends if 0 < rung <= epoch)]
             return Decision.CONTINUE if self._continues(-epoch, number) else Decision.STOP
         return decision
+
+
+def build_by_dominance(request: SchedulerRequest) -> Scheduler:
+    """Return ByDominance, as a study file names it: `rung_variants:build_by_dominance`."""
+    return ByDominance(reduction=request.reduction, min_epochs=request.min_epochs)

@@ -18,6 +18,7 @@ from ablate.tuning.trial_progress import loss_matrix
 
 TOLERANCE = 2.0  # standard deviations of a difference between two reports
 
+
 @dataclass(frozen=True, kw_only=True)
 class SchedulerRequest:
     """The arguments from which a scheduler is built, one per data set; `min_epochs` counts training epochs."""
