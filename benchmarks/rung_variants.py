@@ -13,7 +13,7 @@ from ablate.tuning.trial_progress import loss_matrix
 
 
 class ByDominance(Asha):
-    """The rule of version 0.1: a trial that no other at its rung dominates continues, however noisy reports are."""
+    """The rule that `asha` had first: what no other trial at the rung dominates continues, however noisy reports are."""
 
     def _continues(self, level: int, number: int) -> bool:
         rung = self._rungs[level]
@@ -39,7 +39,7 @@ class InStrata(FrontAsha):
 
 
 class SecondChance(FrontAsha):
-    """A trial that would continue with twice the tolerance is stopped only if it fails again, at 1.7 times the epoch."""
+    """Stops a trial that would continue with twice the tolerance only if it fails again, at 1.7 times the epoch."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

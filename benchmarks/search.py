@@ -1,15 +1,15 @@
-"""The search beside Ray Tune, Optuna alone and random search, on recorded learning curves or on the real digits study.
+"""The search beside Ray Tune, Optuna alone and random search, on recorded learning curves or the real digits study.
 
-    python benchmarks/search.py                    # 20 repetitions on both tables, about 10 minutes; writes results/search.csv
+    python benchmarks/search.py                    # 20 repetitions on both tables, 15 minutes; writes results/search.csv
     python benchmarks/search.py --repetitions 3    # printed only
     python benchmarks/search.py --live             # search_spaces/digits.yaml, 48 trials: ours and Ray Tune, trained
 
 A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
 configuration and that this search has not had. The searcher is told that network's reports as those of its
-configuration. Two workers; the clock is simulated from the recorded seconds. `seed` of a repetition is the same for all.
+configuration. Two workers; the clock is simulated from the recorded seconds. All have the same seeds.
 
-    ablate                TPE on both objectives and the rule `asha`, through DatasetSearch: `ablate search` without ledger
-    ablate, version 0.1   the same with the rule of that version
+    ablate                TPE on both objectives and the rule `asha`, by DatasetSearch: `ablate search` without ledger
+    ablate, dominance alone   the same, with the rule that asha had first: no tolerance, no forecast
     Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
                           Tune's controller calls them; reduction and first rung as ours
     Optuna                TPESampler with its defaults on both objectives; no pruning, which Optuna refuses for several
@@ -42,7 +42,7 @@ from ablate.study import Study
 
 FULL, WORKERS = 20, 2
 TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
-NAMES = ("ablate", "ablate, version 0.1", "Ray Tune", "Optuna", "random")
+NAMES = ("ablate", "ablate, dominance alone", "Ray Tune", "Optuna", "random")
 MEASURES = ("hv_epochs", "hv_time", "found", "lost", "trials", "cpu_ms")
 CURVES = Path(__file__).resolve().parent / "curves"
 
@@ -59,7 +59,7 @@ def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
     """Return a fresh searcher."""
     if name == "ablate":
         return Ablate(study_of(table, seed), rows.curves)
-    if name == "ablate, version 0.1":
+    if name == "ablate, dominance alone":
         return Ablate(study_of(table, seed, "rung_variants:build_by_dominance"), rows.curves)
     if name == "Ray Tune":
         return RayTune(rows.space, rows.curves, seed=seed + 1, first=TABLES[table])  # it takes a seed of 0 for none

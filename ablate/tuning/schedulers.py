@@ -16,7 +16,7 @@ from ablate.errors import RequestError, did_you_mean
 from ablate.trial import Decision
 from ablate.tuning.trial_progress import loss_matrix
 
-TOLERANCE = 2.0  # standard deviations of a difference between two reports
+TOLERANCE = 1.5  # standard deviations of a difference between two reports
 
 
 @dataclass(frozen=True, kw_only=True)

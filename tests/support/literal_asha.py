@@ -9,7 +9,7 @@ Stream = list[tuple[int, int, tuple[float, ...]]]
 
 
 def literal_asha(
-    stream: Stream, *, reduction: int, first: int, epochs: int, keep_front: bool, tolerance: float = 2.0
+    stream: Stream, *, reduction: int, first: int, epochs: int, keep_front: bool, tolerance: float = 1.5
 ) -> list[bool]:
     """Return for each report whether its trial goes on, written from the rule's words with plain loops."""
     rungs = [first * reduction**k for k in range(20) if first * reduction**k < epochs]
