@@ -104,7 +104,7 @@ def by_tune(asked: dict[str, Any], folder: Path) -> pl.DataFrame:
 
 
 def compare(trials: int, repetitions: int) -> None:
-    """Run both in turn, print what they found, and add the rows to benchmarks/results/search_live.csv."""
+    """Run both in turn, print what they found, and write a study of the shipped length to results/search_live.csv."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # without it Tune prints a table per trial
     found = []
     for seed in range(1, repetitions + 1):
@@ -122,4 +122,5 @@ def compare(trials: int, repetitions: int) -> None:
             row |= {"epochs": int(table["epochs"].sum()), "complete": complete.height, "hypervolume": f"{volume:.4f}"}
             print(row, flush=True)
             found.append({**row, "load": f"{os.getloadavg()[0]:.1f}"})
-    write("search_live", "run", found)
+    if trials == Study.model_validate(yaml.safe_load(STUDY.read_text())).budget.trials:
+        write("search_live", "run", found)

@@ -13,7 +13,7 @@ from ablate.tuning.trial_progress import loss_matrix
 
 
 class ByDominance(Asha):
-    """The rule that `asha` had first: what no other trial at the rung dominates continues, however noisy reports are."""
+    """The rule that `asha` had first: what no other trial at the rung dominates continues, whatever the noise."""
 
     def _continues(self, level: int, number: int) -> bool:
         rung = self._rungs[level]

@@ -1,6 +1,6 @@
 """The search beside Ray Tune, Optuna alone and random search, on recorded learning curves or the real digits study.
 
-    python benchmarks/search.py                    # 20 repetitions on both tables, 15 minutes; writes results/search.csv
+    python benchmarks/search.py                    # 20 repetitions of both tables, 15 minutes; results/search.csv
     python benchmarks/search.py --repetitions 3    # printed only
     python benchmarks/search.py --live             # search_spaces/digits.yaml, 48 trials: ours and Ray Tune, trained
 

@@ -145,8 +145,8 @@ def small_and_large(spread: float, behind: float, **options: Any) -> Decision:
 
 def test_the_tolerance_follows_the_noise() -> None:
     assert small_and_large(0.0, 0.01) is Decision.STOP, "without noise a small difference is a difference"
-    assert small_and_large(0.03, 0.02) is Decision.CONTINUE
-    assert small_and_large(0.03, 0.02, tolerance=0) is Decision.STOP
+    assert small_and_large(0.03, 0.01) is Decision.CONTINUE
+    assert small_and_large(0.03, 0.01, tolerance=0) is Decision.STOP
     assert small_and_large(0.03, 0.15) is Decision.STOP
     assert small_and_large(0.03, 0.15, tolerance=10) is Decision.CONTINUE
     assert small_and_large(0.03, math.nan, tolerance=10) is Decision.STOP
