@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from ablate.errors import RequestError, did_you_mean
 from ablate.trial import Decision
 from ablate.tuning.trial_progress import loss_matrix
+
+TOLERANCE = 1.5  # standard deviations of a difference between two reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +55,22 @@ def build_none(request: SchedulerRequest) -> Scheduler:
 
 def build_asha(request: SchedulerRequest) -> Scheduler:
     """Return asynchronous successive halving, which ranks by fronts if there are several objectives."""
-    unknown = sorted(set(request.options) - {"keep_front"})
+    known = ["keep_front", "tolerance"]
+    unknown = sorted(set(request.options) - set(known))
     if unknown:
-        hint = did_you_mean(unknown[0], ["keep_front"])
+        hint = did_you_mean(unknown[0], known)
         raise RequestError(f"scheduler {request.name}: unknown option {unknown[0]!r}. {hint}")
     keep_front = request.options.get("keep_front", True)
     if not isinstance(keep_front, bool):
         raise RequestError(f"scheduler {request.name}: keep_front must be true or false, got {keep_front!r}")
-    return Asha(reduction=request.reduction, min_epochs=request.min_epochs, keep_front=keep_front)
+    tolerance = request.options.get("tolerance", TOLERANCE)
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
+        raise RequestError(f"scheduler {request.name}: tolerance must be a number from 0, got {tolerance!r}")
+    if "tolerance" in request.options and (request.objectives == 1 or not keep_front):
+        raise RequestError(f"scheduler {request.name}: tolerance needs several objectives and keep_front: true")
+    if request.objectives == 1 or not keep_front:
+        return Asha(reduction=request.reduction, min_epochs=request.min_epochs)
+    return FrontAsha(reduction=request.reduction, min_epochs=request.min_epochs, tolerance=tolerance)
 
 
 class Unscheduled:
@@ -83,14 +93,12 @@ class Asha:
     report there. The trial continues if fewer than max(1, n // reduction) of the n trials that the rung has seen so
     far, itself included, are strictly better. Better means a smaller loss. With several objectives it means a lower
     non-dominated rank and, within a rank, a larger crowding distance (Deb et al. 2002), which is infinite for the best
-    and the worst trial on each objective. With `keep_front`, a trial that no trial of the rung dominates always
-    continues. A trial with a NaN is worse than all trials without one.
+    and the worst trial on each objective. A trial with a NaN is worse than all trials without one.
     """
 
-    def __init__(self, *, reduction: int, min_epochs: int, keep_front: bool = True) -> None:
+    def __init__(self, *, reduction: int, min_epochs: int) -> None:
         self.reduction = reduction
         self.min_epochs = min_epochs
-        self.keep_front = keep_front
         self._rungs: dict[int, Rung] = defaultdict(Rung)
 
     def observe(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> None:
@@ -99,21 +107,28 @@ class Asha:
 
     def decide(self, *, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Decision:
         """Add the report to its rung and compare it with the reports there."""
-        rung = self._enter(number, epoch, losses, epochs)
-        if rung is None:
-            return Decision.CONTINUE
-        rank, better = rung.standing(losses)
-        kept = better < max(1, len(rung) // self.reduction) or (self.keep_front and rank == 0)
+        level = self._enter(number, epoch, losses, epochs)
+        kept = level is None or self._continues(level, self._measured(number, losses))
         return Decision.CONTINUE if kept else Decision.STOP
 
-    def _enter(self, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> Rung | None:
+    def _enter(self, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> int | None:
+        """Return the epoch of the rung that the report enters, or None if it enters none."""
         level = None
         rung = self.min_epochs
         while rung <= epoch and rung < epochs:
             level, rung = rung, rung * self.reduction
-        if level is None or not self._rungs[level].add(number, losses):
+        if level is None or not self._rungs[level].add(number, self._measured(number, losses)):
             return None
-        return self._rungs[level]
+        return level
+
+    def _measured(self, number: int, losses: tuple[float, ...]) -> tuple[float, ...]:
+        """Return what a rung keeps of a trial's newest report."""
+        return losses
+
+    def _continues(self, level: int, values: tuple[float, ...]) -> bool:
+        """Return whether the trial that has just entered a rung with `values` continues."""
+        rung = self._rungs[level]
+        return rung.count_better(values) < max(1, len(rung) // self.reduction)
 
 
 class Rung:
@@ -126,6 +141,11 @@ class Rung:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def sound(self) -> NDArray[np.float64]:
+        """The losses of the trials without a NaN, [n, objectives]."""
+        return self._points[: self._sound]
 
     def add(self, number: int, losses: tuple[float, ...]) -> bool:
         """Add a trial; return False if it was measured before."""
@@ -140,19 +160,102 @@ class Rung:
             self._sound += 1
         return True
 
-    def standing(self, losses: tuple[float, ...]) -> tuple[int, int]:
-        """Return the non-dominated rank, from 0, of the trial that was added last, and how many are strictly better."""
+    def count_better(self, losses: tuple[float, ...]) -> int:
+        """Return how many trials are strictly better than the one that was added last, whose losses these are."""
         if any(math.isnan(value) for value in losses):
-            return 1, self._sound
-        raw = self._points[: self._sound]
+            return self._sound
         if len(losses) == 1:
-            better = int((raw[:, 0] < losses[0]).sum())
-            return better, better
-        points = loss_matrix(raw, len(losses))
+            return int((self.sound[:, 0] < losses[0]).sum())
+        points = loss_matrix(self.sound, len(losses))
         ranks = np.asarray(moocore.pareto_rank(points))
         peers = ranks == ranks[-1]
         distance = crowding_distance(points[peers])
-        return int(ranks[-1]), int((ranks < ranks[-1]).sum() + (distance > distance[-1]).sum())
+        return int((ranks < ranks[-1]).sum() + (distance > distance[-1]).sum())
+
+
+class FrontAsha(Asha):
+    """Asynchronous successive halving that continues what may be on the front.
+
+    It compares forecasts (see `forecast`). A trial also continues while no other one at its rung dominates its
+    forecast after that is improved, on each objective, by `tolerance` standard deviations of a difference between two
+    trials. The deviation is measured at the rung, by how differently its trials' curves `bend`: noise and curves of
+    different shape both count, what all curves have in common does not. A trial with fewer than three reports at a rung
+    counts there from its third report on.
+    """
+
+    def __init__(self, *, reduction: int, min_epochs: int, tolerance: float = TOLERANCE) -> None:
+        super().__init__(reduction=reduction, min_epochs=min_epochs)
+        self.tolerance = tolerance
+        self._reports: dict[int, list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
+        self._bends: dict[int, dict[int, tuple[float, ...]]] = defaultdict(dict)
+        self._unmeasured: dict[int, list[int]] = defaultdict(list)  # by trial: its rungs without a bend
+
+    def _enter(self, number: int, epoch: int, losses: tuple[float, ...], epochs: int) -> int | None:
+        reports = self._reports[number]
+        reports.append((epoch, losses))
+        level = super()._enter(number, epoch, losses, epochs)
+        if level is not None:
+            self._unmeasured[number].append(level)
+        if len(reports) > 2 and number in self._unmeasured:
+            measured = bend(reports[-3:])
+            for rung in self._unmeasured.pop(number):
+                self._bends[rung][number] = measured
+        return level
+
+    def _measured(self, number: int, losses: tuple[float, ...]) -> tuple[float, ...]:
+        return forecast(self._reports[number])
+
+    def _continues(self, level: int, values: tuple[float, ...]) -> bool:
+        return super()._continues(level, values) or self._may_be_on_front(level, values)
+
+    def _may_be_on_front(self, level: int, own: tuple[float, ...]) -> bool:
+        if any(map(math.isnan, own)):
+            return False
+        points = loss_matrix(self._rungs[level].sound, len(own))
+        improved = loss_matrix([own], len(own))[0] - self.tolerance * self._deviation(level, len(own))
+        return not ((points <= improved).all(axis=1) & (points < improved).any(axis=1)).any()
+
+    def _deviation(self, level: int, width: int) -> NDArray[np.float64]:
+        """Return the standard deviation [width] of a difference between two trials at a rung, 0 where unknown.
+
+        It is sqrt(2) times that of one trial's bend, estimated by the median absolute deviation over 0.6745.
+        """
+        bends = loss_matrix(self._bends[level].values(), width)
+        bends = bends[~np.isnan(bends).any(axis=1)]
+        if not len(bends):
+            return np.zeros(width)
+        return np.asarray(np.median(np.abs(bends - np.median(bends, axis=0)), axis=0) * math.sqrt(2) / 0.6745)
+
+
+Reports = Sequence[tuple[int, tuple[float, ...]]]  # the epoch and losses of a trial's reports, in order
+
+
+def forecast(reports: Reports) -> tuple[float, ...]:
+    """Return the last losses plus half of their change since half of the epochs; the last ones if none is that old.
+
+    A trial that still improves quickly is thus not compared by what it has reached alone. Costs do not change.
+    """
+    epoch, last = reports[-1]
+    old = next((losses for past, losses in reversed(reports) if past <= (epoch + 1) / 2 and past < epoch), last)
+    changes = (half_change(now, then) for now, then in zip(last, old, strict=True))
+    return tuple(now + change for now, change in zip(last, changes, strict=True))
+
+
+def half_change(now: float, then: float) -> float:
+    """Return half of a change, 0 if it is not finite."""
+    change = (now - then) / 2
+    return change if math.isfinite(change) else 0.0
+
+
+def bend(reports: Reports) -> tuple[float, ...]:
+    """Return how far each loss of the second of three reports is above the line through the other two.
+
+    It is scaled so that its variance is that of one report if the true losses are on a line. Of a cost it is exactly 0.
+    """
+    (first, a), (second, b), (third, c) = reports
+    weight = (second - first) / (third - first)
+    scale = math.sqrt(1 + weight**2 + (1 - weight) ** 2)
+    return tuple((y - x - weight * (z - x)) / scale for x, y, z in zip(a, b, c, strict=True))
 
 
 def crowding_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import moocore
 import numpy as np
@@ -13,10 +14,27 @@ import pytest
 from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.trial import Decision
-from ablate.tuning.schedulers import Asha, SchedulerRequest, build_asha, build_none, crowding_distance
+from ablate.tuning.schedulers import (
+    Scheduler,
+    SchedulerRequest,
+    bend,
+    build_asha,
+    build_none,
+    crowding_distance,
+    forecast,
+)
 from support.ledgers import Clock
 from support.literal_asha import Stream, literal_asha
 from support.searches import ONE, TWO, driving, hold_of, report_at, search_of, study_of, url_in
+
+
+def built(objectives: int, *, reduction: int = 3, min_epochs: int = 1, **options: Any) -> Scheduler:
+    """Return what a study file's `asha` is built as."""
+    return build_asha(
+        SchedulerRequest(
+            name="asha", objectives=objectives, reduction=reduction, min_epochs=min_epochs, options=options
+        )
+    )
 
 
 def random_stream(rng: random.Random, objectives: int, trials: int, epochs: int) -> Stream:
@@ -38,7 +56,7 @@ def test_asha_decides_as_its_words_say(objectives: int, reduction: int, keep_fro
     rng = random.Random(f"{objectives} {reduction}")
     for _ in range(3):
         stream = random_stream(rng, objectives, 25, 10)
-        asha = Asha(reduction=reduction, min_epochs=1, keep_front=keep_front)
+        asha = built(objectives, reduction=reduction, keep_front=keep_front)
         got = [asha.decide(number=n, epoch=e, losses=losses, epochs=10) is Decision.CONTINUE for n, e, losses in stream]
         assert got == literal_asha(stream, reduction=reduction, first=1, epochs=10, keep_front=keep_front)
         assert 0 < sum(got) < len(got)
@@ -46,7 +64,7 @@ def test_asha_decides_as_its_words_say(objectives: int, reduction: int, keep_fro
 
 def test_observing_and_deciding_leave_the_same_rungs() -> None:
     stream = random_stream(random.Random(5), 2, 30, 10)
-    live, replayed = Asha(reduction=3, min_epochs=1), Asha(reduction=3, min_epochs=1)
+    live, replayed = built(2), built(2)
     for number, epoch, losses in stream[:-20]:
         live.decide(number=number, epoch=epoch, losses=losses, epochs=10)
         replayed.observe(number=number, epoch=epoch, losses=losses, epochs=10)
@@ -65,9 +83,9 @@ def planted(rng: np.random.Generator, n: int, on_front: int) -> tuple[np.ndarray
     return points, set(np.flatnonzero(moocore.is_nondominated(points)).tolist())
 
 
-def survivors(points: np.ndarray, order: np.ndarray, **settings: bool) -> set[int]:
+def survivors(points: np.ndarray, order: np.ndarray, **settings: Any) -> set[int]:
     """Return the trials that pass every rung when they run one after the other in `order`."""
-    asha = Asha(reduction=3, min_epochs=1, **settings)
+    asha = built(points.shape[1], **settings)
     alive = set()
     for i in order:
         going = True
@@ -91,6 +109,72 @@ def test_a_planted_front_survives_where_one_objective_would_kill_it() -> None:
         by_accuracy = survivors(points[:, :1], order)
         assert 29 in by_accuracy
     assert not front <= by_accuracy
+
+
+def test_a_forecast_and_a_bend_by_hand() -> None:
+    reports = [(1, (9.0, 4.0)), (2, (6.0, 4.0)), (3, (5.0, 4.0)), (9, (2.0, 4.0))]
+    assert forecast(reports) == (2.0 + 0.5 * (2.0 - 5.0), 4.0)
+    assert forecast(reports[:3]) == (5.0 + 0.5 * (5.0 - 6.0), 4.0)
+    assert forecast(reports[:1]) == (9.0, 4.0)
+    assert forecast([(1, (math.inf, math.nan)), (2, (3.0, 1.0))]) == (3.0, 1.0)
+    on_the_line = 6 - 4 / 7  # at epoch 3, between 6 at epoch 2 and 2 at epoch 9
+    expected = (5 - on_the_line) / math.sqrt(1 + (1 / 7) ** 2 + (6 / 7) ** 2)
+    assert bend(reports[1:]) == (pytest.approx(expected), 0.0)
+    assert [bend([(1, (x,)), (2, (x,)), (9, (x,))]) for x in (0.1, 3.3)] == [(0.0,)] * 2, "equal costs stay equal"
+
+
+def test_the_bends_of_straight_curves_have_the_variance_of_a_report() -> None:
+    rng = np.random.default_rng(2)
+    values = [bend([(e, (0.5 - 0.1 * e + rng.normal(0, 0.02),)) for e in (3, 5, 6)])[0] for _ in range(20_000)]
+    assert np.std(values) == pytest.approx(0.02, rel=0.02)
+
+
+def small_and_large(spread: float, behind: float, **options: Any) -> Decision:
+    """Return what is decided at epoch 3 of a network that is `behind` ten smaller ones.
+
+    The smaller ones all reach an error of .2, and their reports at epoch 2 are spread about a line by `spread`.
+    """
+    asha = built(2, min_epochs=3, **options)
+    for number, off in enumerate([-1.5, -1, -0.5, -0.25, 0, 0, 0.25, 0.5, 1, 1.5]):
+        for epoch, error in ((1, 0.3), (2, 0.25 + off * spread), (3, 0.2)):
+            asha.observe(number=number, epoch=epoch, losses=(error, 3.0), epochs=27)
+    for epoch, error in ((1, 0.3 + behind), (2, 0.25 + behind), (3, 0.2 + behind)):
+        decision = asha.decide(number=10, epoch=epoch, losses=(error, 3.5), epochs=27)
+    return decision
+
+
+def test_the_tolerance_follows_the_noise() -> None:
+    assert small_and_large(0.0, 0.01) is Decision.STOP, "without noise a small difference is a difference"
+    assert small_and_large(0.03, 0.01) is Decision.CONTINUE
+    assert small_and_large(0.03, 0.01, tolerance=0) is Decision.STOP
+    assert small_and_large(0.03, 0.15) is Decision.STOP
+    assert small_and_large(0.03, 0.15, tolerance=10) is Decision.CONTINUE
+    assert small_and_large(0.03, math.nan, tolerance=10) is Decision.STOP
+
+
+def kept_of_front(rng: np.random.Generator, noise: float, **options: Any) -> tuple[int, int, int]:
+    """Return (kept members of the true front, members, trials trained in full) of 40 trials with noisy reports."""
+    points, front = planted(rng, 40, 8)
+    order, asha, full = rng.permutation(40), built(2, min_epochs=3, **options), set()
+    for i in order:
+        going, epoch = True, 0
+        while going and epoch < 26:
+            epoch += 1
+            losses = (points[i, 0] + 0.5 / epoch + rng.normal(0, noise), points[i, 1])
+            going = asha.decide(number=int(i), epoch=epoch, losses=losses, epochs=27) is Decision.CONTINUE
+        full |= {int(i)} if going else set()
+    return len(full & front), len(front), len(full)
+
+
+def test_noise_costs_less_of_the_front_than_by_dominance_alone() -> None:
+    found = {t: np.zeros(3) for t in (0.0, 1.5)}
+    for seed in range(20):
+        for tolerance in found:
+            found[tolerance] += kept_of_front(np.random.default_rng(seed), 0.02, tolerance=tolerance)
+    (kept, members, _), (kept_by_dominance, _, _) = found[1.5], found[0.0]
+    assert kept / members > 0.9
+    assert members - kept < 0.5 * (members - kept_by_dominance)
+    assert found[1.5][2] < 0.75 * 20 * 40
 
 
 def test_crowding_distance_by_hand() -> None:
@@ -144,5 +228,10 @@ def test_unknown_options_are_refused() -> None:
         build_asha(request("asha", keep_frnt=True))
     with pytest.raises(RequestError, match="keep_front must be true or false, got 'yes'"):
         build_asha(request("asha", keep_front="yes"))
+    for wrong in (-1, True, "2", math.nan, math.inf):
+        with pytest.raises(RequestError, match="tolerance must be a number from 0, got"):
+            build_asha(request("asha", tolerance=wrong))
+    with pytest.raises(RequestError, match="tolerance needs several objectives and keep_front: true"):
+        build_asha(request("asha", tolerance=1, keep_front=False))
     with pytest.raises(RequestError, match="unknown option 'a'; it takes none"):
         build_none(request("none", a=1))

@@ -1,0 +1,161 @@
+"""The search beside Ray Tune, Optuna alone and random search, on recorded learning curves or the real digits study.
+
+    python benchmarks/search.py                    # 20 repetitions of both tables, 15 minutes; results/search.csv
+    python benchmarks/search.py --repetitions 3    # printed only
+    python benchmarks/search.py --live             # search_spaces/digits.yaml, 48 trials: ours and Ray Tune, trained
+
+A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
+configuration and that this search has not had. The searcher is told that network's reports as those of its
+configuration. Two workers; the clock is simulated from the recorded seconds. All have the same seeds.
+
+    ablate                TPE on both objectives and the rule `asha`, by DatasetSearch: `ablate search` without ledger
+    ablate, dominance alone   the same, with the rule that asha had first: no tolerance, no forecast
+    Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
+                          Tune's controller calls them; reduction and first rung as ours
+    Optuna                TPESampler with its defaults on both objectives; no pruning, which Optuna refuses for several
+    random                RandomSampler, no stopping
+
+Hypervolumes are of the complete trials, as a share of that of the whole table, below the reference points of the study
+file. `epochs` is after as many epochs as 20 full trials, `time` after the seconds that random search needs for them.
+`found` and `lost` count members of the table's front that were trained to the end, and that were stopped, by then.
+`cpu_ms` is the CPU time of one suggestion. Differences `ablate - other` are paired, with 95% t intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import yaml
+from front_kept import write
+from scipy import stats
+from searchers import Ablate, Optuna, RayTune, Searcher, Table
+from simulated_search import Curves, Searched, recorded, simulate, volume
+
+from ablate.study import Study
+
+FULL, WORKERS = 20, 2
+TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
+NAMES = ("ablate", "ablate, dominance alone", "Ray Tune", "Optuna", "random")
+MEASURES = ("hv_epochs", "hv_time", "found", "lost", "trials", "cpu_ms")
+CURVES = Path(__file__).resolve().parent / "curves"
+
+
+def study_of(table: str, seed: int, rule: str = "asha") -> Study:
+    """Return the study of a table with a sampler that learns and a rule that stops."""
+    fields = yaml.safe_load((CURVES / f"{table}.yaml").read_text())
+    fields |= {"seed": seed, "sampler": {"name": "tpe"}, "budget": {"trials": 100_000}}
+    fields["scheduler"] = {"name": rule, "reduction": 3, "min_epochs": TABLES[table]}
+    return Study.model_validate(fields)
+
+
+def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
+    """Return a fresh searcher."""
+    if name == "ablate":
+        return Ablate(study_of(table, seed), rows.curves)
+    if name == "ablate, dominance alone":
+        return Ablate(study_of(table, seed, "rung_variants:build_by_dominance"), rows.curves)
+    if name == "Ray Tune":
+        return RayTune(rows.space, rows.curves, seed=seed + 1, first=TABLES[table])  # it takes a seed of 0 for none
+    samplers = {"Optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    return Optuna(rows.space, rows.curves, samplers[name](seed=seed))
+
+
+def run(name: str, table: str, seed: int) -> tuple[Searched, float]:
+    """Return what a search did within twice the epochs, and the CPU seconds of a suggestion."""
+    networks, curves = recorded(table)
+    rows = Table(study_of(table, seed), networks, curves)
+    asked = searcher(name, table, rows, seed)
+    spent = []
+
+    def propose(number: int) -> int | None:
+        begun = time.process_time()
+        values = asked.propose(number)
+        spent.append(time.process_time() - begun)
+        network = rows.nearest(values)
+        if network is not None:
+            asked.start(number, network)
+        return network
+
+    found = simulate(curves, propose, asked.report, workers=WORKERS, epochs=2 * FULL * curves.epochs)
+    return found, float(np.mean(spent))
+
+
+def measures(
+    curves: Curves, found: Searched, cpu: float, seconds: float, reference: tuple[float, float]
+) -> list[float]:
+    """Return MEASURES of one search."""
+    budget, front = FULL * curves.epochs, curves.front()
+    whole = volume(curves, sorted(front), reference)
+    by_epochs = [each for each in found.ended if each.spent <= budget]
+    by_time = [each for each in found.ended if each.seconds <= seconds]
+    volumes = [
+        volume(curves, [e.network for e in part if e.complete], reference) / whole for part in (by_epochs, by_time)
+    ]
+    hits = [sum(e.network in front and e.complete is full for e in by_epochs) for full in (True, False)]
+    return [*volumes, *hits, len(by_epochs), 1000 * cpu]
+
+
+def repetition(table: str, seed: int) -> dict[str, list[float]]:
+    """Return MEASURES of every searcher with one seed."""
+    _, curves = recorded(table)
+    quality, cost = study_of(table, seed).objectives
+    assert quality.reference is not None
+    assert cost.reference is not None
+    reference = (1 - quality.reference, math.log10(cost.reference))
+    runs = {name: run(name, table, seed) for name in NAMES}
+    budget = FULL * curves.epochs
+    seconds = max(each.seconds for each in runs["random"][0].ended if each.spent <= budget)
+    return {name: measures(curves, *runs[name], seconds, reference) for name in NAMES}
+
+
+def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:
+    """Return one row per searcher: means, and the paired differences of `ablate` from it."""
+    by_name = defaultdict(list)
+    for seed in range(repetitions):
+        for name, values in repetition(table, seed).items():
+            by_name[name].append(values)
+    found = []
+    ours = np.array(by_name["ablate"])
+    for name, values in by_name.items():
+        row: dict[str, object] = {"table": table, "searcher": name, "repetitions": repetitions}
+        row |= {measure: f"{mean:.4f}" for measure, mean in zip(MEASURES, np.mean(values, axis=0), strict=True)}
+        for place in (0, 1):
+            gain = ours[:, place] - np.array(values)[:, place]
+            half = stats.t.ppf(0.975, repetitions - 1) * gain.std(ddof=1) / math.sqrt(repetitions)
+            cells: dict[str, Any] = {"": gain.mean(), "_low": gain.mean() - half, "_high": gain.mean() + half}
+            row |= {f"ablate_minus_{MEASURES[place][3:]}{end}": f"{cell:.4f}" for end, cell in cells.items()}
+        found.append(row)
+    return found
+
+
+def main() -> None:
+    """Measure on every table, print each row, and write the table after a whole run; or run the live study."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int)
+    parser.add_argument("--table", choices=list(TABLES))
+    parser.add_argument("--live", action="store_true")
+    parser.add_argument("--trials", type=int, default=48, help="of the live study")
+    asked = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if asked.live:
+        from live_search import compare
+
+        compare(asked.trials, asked.repetitions or 1)
+        return
+    for table in [asked.table] if asked.table else TABLES:
+        found = rows_of(table, asked.repetitions or 20)
+        for row in found:
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        if asked.repetitions is None:
+            write("search", "table", found)
+
+
+if __name__ == "__main__":
+    main()
