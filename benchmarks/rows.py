@@ -122,7 +122,7 @@ def main() -> None:
                 lines.append({"variant": name, "rows": rows, "commit": commit(checkout), **found, **about})
                 print(name, rows, lines[-1]["commit"], found, flush=True)
     with arguments.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 
