@@ -5,8 +5,8 @@
 
 One trial with 1, 4, 16 and 64 seeds, one thread, float32. `cpu_us` is the CPU time of an epoch, with its validation
 and checkpoint, over steps and rows: the fastest epoch after the first, the median over repeats. Pictures are made up in
-the shape of the data set, one validation sample for eight training samples. Each measurement is a process of its own; two checkouts take
-turns. The result is a CSV file with a line for each variant, number of rows and checkout.
+the shape of the data set, one validation sample for eight training samples. Each measurement is a process of its own;
+two checkouts take turns. The result is a CSV file with a line for each variant, number of rows and checkout.
 """
 
 from __future__ import annotations
