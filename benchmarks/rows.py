@@ -63,7 +63,8 @@ def measure(name: str, rows: int) -> float:
         study_seed=0,
         protocol="paper",
     )
-    data = made_up_data(load_task(task).shape(None), samples=steps * variant["batch"], test=steps * variant["batch"] // 8)
+    samples = steps * variant["batch"]
+    data = made_up_data(load_task(task).shape(None), samples=samples, test=samples // 8)
     moments = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in train(trial, data=data, checkpoints=Path(folder)):
