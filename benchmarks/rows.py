@@ -5,8 +5,8 @@
 
 One trial with 1, 4, 16 and 64 seeds, one thread, float32. `cpu_us` is the CPU time of an epoch, with its validation
 and checkpoint, over steps and rows: the fastest epoch after the first, the median over repeats. Pictures are made up in
-the shape of the data set, so that no download is needed. Each measurement is a process of its own; two checkouts take
-turns. The result is a CSV file with a line for each variant, number of rows and checkout.
+the shape of the data set, one validation sample for eight training samples. Each measurement is a process of its own;
+two checkouts take turns. The result is a CSV file with a line for each variant, number of rows and checkout.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def measure(name: str, rows: int) -> float:
         study_seed=0,
         protocol="paper",
     )
-    data = made_up_data(load_task(task).shape(None), samples=steps * variant["batch"], test=256)
+    samples = steps * variant["batch"]
+    data = made_up_data(load_task(task).shape(None), samples=samples, test=samples // 8)
     moments = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in train(trial, data=data, checkpoints=Path(folder)):
@@ -122,7 +123,7 @@ def main() -> None:
                 lines.append({"variant": name, "rows": rows, "commit": commit(checkout), **found, **about})
                 print(name, rows, lines[-1]["commit"], found, flush=True)
     with arguments.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 
