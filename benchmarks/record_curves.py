@@ -5,8 +5,8 @@
 
 The study files are benchmarks/curves/NAME.yaml: a random sampler and no early stopping. What is written is
 benchmarks/results/curves_NAME.csv.gz, one row per network and epoch: the settings that were drawn (`model.width`, ...;
-empty where a setting is not active), `params`, `flops`, and for each seed `val_accuracy/I` and `val_loss/I`. `seconds`
-is the CPU time of the epoch's network as the trial reported it in wall seconds. A study that was interrupted continues.
+empty where a setting is not active), `params`, `flops`, for each seed `val_accuracy/I` and `val_loss/I`, and `seconds`,
+the wall time of the epoch as the trial reported it. A study that was interrupted continues.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ def recorded(name: str) -> tuple[pl.DataFrame, Curves]:
 
     The error is 1 - val_accuracy, as a mean over the seeds; that of the last epoch is taken for the true one.
     """
-    table = pl.read_csv(RESULTS / f"curves_{name}.csv.gz", infer_schema_length=None)
+    file = RESULTS / f"curves_{name}.csv.gz"
+    if not file.exists():
+        raise SystemExit(f"{file} is missing. Record it with: python benchmarks/record_curves.py {name}")
+    table = pl.read_csv(file, infer_schema_length=None)
     seeds = [column for column in table.columns if column.startswith("val_accuracy/")]
     table = table.with_columns(error=1 - pl.mean_horizontal(seeds)).sort("trial", "epoch")
     networks = table.group_by("trial", maintain_order=True).first()

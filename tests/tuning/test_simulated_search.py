@@ -81,7 +81,7 @@ def table_of(name: str) -> tuple[pl.DataFrame, simulated.Curves, searchers.Table
     return networks, found, searchers.Table(study_of(name, 0), networks, found)
 
 
-@pytest.mark.parametrize("name", ["digits"])
+@pytest.mark.parametrize("name", ["digits", "fashion_mnist"])
 def test_a_recorded_network_stands_for_its_own_configuration_once(name: str) -> None:
     networks, found, table = table_of(name)
     assert found.errors.shape == found.seconds.shape
