@@ -25,7 +25,8 @@ from ablate.training.timing import stand_in_data
 from ablate.trial import TrialConfig
 
 NEAR = 0.05  # share of the best throughput that a smaller pack may lack
-STEPS = 3  # timed; the fastest is the least disturbed
+FALL = 0.2  # of throughput below the best, where larger packs are not tried
+STEPS, SECONDS = 3, 0.05  # timed at least, for each number of trials; the fastest step is the least disturbed
 MEMORY_SHARE = 0.8  # of what is free; the rest is for evaluation and for other processes
 BUFFERS = 6  # matrices [R, P] of a group: weights, two moments, gradients twice, scratch
 
@@ -46,7 +47,7 @@ def measure_pack(config: TrialConfig, *, data_dir: Path | None, device: str, mos
 def choose(throughput: Throughput, most: int) -> int:
     """Return the least count whose throughput is at most NEAR below the best of 1, 2, 4, ... and `most`.
 
-    The search ends where throughput falls by more than that, or is None: memory does not suffice.
+    The search ends where throughput is FALL below the best, or is None: memory does not suffice.
     """
     counts = [2**power for power in range(math.floor(math.log2(most)) + 1)]
     found: dict[int, float] = {}
@@ -55,7 +56,7 @@ def choose(throughput: Throughput, most: int) -> int:
         if rate is None:
             break
         found[count] = rate
-        if rate < (1 - NEAR) * max(found.values()):
+        if rate < (1 - FALL) * max(found.values()):
             break
     return min((count for count, rate in found.items() if rate >= (1 - NEAR) * max(found.values())), default=1)
 
@@ -105,14 +106,14 @@ class _Bench:
         return rows / max(fastest, 1e-9)
 
     def _fastest(self, x: ModelInput, targets: Tensor) -> float:
-        """Return the seconds of the fastest of a few steps, after one that is not timed."""
+        """Return the seconds of the fastest of STEPS steps, and of as many as fit into SECONDS, after a first one."""
         group = self.common.group
         on_cpu = group.device.type == "cpu"
         now = time.process_time if on_cpu else time.perf_counter
         if not on_cpu:
             torch.cuda.reset_peak_memory_stats(group.device)
-        seconds = []
-        for _ in range(STEPS + 1):
+        seconds: list[float] = []
+        while len(seconds) <= STEPS or sum(seconds) < SECONDS:
             before = now()
             group.step(x, targets)
             if not on_cpu:
