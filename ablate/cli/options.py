@@ -6,16 +6,13 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ablate.errors import RequestError
 from ablate.locations import VARIABLES
 from ablate.redaction import has_password
-
-if TYPE_CHECKING:
-    from ablate.trainable import PackSize
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:
@@ -170,7 +167,7 @@ Replicate = Annotated[int, typer.Option(min=0, help="Replicate of the trial, cou
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def pack_size(text: str) -> PackSize:
+def pack_size(text: str) -> int | Literal["auto"]:
     """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
     if text == "auto":
         return "auto"

@@ -54,12 +54,12 @@ class LedgerStorage(BaseStorage):
     """What a sampler may read: trials by number, the study attributes they set, and the trial being asked.
 
     `drop` discards the trial being asked and its attributes, so a suggestion depends only on the ledger and the seed.
-    With `bound`, the sampler is shown the trials that it chooses.
+    With `bounded`, the sampler is shown the trials that it chooses.
     """
 
-    def __init__(self, directions: Sequence[StudyDirection], *, bound: BoundedHistory | None = None) -> None:
+    def __init__(self, directions: Sequence[StudyDirection], *, bounded: BoundedHistory | None = None) -> None:
         self._directions = list(directions)
-        self.bound = bound
+        self.bounded = bounded
         self._shown: list[FrozenTrial] | None = None
         self._trials: dict[int, FrozenTrial] = {}
         self._attrs: dict[str, Any] = {}
@@ -71,8 +71,8 @@ class LedgerStorage(BaseStorage):
         self._trials[trial.number] = trial
         self._attrs.update(study_attrs or {})
         self._shown = None
-        if self.bound is not None:
-            self.bound.put(trial)
+        if self.bounded is not None:
+            self.bounded.put(trial)
 
     def has(self, number: int) -> bool:
         """Return whether trial `number` has been added."""
@@ -127,7 +127,7 @@ class LedgerStorage(BaseStorage):
     ) -> list[FrozenTrial]:
         """Return the trials that the sampler is shown by number, the one being asked last."""
         if self._shown is None:
-            chosen = None if self.bound is None else self.bound.chosen()
+            chosen = None if self.bounded is None else self.bounded.chosen()
             self._shown = list(self._trials.values()) if chosen is None else [self._trials[n] for n in chosen]
         trials = [t for t in self._shown if states is None or t.state in states]
         if self._asked is not None and (states is None or self._asked.state in states):

@@ -72,7 +72,7 @@ class Suggester:
         if self.study.sampler.name in BOUNDED:
             keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
             bound = BoundedHistory(objectives=len(directions), keys=keys)
-        return LedgerStorage(directions, bound=bound)
+        return LedgerStorage(directions, bounded=bound)
 
     @cached_property
     def _optuna(self) -> optuna.Study:
@@ -218,7 +218,7 @@ class Suggester:
             options=config.options,
             rejected=rejected,
             design=self._design,
-            good=None if self.history.bound is None else self.history.bound.good,
+            good=None if self.history.bounded is None else self.history.bounded.good,
         )
         build = SAMPLERS.load(config.name)
         try:

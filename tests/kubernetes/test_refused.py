@@ -52,6 +52,7 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
             {
                 "--code-changed",
                 "--cpus-per-trial",
+                "--pack",
                 "--tracker",
                 "--extend",
                 "--relocate",
@@ -59,7 +60,7 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
                 "--from",
             },
         ),
-        ("compare", {"--code-changed", "--cpus-per-trial", "--tracker", "--extend", "--relocate"}),
+        ("compare", {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate"}),
     ],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:

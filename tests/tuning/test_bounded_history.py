@@ -81,7 +81,7 @@ def bound_of(objectives: int, most: int, trials: Sequence[FrozenTrial]) -> Bound
 
 def suggestions(trials: Sequence[FrozenTrial], objectives: int, bound: BoundedHistory | None) -> list[dict[str, Any]]:
     """Return what TPE suggests for each seed after the trials."""
-    storage = LedgerStorage([StudyDirection.MINIMIZE] * objectives, bound=bound)
+    storage = LedgerStorage([StudyDirection.MINIMIZE] * objectives, bounded=bound)
     for trial in trials:
         storage.put(trial)
     return [ask(storage, len(trials), seed) for seed in range(5)]
@@ -99,7 +99,7 @@ def ask(storage: LedgerStorage, number: int, seed: int) -> dict[str, Any]:
         objectives=len(study.directions),
         startup_trials=10,
         options={"group": False},
-        good=None if storage.bound is None else storage.bound.good,
+        good=None if storage.bounded is None else storage.bounded.good,
     )
     study.sampler = build_tpe(request)
     storage.open(number)
@@ -236,7 +236,7 @@ def harder(inner: dict[str, Any], objectives: int) -> list[float]:
 def explored(seed: int, most: int | None, loss: Callable[[dict[str, Any], int], list[float]]) -> float:
     """Return the hypervolume that TPE covers in 300 trials, four of them at a time."""
     bound = None if most is None else BoundedHistory(objectives=2, keys=np.random.default_rng(seed), most=most)
-    storage = LedgerStorage([StudyDirection.MINIMIZE] * 2, bound=bound)
+    storage = LedgerStorage([StudyDirection.MINIMIZE] * 2, bounded=bound)
     flying: list[tuple[int, dict[str, Any]]] = []
     found = []
     for number in range(300):
