@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from statsmodels.stats.multitest import multipletests
 
 from ablate.analysis import t_interval
-from ablate.analysis.adjustment import holm
 from ablate.analysis.answer import compare_with_best, cross_fitted, noise, range_quantile, unselected_best
 
 PAGES = 1500
@@ -147,12 +145,8 @@ def test_a_number_is_cross_fitted() -> None:
     assert cross_fitted(values[:1]) == pytest.approx(1 / 3)
 
 
-def test_holm_and_the_range_are_those_of_the_libraries() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        p = rng.uniform(0, 0.06, 5)
-        assert holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist())
-    assert range_quantile(2, 4) == pytest.approx(2.7764451, rel=1e-6)  # of two, it is Student's t
+def test_the_range_of_two_is_students_t() -> None:
+    assert range_quantile(2, 4) == pytest.approx(2.7764451, rel=1e-6)
 
 
 def test_noise_that_all_networks_share_is_told_from_their_own() -> None:

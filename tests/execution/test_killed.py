@@ -56,6 +56,7 @@ def drive_until(home: Path, committed: int, number: signal.Signals) -> tuple[int
 
 
 @pytest.mark.services
+@pytest.mark.slow
 def test_a_terminated_and_a_killed_driver_leave_no_process_and_the_next_one_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:
