@@ -70,14 +70,17 @@ def _run_pack(
 ) -> None:
     with closing(PackRun(assignment, lambda: interruption.arrived)) as run:
         while pack.members:
+            if interruption.arrived:
+                run.change(packing.pause(pack), ())
+                on_event()
+            if not pack.members:
+                break
             with interruption.breakable():
                 turn = run.turn()
             ended = packing.take(pack, turn)
             on_event()
-            if interruption.arrived:
-                packing.pause(pack)
-            interruption.check()
-            run.change(ended, packing.fill(pack))
+            run.change(ended, () if interruption.arrived else packing.fill(pack))
+    interruption.check()
 
 
 def _own_device() -> str:

@@ -116,7 +116,7 @@ class PackRun:
         that the one that caused the error is found.
         """
         outcome = outcome_of(error)
-        if isinstance(outcome, Failure) and len(self._keys) > 1:
+        if isinstance(outcome, Failure) and outcome.kind != "store" and len(self._keys) > 1:
             told = replace(outcome, kind="pack", message=f"its pack failed: {outcome.message}")
             return dict.fromkeys(self._keys, Crowded() if outcome.kind == "memory" else told)
         return dict.fromkeys(self._keys, outcome)

@@ -121,7 +121,7 @@ class RayExecutor:
         member = partial(member_of, search=search, store=store)
         return TuneSession(
             search=search,
-            packing=Packing(search=search, member=member, most=self.pack, slots=slots),
+            packing=Packing(search=search, member=member, most=self.pack),
             assign=lambda pack: self._assignment(pack, held, code),
             on_event=on_event,
             interruption=interruption,

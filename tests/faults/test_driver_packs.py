@@ -95,3 +95,152 @@ def test_killed_before_and_after_a_report_and_in_an_epoch(tmp_path: Path, alone:
     assert "continues" in finish(run, *PACK)
     assert beside(run) == 3
     compare(run, alone, repeated=4 * STEPS)
+
+
+@pytest.mark.slow
+def test_twelve_kills_at_random_moments(tmp_path: Path, alone: StudyRun) -> None:
+    run, draws = study(tmp_path, pace=0.01), random.Random(7)
+    for _ in range(12):
+        command = search(run, *PACK)
+        goal = len(run.steps()) + draws.randint(1, 40)
+        while command.code is None and len(run.steps()) < goal:
+            os.sched_yield()
+        if command.code is not None:
+            assert command.code == 0, command.output
+            break
+        command.kill()
+    finish(run, *PACK)
+    compare(run, alone, repeated=12 * 4 * STEPS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("later", [(), pytest.param(PACK, marks=pytest.mark.slow)], ids=["alone", "in packs"])
+def test_a_signal_in_an_epoch_pauses_all_trials_and_repeats_no_step(
+    number: signal.Signals, later: tuple[str, ...], tmp_path: Path, alone: StudyRun
+) -> None:
+    run = study(tmp_path, pace=0.3)
+    first = search(run, *PACK)
+    first.until(lambda: len(run.steps()) >= 4 * STEPS + 4 * 3)
+    first.signal(number)
+    assert first.wait(60) == (75 if number is signal.SIGTERM else 130), first.output
+    assert [str(trial.state) for trial in run.trials()] == ["WAITING"] * 4
+    assert set(run.steps_by_trial().values()) <= set(range(STEPS + 1, 2 * STEPS)), "in the middle of an epoch"
+    finish(run, *later)
+    assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
+    compare(run, alone, repeated=0)
+
+
+@pytest.mark.slow
+def test_a_trial_that_paused_alone_continues_in_a_pack(tmp_path: Path, alone: StudyRun) -> None:
+    run = study(tmp_path, pace=0.3)
+    first = search(run)
+    first.until(lambda: len(run.steps()) >= STEPS + 3)
+    first.signal(signal.SIGTERM)
+    assert first.wait(60) == 75, first.output
+    finish(run, *PACK)
+    assert beside(run) == 3
+    compare(run, alone, repeated=0)
+
+
+@pytest.mark.slow
+def test_trials_that_report_at_different_epochs_repeat_no_step_after_a_signal(tmp_path: Path) -> None:
+    text = STUDY.replace("training: {", "training: {report_every: {choices: [1, 3]}, ").replace(
+        "confirm: {replicates: 3, top: 2}", "confirm: null"
+    )
+    whole = study(tmp_path / "whole", text=text)
+    finish(whole)
+    run = study(tmp_path / "paused", text=text)
+    assert search(run, *PACK, then=partial(killing.at_report, "after", 4, signal.SIGTERM)).wait() == 75
+    assert {str(trial.state) for trial in run.trials()} == {"WAITING"}
+    finish(run, *PACK)
+    assert beside(run) == 3
+    compare(run, whole, repeated=0)
+
+
+@pytest.mark.slow
+def test_with_early_stopping_a_killed_study_loses_nothing(tmp_path: Path) -> None:
+    text = STUDY.replace("{name: none}", "{name: asha, reduction: 2, min_epochs: 1}")
+    run = study(tmp_path, text=text.replace("confirm: {replicates: 3, top: 2}", "confirm: null"), pace=0.01)
+    for report in (3, 5, 6):
+        assert search(run, *PACK, then=partial(killing.at_report, "after", report)).wait() == -9
+    finish(run, *PACK)
+    check_whole(run, trials=TRIALS, drivers=4)
+    assert {str(trial.state) for trial in run.trials()} == {"COMPLETE", "PRUNED"}
+    assert beside(run) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(small_disk.missing() is not None, reason=str(small_disk.missing()))
+@pytest.mark.parametrize("what", ["checkpoints", "ledger"])
+def test_a_full_disk_ends_the_driver_in_one_line_and_loses_nothing(what: str, tmp_path: Path, alone: StudyRun) -> None:
+    with small_disk.small_disk(tmp_path / "disk", megabytes=8) as disk:
+        ledger = f"sqlite:///{disk.folder}/ledger.sqlite" if what == "ledger" else None
+        store = ("--store", f"file://{disk.folder}") if what == "checkpoints" else ()
+        run = StudyRun(folder=tmp_path, text=STUDY, storage=ledger, pace=0.02)
+        for full in (True, False):
+            command = search(run, *PACK, *store)
+            if full:
+                command.until(lambda: len(run.steps()) > 4 * STEPS + 4)
+                while command.code is None:
+                    disk.fill()
+            assert command.wait() == 75, command.output
+            assert len([line for line in command.output.splitlines() if line.startswith("ablate: ")]) == 1
+            assert "Traceback" not in command.output
+        disk.free()
+        finish(run, *PACK, *store)
+        found, expected = tables(run), tables(alone)
+        for dump_ in (found, expected):
+            del dump_["ablate_study"]  # it names the store
+        assert not first_difference(expected, found)
+        assert not [note for note in run.notes() if note.kind in ("retried", "failed")]
+
+
+@pytest.mark.slow
+def test_on_ray_a_worker_that_dies_costs_its_trials_one_epoch_and_no_other_pack_is_touched(
+    tmp_path: Path, alone: StudyRun
+) -> None:
+    run = study(tmp_path, pace=0.2, ray=True)
+    command = search(run, *PACK)
+    command.until(lambda: len(run.steps_by_trial()) == TRIALS and min(run.steps_by_trial().values()) > STEPS + 2)
+    victim = run.steps()[-1]["pid"]
+    touched = {line["trial"] for line in run.steps() if line["pid"] == victim}
+    os.kill(victim, signal.SIGKILL)
+    command.until(lambda: any(note.kind == "retried" for note in run.notes()))
+    (run.data / counting.PACE).write_text("0.01")
+    assert command.wait() == 0, command.output
+    retried = [note.payload["trial"] for note in run.notes() if note.kind == "retried"]
+    assert sorted(retried) == sorted(touched)
+    assert len(touched) == 4
+    again = [line for line in run.steps() if line["trial"] in touched and line["attempt"] == 2]
+    assert {line["trial"] for line in again} == touched
+    assert all(line["beside"] == 0 for line in again[:STEPS]), "alone, until it has reported"
+    assert {t.attempt for t in run.trials() if t.key.number < TRIALS and t.key.number not in touched} == {1}
+    compare(run, alone, repeated=4 * STEPS)
+
+
+@pytest.mark.slow
+def test_on_ray_a_trial_whose_process_always_dies_takes_no_other_with_it(tmp_path: Path) -> None:
+    run = study(tmp_path, text=STUDY.replace("confirm: {replicates: 3, top: 2}", "confirm: null"), ray=True)
+    poison = 2
+    (run.data / (counting.MORTAL % poison)).write_text("3")
+    command = search(run, *PACK)
+    assert command.wait() == 0, command.output
+    trials = {trial.key.number: trial for trial in run.trials()}
+    assert {n: str(t.state) for n, t in trials.items()} == {n: "FAIL" if n == poison else "COMPLETE" for n in trials}
+    assert trials[poison].attempt == 3
+    assert "its process died" in str(trials[poison].error)
+    assert max(trial.attempt for trial in trials.values() if trial.key.number != poison) == 2
+    assert set(attempts_begun(run)[poison]) == {1, 2, 3}
+
+
+@pytest.mark.slow
+def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> None:
+    run = study(tmp_path, pace=0.2, ray=True)
+    first = search(run, *PACK)
+    first.until(lambda: len(run.steps_by_trial()) == TRIALS and min(run.steps_by_trial().values()) > STEPS + 2)
+    first.signal(signal.SIGTERM)
+    assert first.wait(60) == 75, first.output
+    assert {str(trial.state) for trial in run.trials()} == {"WAITING"}
+    finish(study(tmp_path), *PACK)  # and on the other executor at that
+    assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
+    compare(run, alone, repeated=0)
