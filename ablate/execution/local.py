@@ -38,7 +38,7 @@ class LocalExecutor:
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
-        packing = Packing(search=search, member=self._member(search), most=self.pack)
+        packing = Packing(search=search, member=self._member(search), most=self.pack if self.trainer is None else 1)
         with (
             Interruption(self.grace_seconds) as interruption,
             search.listening(interruption.ask),

@@ -97,8 +97,7 @@ class PackRun:
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(given.threads)
         place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
-        packed = given.packed and given.trainer is None
-        pack: Pack = trainable.open_pack(**place) if packed else _Alone(train, place)
+        pack: Pack = trainable.open_pack(**place) if given.packed else _Alone(train, place)
         pack.add(given.members)
         return pack
 

@@ -313,6 +313,15 @@ def test_a_store_that_is_down_for_all_trials_is_no_fault_of_theirs(tmp_path: Pat
     assert notes(tmp_path, "retried") == []
 
 
+def test_another_trainer_takes_one_trial_at_a_time(tmp_path: Path, script: ScriptedPacks) -> None:
+    with searching(rates(budget={"trials": 3}), tmp_path) as search:
+        executor = LocalExecutor(home=tmp_path, pack=3, device="cpu", trainer="support.fakes:train")
+        executor.run(search, on_event=lambda: None)
+    assert script.turns == []
+    assert states(tmp_path) == [TrialState.COMPLETE] * 3
+    assert notes(tmp_path, "retried") == []
+
+
 def test_workers_are_asked_for_by_trials_where_none_can_share_one(tmp_path: Path) -> None:
     with searching(rates(budget={"trials": 8}), tmp_path) as search:
         packing = Packing(search=search, member=lambda c: member_of(c, search=search, store=tmp_path), most=4)

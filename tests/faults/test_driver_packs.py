@@ -22,7 +22,8 @@ study: packs
 seed: 5
 datasets: {{digits: {{patch: 4}}}}
 model: {{width: 8, depth: 1, mlp: none}}
-training: {{epochs: {EPOCHS}, steps_per_epoch: {STEPS}, batch_size: 32, learning_rate: {{float: [1.0e-3, 1.0e-1], log: true}}}}
+training:
+  {{epochs: {EPOCHS}, steps_per_epoch: {STEPS}, batch_size: 32, learning_rate: {{float: [1.0e-3, 1.0e-1], log: true}}}}
 objectives: [{{metric: val_loss, direction: minimize}}]
 sampler: {{name: random}}
 scheduler: {{name: none}}
@@ -144,7 +145,7 @@ def test_a_trial_that_paused_alone_continues_in_a_pack(tmp_path: Path, alone: St
 
 @pytest.mark.slow
 def test_trials_that_report_at_different_epochs_repeat_no_step_after_a_signal(tmp_path: Path) -> None:
-    text = STUDY.replace("training: {", "training: {report_every: {choices: [1, 3]}, ").replace(
+    text = STUDY.replace("training:\n  {", "training:\n  {report_every: {choices: [1, 3]}, ").replace(
         "confirm: {replicates: 3, top: 2}", "confirm: null"
     )
     whole = study(tmp_path / "whole", text=text)
@@ -167,6 +168,21 @@ def test_with_early_stopping_a_killed_study_loses_nothing(tmp_path: Path) -> Non
     check_whole(run, trials=TRIALS, drivers=4)
     assert {str(trial.state) for trial in run.trials()} == {"COMPLETE", "PRUNED"}
     assert beside(run) == 3
+
+
+@pytest.mark.slow
+def test_rounds_of_further_seeds_are_the_same_in_packs_that_are_killed(tmp_path: Path) -> None:
+    text = STUDY.replace("{replicates: 3, top: 2}", "{replicates: 2, top: 3, budget: 14}")
+    whole = study(tmp_path / "whole", text=text)
+    finish(whole)
+    reports = sum(trial.epochs_done for trial in whole.trials())
+    run = study(tmp_path / "killed", text=text)
+    for report in (TRIALS * EPOCHS + 1, 3):  # in the confirmation, and later in it or in its rounds
+        assert search(run, *PACK, then=partial(killing.at_report, "after", report)).wait() == -9
+    assert run.committed() < reports
+    assert [note for note in whole.notes() if note.kind == "raced"]
+    finish(run, *PACK)
+    compare(run, whole, repeated=2 * 4 * STEPS)
 
 
 @pytest.mark.slow
