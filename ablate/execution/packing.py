@@ -75,11 +75,12 @@ class Packing:
     def take(self, pack: RunningPack, turn: Turn) -> tuple[TrialKey, ...]:
         """Commit what a worker has returned, and return the trials that have left the pack.
 
-        Raises CheckpointDownError if checkpoints cannot be written.
+        Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
         if pack.packed:
             self._learn(pack, turn)
-        ended = [key for key, outcome in turn.outcomes.items() if not self._commit(pack.members[key], outcome)]
+        found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
+        ended = [key for key, outcome in found if not self._commit(pack.members[key], outcome)]
         for key in ended:
             del pack.members[key]
         pack.durable = set(turn.outcomes) & set(pack.members)
@@ -140,7 +141,7 @@ class Packing:
         """Commit an outcome and return whether the trial continues; raise CheckpointDownError if the store failed."""
         key = member.config.key
         if isinstance(outcome, Failure):
-            if outcome.kind == "store":
+            if _ends_driver(outcome):
                 raise CheckpointDownError(f"trial {key}: {outcome.message}")
             logger.warning("trial %s failed: %s", key, outcome.message)
             retry = outcome.kind in ("memory", "pack")
@@ -150,3 +151,7 @@ class Packing:
             self.search.pause(key)
             return False
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+
+
+def _ends_driver(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and outcome.kind == "store"

@@ -220,13 +220,14 @@ def test_what_can_run_is_shared_among_the_workers(tmp_path: Path, script: Script
 
 def test_a_store_that_is_down_ends_the_driver_and_loses_no_report(tmp_path: Path, script: ScriptedPacks) -> None:
     def down(config: TrialConfig) -> None:
-        if config.key.number == 2:
+        if config.key.number == 0:
             raise CheckpointDownError("cannot write: no space left")
 
     script.own = down
     with pytest.raises(CheckpointDownError, match="no space left"):
         run(rates(budget={"trials": 3}), tmp_path, 3)
     assert states(tmp_path) == [TrialState.RUNNING] * 3
+    assert [record.epochs_done for record in stored(tmp_path)] == [0, 1, 1], "what the others reported is kept"
     script.own = lambda config: None
     run(rates(budget={"trials": 3}), tmp_path, 3)
     assert states(tmp_path) == [TrialState.COMPLETE] * 3

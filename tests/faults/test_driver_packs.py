@@ -172,7 +172,9 @@ def test_with_early_stopping_a_killed_study_loses_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_rounds_of_further_seeds_are_the_same_in_packs_that_are_killed(tmp_path: Path) -> None:
-    text = STUDY.replace("{replicates: 3, top: 2}", "{replicates: 2, top: 3, budget: 14}")
+    two = "[{metric: val_loss, direction: minimize}, {metric: train_loss, direction: maximize}]"
+    text = STUDY.replace("[{metric: val_loss, direction: minimize}]", two)
+    text = text.replace("{replicates: 3, top: 2}", "{replicates: 2, top: 3, budget: 14}")
     whole = study(tmp_path / "whole", text=text)
     finish(whole)
     reports = sum(trial.epochs_done for trial in whole.trials())

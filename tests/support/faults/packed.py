@@ -14,7 +14,7 @@ from typing import Any
 from ablate.driver.options import RunOptions
 from ablate.execution import ray_tune
 from ablate.execution.worker import TrialActor
-from support.faults.counting import MORTAL, PACE, STEPS, _number, append
+from support.faults.counting import MORTAL, PACE, STEPS, append, number
 
 
 def into() -> None:
@@ -22,7 +22,7 @@ def into() -> None:
     defaults = RunOptions.__init__.__kwdefaults__
     assert defaults is not None
     defaults["trainer"] = None
-    ray_tune.TrialActor = WatchedActor  # type: ignore[misc]
+    ray_tune.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
     watch()
 
 
@@ -60,10 +60,10 @@ def watch() -> None:
             who = {"dataset": key.dataset, "trial": key.number, "attempt": attempt, "pid": os.getpid()}
             append(folder / STEPS, who | {"at": time.time(), "beside": len(now) - 1})
             taken[key, attempt] = taken.get((key, attempt), 0) + 1
-            if _number(folder / (MORTAL % key.number)) == taken[key, attempt]:
+            if number(folder / (MORTAL % key.number)) == taken[key, attempt]:
                 os.kill(os.getpid(), signal.SIGKILL)
         if now:
-            time.sleep(_number(now[0][0] / PACE))
+            time.sleep(number(now[0][0] / PACE))
         return found
 
     TrialPack._train = watched_train  # type: ignore[method-assign]
