@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     return run
 
 
-def compare(run: StudyRun, alone: StudyRun, *, repeated: int, ordered: Iterable[str] = ()) -> int:
+def compare(run: StudyRun, alone: StudyRun, *, repeated: int) -> int:
     """Require that `run` left what `alone` left; return how many steps it repeated, at most those allowed."""
     assert not first_difference(tables(alone), tables(run))
     more = run.steps_by_trial() - alone.steps_by_trial()
@@ -262,3 +261,26 @@ def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> N
     finish(study(tmp_path), *PACK)  # and on the other executor at that
     assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
     compare(run, alone, repeated=0)
+
+
+@pytest.mark.slow
+def test_a_function_of_a_users_own_trains_one_trial_at_a_time_whatever_is_asked_for(tmp_path: Path) -> None:
+    text = """\
+study: own
+trainable: support.own_training:train
+config: {width: 4, lr: {float: [1.0e-3, 1.0e-1], log: true}, workers: 0}
+epochs: 5
+objectives: [{metric: val_loss, direction: minimize}]
+sampler: {name: random}
+scheduler: {name: none}
+budget: {trials: 3}
+confirm: {replicates: 2, top: 1}
+"""
+    whole = study(tmp_path / "whole", text=text)
+    finish(whole)
+    run = study(tmp_path / "packs", text=text)
+    assert search(run, *PACK, then=partial(killing.at_report, "after", 3, signal.SIGTERM)).wait() == 75
+    assert [str(trial.state) for trial in run.trials()] == ["WAITING"]
+    assert search(run, *PACK, then=partial(killing.at_report, "before", 4)).wait() == -9
+    finish(run, *PACK)
+    assert not first_difference(tables(whole), tables(run))
