@@ -38,7 +38,7 @@ class LocalExecutor:
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
-        packing = Packing(search=search, member=self._member(search), most=self.pack)
+        packing = Packing(search=search, member=self._member(search), most=self.pack if self.trainer is None else 1)
         with (
             Interruption(self.grace_seconds) as interruption,
             search.listening(interruption.ask),
@@ -70,14 +70,17 @@ def _run_pack(
 ) -> None:
     with closing(PackRun(assignment, lambda: interruption.arrived)) as run:
         while pack.members:
+            if interruption.arrived:
+                run.change(packing.pause(pack), ())
+                on_event()
+            if not pack.members:
+                break
             with interruption.breakable():
                 turn = run.turn()
             ended = packing.take(pack, turn)
             on_event()
-            if interruption.arrived:
-                packing.pause(pack)
-            interruption.check()
-            run.change(ended, packing.fill(pack))
+            run.change(ended, () if interruption.arrived else packing.fill(pack))
+    interruption.check()
 
 
 def _own_device() -> str:

@@ -97,8 +97,7 @@ class PackRun:
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(given.threads)
         place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
-        packed = given.packed and given.trainer is None
-        pack: Pack = trainable.open_pack(**place) if packed else _Alone(train, place)
+        pack: Pack = trainable.open_pack(**place) if given.packed else _Alone(train, place)
         pack.add(given.members)
         return pack
 
@@ -116,7 +115,7 @@ class PackRun:
         that the one that caused the error is found.
         """
         outcome = outcome_of(error)
-        if isinstance(outcome, Failure) and len(self._keys) > 1:
+        if isinstance(outcome, Failure) and outcome.kind != "store" and len(self._keys) > 1:
             told = replace(outcome, kind="pack", message=f"its pack failed: {outcome.message}")
             return dict.fromkeys(self._keys, Crowded() if outcome.kind == "memory" else told)
         return dict.fromkeys(self._keys, outcome)

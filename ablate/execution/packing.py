@@ -27,12 +27,14 @@ class RunningPack:
     """The trials that one worker trains now, by their keys.
 
     `packed` says whether they have a group key. While the worker has to measure the size of the pack, `measures` is the
-    largest one, otherwise 0.
+    largest one, otherwise 0. `durable` are the trials that have not trained since their last checkpoint: those that
+    have joined or reported since the worker's last turn.
     """
 
     members: dict[TrialKey, Member]
     packed: bool = False
     measures: int = 0
+    durable: set[TrialKey] = field(default_factory=set)
 
 
 def member_of(config: TrialConfig, *, search: Search, store: Place) -> Member:
@@ -54,6 +56,7 @@ class Packing:
     most: PackSize = 1
     slots: Callable[[], int] = lambda: 1
     _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
+    _alone: bool = False  # whether the trial that was last handed out to a free worker has no group key
 
     def begin(self) -> RunningPack | None:
         """Return the next pack, or None if there is nothing to hand out now."""
@@ -62,6 +65,8 @@ class Packing:
             return None
         group = self._group(configs[0])
         pack = RunningPack(members={c.key: self.member(c) for c in configs}, packed=group is not None)
+        pack.durable = set(pack.members)
+        self._alone = group is None
         if group is not None and self._size(group) is None:
             pack.measures = min(AUTO_MOST, self._share())
         self.fill(pack)
@@ -70,24 +75,31 @@ class Packing:
     def take(self, pack: RunningPack, turn: Turn) -> tuple[TrialKey, ...]:
         """Commit what a worker has returned, and return the trials that have left the pack.
 
-        Raises CheckpointDownError if checkpoints cannot be written.
+        Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
         if pack.packed:
             self._learn(pack, turn)
-        ended = [key for key, outcome in turn.outcomes.items() if not self._commit(pack.members[key], outcome)]
+        found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
+        ended = [key for key, outcome in found if not self._commit(pack.members[key], outcome)]
         for key in ended:
             del pack.members[key]
+        pack.durable = set(turn.outcomes) & set(pack.members)
         return tuple(ended)
 
-    def pause(self, pack: RunningPack) -> None:
-        """Set the trials of a pack back to WAITING; it is over."""
-        for key in tuple(pack.members):
+    def pause(self, pack: RunningPack) -> tuple[TrialKey, ...]:
+        """Set the durable trials of a pack back to WAITING, and return them; they have left the pack.
+
+        The others have trained since: their next turn lets them write a checkpoint, or report.
+        """
+        paused = tuple(key for key in pack.members if key in pack.durable)
+        for key in paused:
             self.search.pause(key)
-        pack.members.clear()
+            del pack.members[key]
+        return paused
 
     def workers(self) -> int:
         """Return how many workers the trials that can run now would occupy, at most."""
-        size = 1 if self.most == "auto" else self.most
+        size = 1 if self.most == "auto" or self._alone else self.most
         return math.ceil(self.search.most_at_once() / size)
 
     def fill(self, pack: RunningPack) -> tuple[Member, ...]:
@@ -100,6 +112,7 @@ class Packing:
         room = min(size, self._share()) - len(beside)
         joined = [self.member(config) for config in self.search.next_pack(room, beside)] if room > 0 else []
         pack.members |= {member.config.key: member for member in joined}
+        pack.durable |= {member.config.key for member in joined}
         return tuple(joined)
 
     def _share(self) -> int:
@@ -128,7 +141,7 @@ class Packing:
         """Commit an outcome and return whether the trial continues; raise CheckpointDownError if the store failed."""
         key = member.config.key
         if isinstance(outcome, Failure):
-            if outcome.kind == "store":
+            if _ends_driver(outcome):
                 raise CheckpointDownError(f"trial {key}: {outcome.message}")
             logger.warning("trial %s failed: %s", key, outcome.message)
             retry = outcome.kind in ("memory", "pack")
@@ -138,3 +151,7 @@ class Packing:
             self.search.pause(key)
             return False
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+
+
+def _ends_driver(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and outcome.kind == "store"

@@ -119,9 +119,10 @@ class RayExecutor:
             return slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus)
 
         member = partial(member_of, search=search, store=store)
+        most: PackSize = self.pack if self.trainer is None else 1  # another trainer takes one trial at a time
         return TuneSession(
             search=search,
-            packing=Packing(search=search, member=member, most=self.pack, slots=slots),
+            packing=Packing(search=search, member=member, most=most),
             assign=lambda pack: self._assignment(pack, held, code),
             on_event=on_event,
             interruption=interruption,

@@ -79,7 +79,8 @@ class Interruption:
     @contextmanager
     def breakable(self) -> Iterator[None]:
         """Let the end of the grace time interrupt this block: for training, whose checkpoints are atomic."""
-        self.check()
+        if self.overdue:
+            self.check()
         self._raise = True
         try:
             yield

@@ -67,6 +67,9 @@ class TuneSession:
     _count_at: float = 0.0
     _remind_at: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.packing.slots = self._places  # counted here, so that no event waits for a cluster that does not answer
+
     def turn(self, controller: Any) -> None:
         """Check the cluster and the lease between two events; after a signal, pause the trials, then leave.
 
@@ -107,15 +110,16 @@ class TuneSession:
         return self.assign(pack)
 
     def take(self, trial: Trial, turn: Turn) -> bool:
-        """Commit what a worker has returned and return whether its pack continues; none continues while trials pause.
+        """Commit what a worker has returned and return whether its pack continues.
 
-        The worker learns which trials have ended, and which join them, before its next step.
+        The worker learns which trials have ended, and which join them, before its next step. While trials pause, none
+        joins, and a pack continues until each of its trials has written a checkpoint.
         """
         pack = self.running[trial.trial_id]
         ended = self.packing.take(pack, turn)
         if self.pausing:
-            self.packing.pause(pack)
-        joined = self.packing.fill(pack)
+            ended += self.packing.pause(pack)
+        joined = () if self.pausing else self.packing.fill(pack)
         if pack.members and (ended or joined):
             actor: Any = trial.temporary_state.ray_actor  # Tune itself sends a worker nothing between two steps
             actor.change.remote(ended, joined)

@@ -104,10 +104,11 @@ class Search(SearchView):
             if not beside:
                 first = self.next_trial()
                 return () if first is None else (first, *self.next_pack(most - 1, (first,)))
+            self._carry_out()
             keys = {self._group(self._subsearches[config.key.dataset].trials[config.key.number]) for config in beside}
             group = keys.pop()
             found: list[TrialConfig] = []
-            while group is not None and not keys and len(found) < most:
+            while group is not None and not keys and len(found) < most and not self._stopped:
                 trial = self._unfinished(group) or self._suggest_like(group, most)
                 if trial is None:
                     break
@@ -265,7 +266,8 @@ class Search(SearchView):
     def _group(self, trial: TrialProgress) -> str | None:
         """Return the trial's group key, or None while it must train alone."""
         subsearch = self._subsearches[trial.key.dataset]
-        if subsearch.retries(trial.number) or subsearch.resumptions(trial.number) >= self._patience.together:
+        left = trial.state is TrialState.RUNNING and trial.key not in self._out  # by the last driver, not yet noted
+        if subsearch.retries(trial.number) or subsearch.resumptions(trial.number) + left >= self._patience.together:
             return None
         return self._queue.group_key(trial.config)
 

@@ -20,6 +20,7 @@ from ablate.trainable import Member
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning import Search
+from ablate.tuning.trial_queue import TrialQueue, alone
 from support.ledgers import Clock
 from support.searches import accuracy, hold_of, notes, report_at, search_of, stored, study_of, url_in
 
@@ -219,13 +220,14 @@ def test_what_can_run_is_shared_among_the_workers(tmp_path: Path, script: Script
 
 def test_a_store_that_is_down_ends_the_driver_and_loses_no_report(tmp_path: Path, script: ScriptedPacks) -> None:
     def down(config: TrialConfig) -> None:
-        if config.key.number == 2:
+        if config.key.number == 0:
             raise CheckpointDownError("cannot write: no space left")
 
     script.own = down
     with pytest.raises(CheckpointDownError, match="no space left"):
         run(rates(budget={"trials": 3}), tmp_path, 3)
     assert states(tmp_path) == [TrialState.RUNNING] * 3
+    assert [record.epochs_done for record in stored(tmp_path)] == [0, 1, 1], "what the others reported is kept"
     script.own = lambda config: None
     run(rates(budget={"trials": 3}), tmp_path, 3)
     assert states(tmp_path) == [TrialState.COMPLETE] * 3
@@ -243,6 +245,91 @@ def test_a_signal_pauses_all_trials_of_a_pack(tmp_path: Path, script: ScriptedPa
     run(rates(budget={"trials": 3}), tmp_path, 3)
     assert states(tmp_path) == [TrialState.COMPLETE] * 3
     assert notes(tmp_path, "resumed") == []
+
+
+def test_a_signal_lets_a_trial_that_has_not_just_reported_write_its_checkpoint(
+    tmp_path: Path, script: ScriptedPacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trial 1 reports at every second epoch; the signal arrives while trial 0 reports and trial 1 does not."""
+    paused: list[int] = []
+    advance = ScriptedPack.advance
+
+    def reported(self: ScriptedPack) -> Mapping[TrialKey, Report | Exception]:
+        asked = self.pause()
+        found = {k: r for k, r in advance(self).items() if k.number == 0 or asked or self.epochs[k] % 2 == 0}
+        paused.extend(key.number for key, each in found.items() if isinstance(each, PausedError))
+        if len(script.turns) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(ScriptedPack, "advance", reported)
+    with pytest.raises(KeyboardInterrupt):
+        run(rates(budget={"trials": 2}), tmp_path, 2)
+    assert script.turns == [[0, 1], [1]], "trial 0 has reported, and trains no further"
+    assert paused == [1]
+    assert states(tmp_path) == [TrialState.WAITING] * 2
+
+
+def test_a_signal_between_two_turns_leaves_no_trial_running(
+    tmp_path: Path, script: ScriptedPacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Packing.fill
+
+    def interrupted(self: Packing, pack: Any) -> tuple[Member, ...]:
+        joined = fill(self, pack)
+        if script.turns:
+            signal.raise_signal(signal.SIGTERM)
+        return joined
+
+    monkeypatch.setattr(Packing, "fill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(rates(budget={"trials": 3}), tmp_path, 3)
+    assert script.turns == [[0, 1, 2]]
+    assert states(tmp_path) == [TrialState.WAITING] * 3
+
+
+def test_a_signal_before_a_pack_begins_leaves_it_waiting(
+    tmp_path: Path, script: ScriptedPacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Packing.begin
+
+    def interrupted(self: Packing) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return begin(self)
+
+    monkeypatch.setattr(Packing, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(rates(budget={"trials": 3}), tmp_path, 3)
+    assert script.turns == []
+    assert states(tmp_path) == [TrialState.WAITING] * 3
+
+
+def test_a_store_that_is_down_for_all_trials_is_no_fault_of_theirs(tmp_path: Path, script: ScriptedPacks) -> None:
+    def down(members: Sequence[Member]) -> None:
+        raise CheckpointDownError("cannot write: no space left")
+
+    script.fault = down
+    with pytest.raises(CheckpointDownError, match="no space left"):
+        run(rates(budget={"trials": 3}), tmp_path, 3)
+    assert notes(tmp_path, "retried") == []
+
+
+def test_another_trainer_takes_one_trial_at_a_time(tmp_path: Path, script: ScriptedPacks) -> None:
+    with searching(rates(budget={"trials": 3}), tmp_path) as search:
+        executor = LocalExecutor(home=tmp_path, pack=3, device="cpu", trainer="support.fakes:train")
+        executor.run(search, on_event=lambda: None)
+    assert script.turns == []
+    assert states(tmp_path) == [TrialState.COMPLETE] * 3
+    assert notes(tmp_path, "retried") == []
+
+
+def test_workers_are_asked_for_by_trials_where_none_can_share_one(tmp_path: Path) -> None:
+    with searching(rates(budget={"trials": 8}), tmp_path) as search:
+        packing = Packing(search=search, member=lambda c: member_of(c, search=search, store=tmp_path), most=4)
+        assert packing.workers() == 2
+        search._queue = TrialQueue(alone)
+        assert packing.begin() is not None
+        assert packing.workers() == 8
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

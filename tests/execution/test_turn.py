@@ -19,9 +19,11 @@ from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, ray_tune, tune_adapter
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.cluster import JOIN_SECONDS
+from ablate.execution.executor import Paused, Turn
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_adapter import TuneSession
+from ablate.trial import Decision, Report
 
 
 class Stage:
@@ -62,6 +64,36 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     made = Stage(monkeypatch)
     with made.interruption:
         yield made
+
+
+def test_while_trials_pause_a_pack_continues_until_each_of_its_trials_has_written_a_checkpoint(stage: Stage) -> None:
+    stage.conductor.running["runs"].members["late"] = Mock(config=Mock(key="late"))
+    stage.search.report.return_value = Decision.CONTINUE
+    signal.raise_signal(signal.SIGTERM)
+    stage.turn()
+    trial = Mock(trial_id="runs")
+    report = Mock(spec=Report, final=False)
+    assert stage.conductor.take(trial, Turn(outcomes={"runs": report})), "the other one has trained and written nothing"
+    trial.temporary_state.ray_actor.change.remote.assert_called_once_with(("runs",), ())
+    assert stage.paused() == ["runs"]
+    assert not stage.conductor.take(trial, Turn(outcomes={"late": Paused()}))
+    assert stage.paused() == ["runs", "late"]
+
+
+def test_a_free_place_is_filled_without_a_question_to_a_cluster_that_does_not_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(stage.conductor, "slots", lambda: asked.append(1) or 2)
+    stage.answers.return_value = False
+    stage.conductor.packing.most = 3
+    stage.search.most_at_once.return_value = 9
+    stage.search.next_pack.return_value = (Mock(key="joins"),)
+    stage.search.report.return_value = Decision.CONTINUE
+    trial = Mock(trial_id="runs")
+    assert stage.conductor.take(trial, Turn(outcomes={"runs": Mock(spec=Report, final=False)}))
+    assert "joins" in stage.conductor.running["runs"].members
+    assert asked == []
 
 
 def test_a_signal_asks_once_and_waits_for_trials_that_run(stage: Stage) -> None:

@@ -14,6 +14,7 @@ from ablate.study import Study
 from ablate.training.family import family
 from ablate.trial import Decision, TrialConfig, TrialState
 from ablate.tuning import Search
+from ablate.tuning.recorded import PRUNE, RETRY
 from ablate.tuning.resumption_log import PATIENCE
 from support.ledgers import Clock
 from support.searches import hold_of, report_at, run_all, run_trial, search_of, stored, study_of, url_in
@@ -165,10 +166,38 @@ def test_a_pruned_trial_joins_no_pack(tmp_path: Path) -> None:
         assert numbers(search.next_pack(3, pack[:1])) == [2]
 
 
+def test_what_users_ask_for_is_done_while_a_pack_is_filled(tmp_path: Path) -> None:
+    with packing(rates_of(budget={"trials": 4}), tmp_path) as (search, _):
+        pack = search.next_pack(4)
+        for config in pack[1:3]:
+            search.pause(config.key)
+        search.fail(pack[3].key, "planted")
+        with Ledger.open(url_in(tmp_path)) as ledger:
+            for command, trial in ((PRUNE, 1), (RETRY, 3)):
+                ledger.request("s", {"command": command, "message": command, "trial": trial}, dataset="digits")
+        search._requests.seconds = 0.0
+        assert numbers(search.next_pack(3, pack[:1])) == [2, 3]
+    assert stored(tmp_path)[1].state is TrialState.PRUNED
+
+
+def test_a_trial_that_drivers_leave_joins_no_pack_although_the_first_of_it_has_reported(tmp_path: Path) -> None:
+    study = rates_of(budget={"trials": 2})
+    with packing(study, tmp_path) as (search, _):
+        search.next_pack(2)
+    with packing(study, tmp_path) as (search, _):
+        pack = search.next_pack(2)
+        assert numbers(pack) == [0, 1]
+        search.report(pack[0].key, report_at(pack[0], 1))
+    with packing(study, tmp_path) as (search, _):
+        assert [numbers(search.next_pack(2)) for _ in range(2)] == [[0], [1]], "two drivers left trial 1 at one epoch"
+
+
 def test_a_stopped_search_hands_out_nothing(tmp_path: Path) -> None:
     with packing(rates_of(), tmp_path) as (search, _):
         pack = search.next_pack(2)
+        search.pause(pack[1].key)
         search.stop()
+        assert search.next_pack(1, pack[:1]) == ()
         assert search.next_pack(2) == search.next_pack(2, pack) == ()
 
 

@@ -29,7 +29,7 @@ def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **res
     from ablate.training.rows import ReplicaGroup
 
     assert data_dir is not None
-    taken, pace, left = ReplicaGroup.step, _number(data_dir / PACE), _number(data_dir / (MORTAL % config.key.number))
+    taken, pace, left = ReplicaGroup.step, number(data_dir / PACE), number(data_dir / (MORTAL % config.key.number))
     who = {"dataset": config.key.dataset, "trial": config.key.number, "attempt": attempt, "pid": os.getpid()}
 
     def step(*arguments: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def count(trainer: str = "support.faults.counting:train") -> None:
     defaults["trainer"] = trainer
 
 
-def _number(file: Path) -> float:
+def number(file: Path) -> float:
     return float(file.read_text()) if file.exists() else 0.0
 
 

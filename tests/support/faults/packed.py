@@ -1,0 +1,70 @@
+"""The built-in trainer as users have it, packs included, with a line on disk for each step of each of its trials.
+
+`counting` takes the trainer's place, and a trainer of one's own is in no pack. Here `into` is put into a forked command
+(see killing), and the same files in DATA_DIR are read and written: `steps.jsonl`, `pace` and `mortal-NUMBER`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from ablate.driver.options import RunOptions
+from ablate.execution import ray_tune
+from ablate.execution.worker import TrialActor
+from support.faults.counting import MORTAL, PACE, STEPS, append, number
+
+
+def into() -> None:
+    """Let every command of this process train with the built-in trainer, here or on Ray, and watch its steps."""
+    defaults = RunOptions.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["trainer"] = None
+    ray_tune.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
+    watch()
+
+
+class WatchedActor(TrialActor):
+    """The actor of a Ray worker, whose steps are watched."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Watch the steps of this process."""
+        watch()
+        super().setup(config)
+
+
+def watch() -> None:
+    """Write a line for each step of each trial of this process's packs, and take the time that a step should last."""
+    from ablate.training.pack import TrialPack
+    from ablate.training.rows import ReplicaGroup
+
+    train, step = TrialPack._train, ReplicaGroup.step
+    if train.__module__ == __name__:
+        return
+    now: list[tuple[Any, Any]] = []  # the data folder and a trial, for each trial that trains now
+    taken: dict[Any, int] = {}
+
+    def watched_train(self: Any, common: Any, trials: Any) -> Any:
+        now[:] = [(self._data_dir, trial) for trial in trials]
+        try:
+            return train(self, common, trials)
+        finally:
+            now.clear()
+
+    def watched_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        found = step(self, *arguments, **options)
+        for folder, trial in now:
+            key, attempt = trial.config.key, trial.progress.attempt
+            who = {"dataset": key.dataset, "trial": key.number, "attempt": attempt, "pid": os.getpid()}
+            append(folder / STEPS, who | {"at": time.time(), "beside": len(now) - 1})
+            taken[key, attempt] = taken.get((key, attempt), 0) + 1
+            if number(folder / (MORTAL % key.number)) == taken[key, attempt]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if now:
+            time.sleep(number(now[0][0] / PACE))
+        return found
+
+    TrialPack._train = watched_train  # type: ignore[method-assign]
+    ReplicaGroup.step = watched_step  # type: ignore[method-assign]
