@@ -265,6 +265,28 @@ def test_a_paused_pack_goes_on_in_packs_and_alone(at: int, tmp_path: Path, alone
         assert weights(tmp_path / str(config.key.number), config) == tensors
 
 
+def test_a_frozen_worker_that_comes_back_disturbs_none_of_the_trials_that_others_train(
+    tmp_path: Path, alone: Alone
+) -> None:
+    """It trains one turn whenever another worker does, each of its trials being trained elsewhere by then."""
+    ghost, told = opened(), Told()
+    ghost.add([member(one, tmp_path) for one in DROPPED])
+    told.hear(ghost.advance())
+    packs = [opened() for _ in range(2)]
+    for pack, share in zip(packs, (DROPPED[:2], DROPPED[2:]), strict=True):
+        pack.add([member(one, tmp_path, 2) for one in share])
+    going = True
+    while going:
+        ghost.advance()
+        found = [pack.advance() for pack in packs]
+        going = any(found)
+        for each in found:
+            told.hear(each)
+    assert not told.errors
+    for config in DROPPED:
+        assert list(dict.fromkeys(told.numbers(config.key.number))) == alone(config)[0]
+
+
 def test_trials_at_different_steps_finish_their_epochs_first(tmp_path: Path, alone: Alone) -> None:
     """Three trials that paused alone at different steps share a pack with one that begins."""
     for config, at in zip(DROPPED[:3], (1, 3, 1), strict=True):
