@@ -15,13 +15,14 @@ from ablate.config import Protocol, Size, TaskConfig
 from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.arrays.task import Task as ArrayTask
+from ablate.training.evaluate import WHOLE
 from ablate.training.family import FamilySettings
 from ablate.training.loop import train
 from ablate.training.made_up import made_up_data
 from ablate.training.settings import TrainConfig
 from ablate.trial import TrialConfig, TrialKey
 
-STEPS, BATCH, EPOCHS = 3, 64, 4
+STEPS, BATCH, EPOCHS = 8, 128, 4
 FORWARD = 1 / 3  # of the arithmetic of a training step: its backward pass costs twice the forward pass
 FLOPS_PER_EPOCH = 2e10  # forward operations that one measured epoch may cost: about a second of one core
 
@@ -90,7 +91,7 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     """Return the training time of one sample, all replicates together."""
     settings, size = row
     affordable = FLOPS_PER_EPOCH / (3 * max(size.flops, 1) * replicates)
-    batch = max(min(settings.training.batch_size, BATCH, int(affordable / STEPS)), min(settings.training.batch_size, 2))
+    batch = max(min(settings.training.batch_size, BATCH, int(affordable)), min(settings.training.batch_size, 2))
     steps = min(STEPS, max(int(affordable / batch), 1))
     epochs = EPOCHS if steps == STEPS else 2
     training = settings.training.model_copy(
@@ -120,7 +121,8 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     if len(moments) < 2:  # all replicates diverged in the first epoch
         return 0.0
     # the first epoch includes the setup of memory and kernels; the fastest is the least disturbed
-    return min(after - before for before, after in itertools.pairwise(moments)) / (batch * steps)
+    seconds = min(after - before for before, after in itertools.pairwise(moments))
+    return seconds / (batch * steps + FORWARD * WHOLE)  # the one sample that is validated is filled up to WHOLE
 
 
 def stand_in_data(task: Task, shape: InputShape, data_dir: Path | None, samples: int) -> Data:

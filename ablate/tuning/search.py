@@ -9,24 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
-from ablate.ledger import Ledger, NewEvent, StudyWriter
+from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
-from ablate.tuning.racing import RACED, budget_of
-from ablate.tuning.recorded import (
-    DRIVER_STARTED,
-    EXHAUSTED,
-    FROZEN,
-    TEST_OPENED,
-    TIME_UP,
-    has_trials_left,
-    is_finished,
-    is_over,
-    is_time_up,
-)
+from ablate.tuning.recorded import DRIVER_STARTED, EXHAUSTED, TEST_OPENED, is_finished
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
-from ablate.tuning.search_view import SearchView
+from ablate.tuning.search_stages import SearchStages
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
 from ablate.tuning.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.twins import Measure
@@ -36,7 +25,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 
-class Search(SearchView):
+class Search(SearchStages):
     """Hands out trials and takes their reports; thread-safe.
 
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
@@ -319,62 +308,6 @@ class Search(SearchView):
         self._out.add(trial.key)
         self._returns.handed_out(trial)
         return trial.config
-
-    def _note_time_up(self) -> None:
-        """Commit that the time budget is spent; a killed driver may have stored less active time than that."""
-        limit = self.study.budget.wall_clock
-        if limit is None or not self._begun:
-            return
-        for subsearch in self._subsearches.values():
-            up = is_time_up(subsearch, self._writer.active_seconds())
-            if has_trials_left(subsearch, self._subsearches.values()) and subsearch.time_up < limit and up:
-                self._note(subsearch, TIME_UP, wall_clock=limit, search_trials=len(subsearch.search_trials()))
-
-    def _over(self, subsearch: DatasetSearch) -> bool:
-        return is_over(subsearch, self._subsearches.values(), self._writer.active_seconds())
-
-    def _freeze(self) -> bool:
-        """Freeze the fronts of the searches that have just ended; return whether there was one."""
-        ready = [each for each in self._subsearches.values() if self._over(each) and not each.frozen]
-        for subsearch in ready:
-            new = subsearch.to_confirm()
-            self._begin()
-            self._writer.add_trials(new)
-            for record in new:
-                self._queue.put(subsearch.add(record))
-            chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
-            budget = budget_of(self.study)
-            more = {} if budget is None else {"budget": budget}
-            self._note(subsearch, FROZEN, search_trials=len(subsearch.search_trials()), confirmed=chosen, **more)
-        return bool(ready)
-
-    def _race(self) -> bool:
-        """Commit the next round of further seeds where every confirmation has ended; return whether there was one."""
-        ready = [each for each in self._subsearches.values() if self._over(each) and each.frozen and not each.settled]
-        ready = [each for each in ready if all(trial.state.finished for trial in each.trials.values())]
-        for subsearch in ready:
-            new, payload = subsearch.next_round()
-            self._begin()
-            event = NewEvent(kind=RACED, dataset=subsearch.dataset, payload=payload)
-            if new:
-                self._writer.add_trials(new, event)
-            else:
-                self._writer.note(event.kind, event.dataset, event.payload)
-            subsearch.mark(RACED, payload)
-            for record in new:
-                self._queue.put(subsearch.add(record))
-        return bool(ready)
-
-    def _note(self, subsearch: DatasetSearch, kind: str, **payload: object) -> None:
-        self._begin()
-        self._writer.note(kind, subsearch.dataset, payload)
-        subsearch.mark(kind, payload)
-
-    def _begin(self) -> None:
-        """Record the driver's start before its first write; a driver with nothing to do leaves no event."""
-        if not self._begun:
-            self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder})
-            self._begun = True
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
