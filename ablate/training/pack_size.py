@@ -41,7 +41,7 @@ def measure_pack(config: TrialConfig, *, data_dir: Path | None, device: str, mos
     if most < 2:
         return 1
     with _one_thread(device):
-        return choose(_Bench.of(config, data_dir=data_dir, device=device).throughput, most)
+        return choose(PackBench.of(config, data_dir=data_dir, device=device).throughput, most)
 
 
 def choose(throughput: Throughput, most: int) -> int:
@@ -62,7 +62,7 @@ def choose(throughput: Throughput, most: int) -> int:
 
 
 @dataclass(kw_only=True)
-class _Bench:
+class PackBench:
     """One trial that is repeated, and a batch of it."""
 
     common: Common
@@ -72,7 +72,7 @@ class _Bench:
     targets: Tensor
 
     @staticmethod
-    def of(config: TrialConfig, *, data_dir: Path | None, device: str) -> _Bench:
+    def of(config: TrialConfig, *, data_dir: Path | None, device: str) -> PackBench:
         """Prepare one trial on made-up data; its batch has the size of training."""
         training = family(config).training.model_copy(update={"epochs": 1, "steps_per_epoch": None})
         task = config.task.model_copy(update={"train_limit": None, "share": 1.0})
@@ -84,13 +84,13 @@ class _Bench:
         trial = common.prepared(Member(config=alike, checkpoints=None, attempt=1))
         samples = trial.parts.train
         x, targets = next(samples.batches(samples.index, training.batch_size))
-        return _Bench(common=common, trial=trial, start=trial.replicas.state, x=x, targets=targets)
+        return PackBench(common=common, trial=trial, start=trial.replicas.state, x=x, targets=targets)
 
     def throughput(self, count: int) -> float | None:
         """Return the row steps per second of `count` trials, or None if memory does not suffice."""
         group = self.common.group
         rows = count * self.start.rows
-        if group.device.type == "cpu" and count * self._bytes() > MEMORY_SHARE * _free_bytes():
+        if group.device.type == "cpu" and count * self.step_bytes() > MEMORY_SHARE * _free_bytes():
             return None
         try:
             settings = RowSettings.of([self.trial.training] * rows, [self.trial.schedule] * rows)
@@ -121,7 +121,7 @@ class _Bench:
             seconds.append(now() - before)
         return min(seconds[1:])
 
-    def _bytes(self) -> int:
+    def step_bytes(self) -> int:
         """Return the bytes of one trial in a step on the CPU: its rows, and what autograd keeps, twice.
 
         The second time is for gradients and temporary values.

@@ -51,11 +51,11 @@ def rows_tried(monkeypatch: pytest.MonkeyPatch, config: TrialConfig, most: int) 
     return found, list(dict.fromkeys(rows))
 
 
-def faster(rate: Callable[[int], float]) -> Callable[[pack_size._Bench, torch.Tensor, torch.Tensor], float]:
+def faster(rate: Callable[[int], float]) -> Callable[[pack_size.PackBench, torch.Tensor, torch.Tensor], float]:
     """Return a clock: the seconds of a step of so many rows."""
-    step = pack_size._Bench._fastest
+    step = pack_size.PackBench._fastest
 
-    def fastest(bench: pack_size._Bench, x: torch.Tensor, targets: torch.Tensor) -> float:
+    def fastest(bench: pack_size.PackBench, x: torch.Tensor, targets: torch.Tensor) -> float:
         step(bench, x, targets)
         return bench.common.group.rows / rate(bench.common.group.rows)
 
@@ -68,7 +68,7 @@ def faster(rate: Callable[[int], float]) -> Callable[[pack_size._Bench, torch.Te
 def test_a_pack_is_measured_by_steps_of_more_and_more_trials(
     config: TrialConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pack_size._Bench, "_fastest", faster(lambda rows: min(rows, 4 * len(config.seeds))))
+    monkeypatch.setattr(pack_size.PackBench, "_fastest", faster(lambda rows: min(rows, 4 * len(config.seeds))))
     state = torch.get_rng_state(), torch.get_num_threads()
     found, rows = rows_tried(monkeypatch, config, most=11)
     assert found == 4
@@ -78,9 +78,9 @@ def test_a_pack_is_measured_by_steps_of_more_and_more_trials(
 
 
 def test_memory_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_size._Bench, "_fastest", faster(float))
-    bench = pack_size._Bench.of(DIGITS, data_dir=None, device="cpu")
-    needed = bench._bytes()
+    monkeypatch.setattr(pack_size.PackBench, "_fastest", faster(float))
+    bench = pack_size.PackBench.of(DIGITS, data_dir=None, device="cpu")
+    needed = bench.step_bytes()
     monkeypatch.setattr(pack_size, "_free_bytes", lambda: 5 * needed)
     assert rows_tried(monkeypatch, DIGITS, most=64) == (4, [2, 4, 8])
     wide = replace(DIGITS, settings=trial(model=ModelConfig(width=64, depth=4, mlp=64)).settings)
@@ -90,23 +90,23 @@ def test_memory_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_out_of_memory_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = faster(float)
 
-    def fastest(bench: pack_size._Bench, x: torch.Tensor, targets: torch.Tensor) -> float:
+    def fastest(bench: pack_size.PackBench, x: torch.Tensor, targets: torch.Tensor) -> float:
         if bench.common.group.rows > 4:
             raise torch.OutOfMemoryError
         return clock(bench, x, targets)
 
-    monkeypatch.setattr(pack_size._Bench, "_fastest", fastest)
+    monkeypatch.setattr(pack_size.PackBench, "_fastest", fastest)
     assert measure_pack(DIGITS, data_dir=None, device="cpu", most=64) == 2
 
 
 def test_what_is_counted_is_at_least_what_a_step_takes() -> None:
     """Autograd's tensors of the forward pass, by a second count: the sum over its operations of one layer."""
-    bench = pack_size._Bench.of(DIGITS, data_dir=None, device="cpu")
+    bench = pack_size.PackBench.of(DIGITS, data_dir=None, device="cpu")
     tokens = 2 * 16 * 8 * 8 * 4  # rows, batch, tokens, width, bytes
-    assert bench._bytes() > 10 * tokens
+    assert bench.step_bytes() > 10 * tokens
     doubled = replace(DIGITS, seeds=(1, 2, 3, 4))
-    assert pack_size._Bench.of(doubled, data_dir=None, device="cpu")._bytes() == pytest.approx(
-        2 * bench._bytes(), rel=0.05
+    assert pack_size.PackBench.of(doubled, data_dir=None, device="cpu").step_bytes() == pytest.approx(
+        2 * bench.step_bytes(), rel=0.05
     )
 
 
