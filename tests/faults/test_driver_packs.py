@@ -38,13 +38,7 @@ def study(folder: Path, *, text: str = STUDY, pace: float = 0.0, ray: bool = Fal
 
 
 def search(run: StudyRun, *more: str, then: killing.Inject | None = None) -> Command:
-    return run.search(*more, inject=partial(_with, then))
-
-
-def _with(then: killing.Inject | None) -> None:
-    packed.into()
-    if then is not None:
-        then()
+    return run.search(*more, inject=partial(packed.into, then))
 
 
 def finish(run: StudyRun, *more: str) -> str:

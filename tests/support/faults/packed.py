@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ablate.driver.options import RunOptions
@@ -17,13 +18,18 @@ from ablate.execution.worker import TrialActor
 from support.faults.counting import MORTAL, PACE, STEPS, append, number
 
 
-def into() -> None:
-    """Let every command of this process train with the built-in trainer, here or on Ray, and watch its steps."""
+def into(then: Callable[[], object] | None = None) -> None:
+    """Let every command of this process train with the built-in trainer, here or on Ray, and watch its steps.
+
+    `then` puts a fault into it as well.
+    """
     defaults = RunOptions.__init__.__kwdefaults__
     assert defaults is not None
     defaults["trainer"] = None
     ray_tune.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
     watch()
+    if then is not None:
+        then()
 
 
 class WatchedActor(TrialActor):
