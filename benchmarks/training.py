@@ -23,12 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from plain import DECAY, RATE, VARIANTS, plain_epochs
 
 from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.models.settings import ModelConfig
 from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 from ablate.training import train
@@ -36,85 +35,8 @@ from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import TrialKey
 from support.trials import family_trial
 
-BATCH, RATE, DECAY, DEPTH, WIDTH = 64, 1e-3, 0.01, 6, 60
+BATCH = 64
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
-VARIANTS = {
-    "unchanged": ModelConfig(width=WIDTH, depth=DEPTH, mlp=256),
-    "symmetric": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="shared", bias="none", pool="cls"),
-    "minimum": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="collapsed", value="none", bias="none"),
-}
-
-
-class PlainBlock(nn.Module):
-    """A pre-norm encoder block of nn.Linear and nn.LayerNorm, one head."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        n, biases = config.width, config.biases()
-        self.norm1, self.norm2 = nn.LayerNorm(n), nn.LayerNorm(n)
-        self.query = None if config.similarity == "shared" else nn.Linear(n, n, bias="query" in biases)
-        self.key = None if config.similarity == "collapsed" else nn.Linear(n, n, bias="key" in biases)
-        self.value = nn.Linear(n, n, bias="value" in biases) if config.value == "separate" else None
-        self.output = nn.Linear(n, n, bias="output" in biases) if config.value == "separate" else None
-        self.mlp = nn.Sequential(nn.Linear(n, config.mlp), nn.GELU(), nn.Linear(config.mlp, n)) if config.mlp else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's outputs for x [B, T, N]."""
-        h = self.norm1(x)
-        key = h if self.key is None else self.key(h)
-        query = key if self.query is None else self.query(h)
-        weights = torch.softmax(query @ key.mT * x.shape[-1] ** -0.5, dim=-1)
-        mixed = weights @ (h if self.value is None else self.value(h))
-        x = x + (mixed if self.output is None else self.output(mixed))
-        h = self.norm2(x)
-        y: Tensor = x + (h if self.mlp is None else self.mlp(h))
-        return y
-
-
-class Plain(nn.Module):
-    """Embedding, sinusoidal positions, blocks, pooling, head."""
-
-    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
-        super().__init__()
-        self.embedding = nn.Linear(shape.features, config.width)
-        self.token = nn.Parameter(torch.randn(1, 1, config.width)) if config.pool == "cls" else None
-        angles = torch.arange(shape.tokens + (config.pool == "cls"))[:, None] / 10_000 ** (
-            torch.arange(0, config.width, 2) / config.width
-        )
-        self.register_buffer("position", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
-        self.blocks = nn.Sequential(*[PlainBlock(config) for _ in range(config.depth)])
-        self.head = nn.Linear(config.width, shape.outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores [B, M] of x [B, T, F]."""
-        x = self.embedding(x)
-        if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
-        x = self.blocks(x + self.get_buffer("position"))
-        scores: Tensor = self.head(x.mean(1) if self.token is None else x[:, 0])
-        return scores
-
-
-def plain_epochs(config: ModelConfig, shape: InputShape, data: Data, *, limit: int | None) -> Iterator[float]:
-    """Yield the test accuracy after each epoch of a hand-written loop."""
-    torch.manual_seed(0)
-    module = Plain(config, shape)
-    assert sum(p.numel() for p in module.parameters()) == measure(config, shape).params
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
-    inputs, targets = data.train_inputs[:limit], data.train_targets[:limit]
-    while True:
-        module.train()
-        order = torch.randperm(len(targets))
-        for index in torch.split(order[: len(order) // BATCH * BATCH], BATCH):
-            loss = F.cross_entropy(module(data.tokens(inputs[index])), targets[index])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        module.eval()
-        with torch.no_grad():
-            parts = zip(torch.split(data.test_inputs, 256), torch.split(data.test_targets, 256), strict=True)
-            right = sum(int((module(data.tokens(x)).argmax(-1) == y).sum()) for x, y in parts)
-        yield right / len(data.test_targets)
 
 
 def our_epochs(config: ModelConfig, data: Data, *, epochs: int, limit: int | None, precision: str) -> Iterator[float]:
@@ -163,7 +85,7 @@ def take_turns(turns: Connection, side: str, name: str, arguments: argparse.Name
     task = load_task(TASK)
     data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
     if side == "plain":
-        epochs = plain_epochs(VARIANTS[name], shape, data, limit=arguments.limit)
+        epochs = plain_epochs(VARIANTS[name], shape, data, batch=BATCH, limit=arguments.limit)
     else:
         keep_freed_memory()
         limits = {"epochs": arguments.epochs, "limit": arguments.limit}
