@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -32,7 +33,9 @@ def write_csv(name: str, rows: Sequence[Mapping[str, Any]], *, packages: Sequenc
 
 
 def commit() -> str:
-    """Return the short name of the commit, with a + if files have changed since."""
+    """Return the short name of the commit, with a + if files have changed since; `unknown` without git."""
+    if shutil.which("git") is None:
+        return "unknown"
     short = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     changed = subprocess.run(["git", "status", "--porcelain", "ablate"], cwd=ROOT, capture_output=True, text=True)
     return short.stdout.strip() + ("+" if changed.stdout.strip() else "") if short.returncode == 0 else "unknown"

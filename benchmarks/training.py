@@ -23,12 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from plain_network import Plain
+from plain import DECAY, RATE, VARIANTS, plain_epochs
 
 from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.models.settings import ModelConfig
 from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 from ablate.training import train
@@ -36,35 +35,8 @@ from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import TrialKey
 from support.trials import family_trial
 
-BATCH, RATE, DECAY, DEPTH, WIDTH = 64, 1e-3, 0.01, 6, 60
+BATCH = 64
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
-VARIANTS = {
-    "unchanged": ModelConfig(width=WIDTH, depth=DEPTH, mlp=256),
-    "symmetric": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="shared", bias="none", pool="cls"),
-    "minimum": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="collapsed", value="none", bias="none"),
-}
-
-
-def plain_epochs(config: ModelConfig, shape: InputShape, data: Data, *, limit: int | None) -> Iterator[float]:
-    """Yield the test accuracy after each epoch of a hand-written loop."""
-    torch.manual_seed(0)
-    module = Plain(config, shape)
-    assert sum(p.numel() for p in module.parameters()) == measure(config, shape).params
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
-    inputs, targets = data.train_inputs[:limit], data.train_targets[:limit]
-    while True:
-        module.train()
-        order = torch.randperm(len(targets))
-        for index in torch.split(order[: len(order) // BATCH * BATCH], BATCH):
-            loss = F.cross_entropy(module(data.tokens(inputs[index])), targets[index])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        module.eval()
-        with torch.no_grad():
-            parts = zip(torch.split(data.test_inputs, 256), torch.split(data.test_targets, 256), strict=True)
-            right = sum(int((module(data.tokens(x)).argmax(-1) == y).sum()) for x, y in parts)
-        yield right / len(data.test_targets)
 
 
 def our_epochs(config: ModelConfig, data: Data, *, epochs: int, limit: int | None, precision: str) -> Iterator[float]:
@@ -113,7 +85,7 @@ def take_turns(turns: Connection, side: str, name: str, arguments: argparse.Name
     task = load_task(TASK)
     data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
     if side == "plain":
-        epochs = plain_epochs(VARIANTS[name], shape, data, limit=arguments.limit)
+        epochs = plain_epochs(VARIANTS[name], shape, data, batch=BATCH, limit=arguments.limit)
     else:
         keep_freed_memory()
         limits = {"epochs": arguments.epochs, "limit": arguments.limit}

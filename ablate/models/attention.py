@@ -150,7 +150,7 @@ class Attention(nn.Module):
         if mask is None:
             return diagonal.mean(-1)[..., None, None]
         per_head = diagonal.view(*like.shape[:-2], self.heads, 1, -1)
-        mean = torch.where(mask, per_head, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+        mean = per_head.masked_fill(~mask, 0).sum(-1) / mask.sum(-1).clamp(min=1)
         return mean.reshape(len(similarity), -1, 1)
 
     def _positioned(self, similarity: Tensor, weight: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFa
     state.step.add_(state.alive)
     all_alive = state.weights.device.type == "cpu" and bool(state.alive.all())
     if optimizer == "adamw":
-        state.weights.mul_(decay if all_alive else torch.where(state.alive, decay, 1.0))
+        state.weights.mul_(decay if all_alive else decay.masked_fill(~state.alive, 1.0))
     else:
         grads.add_(torch.mul(state.weights, factors.weight_decay, out=work))
     if optimizer == "sgd":
@@ -138,4 +138,4 @@ def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
     A row with an infinite `clip_norm` does not change, whatever its values are.
     """
     scale = (clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0)
-    grads.mul_(torch.where(torch.isinf(clip_norm), 1.0, scale).to(grads.dtype))
+    grads.mul_(scale.masked_fill_(torch.isinf(clip_norm), 1.0).to(grads.dtype))

@@ -1,11 +1,23 @@
-"""The network of the benchmarks' hand-written loops: nn.Module as one would write it by hand."""
+"""A plain PyTorch loop, as one would write it by hand, beside which ours is measured."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.models import measure
 from ablate.models.settings import InputShape, ModelConfig
+from ablate.tasks import Data
+
+RATE, DECAY, DEPTH, WIDTH = 1e-3, 0.01, 6, 60
+VARIANTS = {
+    "unchanged": ModelConfig(width=WIDTH, depth=DEPTH, mlp=256),
+    "symmetric": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="shared", bias="none", pool="cls"),
+    "minimum": ModelConfig(width=WIDTH, depth=DEPTH, mlp=0, similarity="collapsed", value="none", bias="none"),
+}
 
 
 class PlainBlock(nn.Module):
@@ -56,3 +68,41 @@ class Plain(nn.Module):
         x = self.blocks(x + self.get_buffer("position"))
         scores: Tensor = self.head(x.mean(1) if self.token is None else x[:, 0])
         return scores
+
+
+def plain_epochs(
+    config: ModelConfig,
+    shape: InputShape,
+    data: Data,
+    *,
+    batch: int,
+    limit: int | None = None,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> Iterator[float]:
+    """Yield the test accuracy after each epoch of a hand-written loop; the data live on `device`."""
+    torch.manual_seed(0)
+    module = Plain(config, shape).to(device)
+    assert sum(p.numel() for p in module.parameters()) == measure(config, shape).params
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
+    data = data.to(device)
+    inputs, targets = data.train_inputs[:limit], data.train_targets[:limit]
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
+            found: Tensor = module(data.tokens(x))
+        return found.float()
+
+    while True:
+        module.train()
+        order = torch.randperm(len(targets), device=device)
+        for index in torch.split(order[: len(order) // batch * batch], batch):
+            loss = F.cross_entropy(scores(inputs[index]), targets[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        module.eval()
+        with torch.no_grad():
+            parts = zip(torch.split(data.test_inputs, 256), torch.split(data.test_targets, 256), strict=True)
+            right = sum((scores(x).argmax(-1) == y).sum() for x, y in parts)
+        yield float(right) / len(data.test_targets)
