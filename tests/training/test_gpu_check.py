@@ -45,6 +45,7 @@ def rows(folder: Path, part: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.services
+@pytest.mark.slow
 def test_the_miniature_measures_everything_without_what_a_search_needs(tmp_path: Path) -> None:
     done = checked(tmp_path, "--device", "cpu", "--small", "--commit", "abc")
     assert done.returncode == 0, done.stdout + done.stderr
