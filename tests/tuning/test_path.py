@@ -129,7 +129,7 @@ def missed_names(runs: Path, folder: Path) -> set[str]:
 @pytest.mark.timeout(900)
 def test_no_command_runs_code_of_the_current_folder(runs: Path, tmp_path: Path) -> None:
     missed = missed_names(runs, tmp_path)
-    assert {"cython", "scikits"} <= missed  # scipy and scikit-learn try these
+    assert "cython" in missed  # scipy tries it
     installed = {"numpy", "torch", "ray", "mlflow", "polars", "rich", "typer", "yaml", "uvicorn", "ablate"}
     trace = hostile(tmp_path / "hostile", missed | installed | set(sys.stdlib_module_names) - {"__future__"})
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
