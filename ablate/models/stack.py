@@ -114,10 +114,16 @@ class Stack(nn.Module):
         return values
 
 
+def _run_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    outputs: Tensor = block(x, mask)
+    return outputs
+
+
 class Encoder(Stack):
-    """A stack of encoder blocks."""
+    """A stack of encoder blocks; `run_block` runs one of them in training, and may be replaced by a compiled one."""
 
     blocks: Sequence[Block]
+    run_block = staticmethod(_run_block)
 
     def __init__(self, config: ModelConfig, given: Tokens, dropout: Dropout | None) -> None:
         super().__init__(config, given, _encoder_block, dropout)
@@ -130,8 +136,10 @@ class Encoder(Stack):
         tokens = self.embedded(x)
         mask = self.seen(tokens.shape[-2]) if mask is None else mask
         for block in self.blocks:
-            tokens, weights = block.attend(tokens, mask)
-            if maps is not None:
+            if maps is None:
+                tokens = (self.run_block if self.training else _run_block)(block, tokens, mask)
+            else:
+                tokens, weights = block.attend(tokens, mask)
                 maps.append(weights)
         return self.left(tokens)
 

@@ -109,7 +109,7 @@ def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFa
     """
     decay, size, epsilon = factors.next(state.step)
     state.step.add_(state.alive)
-    all_alive = state.weights.device.type == "cpu" and bool(state.alive.all())
+    all_alive = state.known_alive
     if optimizer == "adamw":
         state.weights.mul_(decay if all_alive else decay.masked_fill(~state.alive, 1.0))
     else:

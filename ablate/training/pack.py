@@ -7,15 +7,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ablate.errors import CheckpointDownError, PausedError, RequestError
 from ablate.tasks import Data
 from ablate.trainable import Member
 from ablate.training.common import Common, Trained
 from ablate.training.evaluate import Means
+from ablate.training.graph import Step, training_step
 from ablate.training.group_key import group_key
 from ablate.training.order import epoch_index, keys
 from ablate.training.progress import CADENCE, Cadence, Stopwatch, never
+from ablate.training.samples import ModelInput
 from ablate.trial import Report, TrialConfig, TrialKey
 
 STEPS_BETWEEN_CHECKS = 64  # checking on a GPU whether any row is alive blocks until it is idle
@@ -53,6 +56,7 @@ class TrialPack:
         self._trials: list[Trained] = []
         self._common: Common | None = None
         self._key: str | None = None
+        self._step: Step = _no_step
         self._running: tuple[list[Trained], Means] = ([], Means(None))
         self._next_question = self._settled = 0.0
 
@@ -67,7 +71,7 @@ class TrialPack:
 
     def close(self) -> None:
         """Release the data and the memory of all trials."""
-        self._queued, self._trials, self._common = [], [], None
+        self._queued, self._trials, self._common, self._step = [], [], None, _no_step
         self._running = ([], Means(None))
 
     def advance(self) -> Mapping[TrialKey, Report | Exception]:
@@ -114,6 +118,8 @@ class TrialPack:
         elif self._key is None or self._key != group_key(config, common.shape):
             raise RequestError(f"trial {config.key} cannot join this pack: its group key differs")
         trial = common.prepared(member)
+        if not self._trials:
+            self._step = training_step(common.group, config.task.task, steps=len(trial.schedule))
         trial.progress.go_on()
         trial.saved_at = self._clock.seconds()
         if trial.progress.step:
@@ -180,7 +186,7 @@ class TrialPack:
             lead.progress.restore_global_generator()
             self._ask()
             for step, (x, targets) in enumerate(batches if left.numel() else (), start=begun):
-                scores, losses = group.step(x, targets)
+                scores, losses = self._step(x, targets)
                 means.add(common.task.metrics(scores, targets), targets, losses=losses)
                 if step % STEPS_BETWEEN_CHECKS == 0 and not bool(group.alive.any()):
                     break
@@ -207,10 +213,11 @@ class TrialPack:
 
     def _key_dropout(self, trial: Trained) -> None:
         device = trial.replicas.layout.device
-        epoch = trial.progress.epoch + 1
-        trial.replicas.generators = [
-            torch.Generator(device).manual_seed(key) for key in keys(trial.config, "dropout", epoch)
-        ]
+        dropout = keys(trial.config, "dropout", trial.progress.epoch + 1)
+        if not trial.replicas.generators:  # the same ones in each epoch: a recorded step holds them
+            trial.replicas.generators = [torch.Generator(device) for _ in dropout]
+        for generator, key in zip(trial.replicas.generators, dropout, strict=True):
+            generator.manual_seed(key)
 
     def _metrics(
         self, common: Common, trials: list[Trained], means: Means
@@ -289,6 +296,10 @@ class TrialPack:
         for trial in trials:
             trial.progress.seconds += (seconds - self._settled) * (len(trial.rows) / rows)
         self._settled = seconds
+
+
+def _no_step(x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
+    raise AssertionError("the pack has no trials")
 
 
 def _is_last(trial: Trained) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.errors import TrialError
+from ablate.models.layers import Dropout
 from ablate.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.training.samples import ModelInput
 from ablate.training.settings import TrainConfig
@@ -172,6 +173,11 @@ class ReplicaGroup:
         for part in self.module.modules() if self.row_native else ():
             if hasattr(part, "generators"):
                 part.generators = self.generators  # type: ignore[assignment]
+
+    @property
+    def drawing(self) -> list[torch.Generator]:
+        """The generators that the dropout of a row-native module draws from in training; empty without dropout."""
+        return self.generators if any(isinstance(part, Dropout) for part in self.module.modules()) else []
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":

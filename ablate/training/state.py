@@ -59,6 +59,11 @@ class RowState:
         """The number of rows R."""
         return self.weights.shape[0]
 
+    @property
+    def known_alive(self) -> bool:
+        """Whether no row is frozen; False on a GPU, where asking would wait for it."""
+        return self.weights.device.type == "cpu" and bool(self.alive.all())
+
     def part(self, start: int, stop: int) -> RowState:
         """Return the rows from `start` to `stop`, which share their memory with these."""
         return RowState(

@@ -26,6 +26,7 @@ from ablate.trainable import Member
 from ablate.training import FamilySettings, train
 from ablate.training.common import Common, Trained
 from ablate.training.evaluate import Means
+from ablate.training.graph import COMPILE_FROM, training_step
 from ablate.training.pack import TrialPack
 from ablate.training.samples import Samples
 from ablate.trial import Report, TrialConfig, TrialKey
@@ -225,6 +226,33 @@ def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert bool(torch.isfinite(means.values()["loss"]).all())
+
+
+@gpu_only
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dropout", "steps"), [(0.0, 0), (0.1, 0), (0.0, COMPILE_FROM)], ids=["graph", "drop", "block"]
+)
+def test_a_replayed_step_is_the_ordinary_one(
+    precision: str, dropout: float, steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two epochs, each with new keys of dropout, which every replay must follow; `block` compiles the blocks, too."""
+    found = []
+    for kind in ("ordinary", "replayed"):
+        common, one, samples = prepared(trial(model={"dropout": dropout}, precision=precision))
+        group, values = common.group, []
+        step = group.step if kind == "ordinary" else training_step(group, "digits", steps=steps)
+        group.module.train()
+        group.key_dropout([0, 0])
+        for epoch in range(2):
+            for row, generator in enumerate(group.generators):
+                generator.manual_seed(10 * row + epoch)
+            values += [step(x, y)[1].clone() for x, y in samples.batches(one.parts.train.index, 32)]
+        drawn = torch.stack([each.get_state() for each in group.generators])
+        found.append((torch.stack(values), drawn))
+    assert "ablate.training" not in {record.name for record in caplog.records}  # it says if recording has failed
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=EXACT if precision == "float64" else 0.02)
+    assert torch.equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize(("before", "after"), [(DEVICE, "cpu"), ("cpu", DEVICE)])

@@ -1,0 +1,298 @@
+"""A recorded training step: its buffers, when it is recorded anew, and what happens if it cannot be.
+
+No GPU is needed: `support.recorded_step` records the operations of a step on the CPU and replays them on the same
+memory, as a CUDA graph does. Whatever a step does beside operations (Python, counters, new buffers) happens once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ablate.models import build, initial_parameters
+from ablate.models.settings import InputShape, ModelConfig
+from ablate.tasks import Classification
+from ablate.training import ReplicaGroup, multipliers
+from ablate.training import graph as graphs
+from ablate.training import pack as packs
+from ablate.training.graph import WARM_UP, GraphedStep, training_step
+from ablate.training.settings import Schedule, TrainConfig
+from ablate.training.state import RowState
+from support.recorded_step import FakeGraphs
+from support.small_training import one_thread, trial
+from tests.training import test_pack
+
+__all__ = ["one_thread"]
+
+SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
+MODEL = ModelConfig(width=8, depth=2, mlp=12, dropout=0.2)
+PLAIN = MODEL.model_copy(update={"dropout": 0.0})
+TRAINS = [
+    TrainConfig(learning_rate=rate, clip_norm=clip, label_smoothing=0.1, schedule=Schedule(warmup_steps=5))
+    for rate, clip in ((1e-2, 0.5), (3e-2, None), (1e-3, 1.0))
+]
+STEPS = 80  # more than the steps whose factors are computed at once
+MODELS = {
+    "dropout": MODEL,
+    "class token, heads": ModelConfig(width=8, depth=2, mlp=0, heads=2, similarity="shared", pool="cls"),
+    "+Pos, normalised diagonal": ModelConfig(width=8, depth=1, mlp=0, pair_position=4, diagonal="normalised"),
+    "mirrored": ModelConfig(width=8, depth=1, mlp=0, similarity="mirrored", value="none"),
+    "collapsed": ModelConfig(width=8, depth=2, mlp=0, similarity="collapsed", value="collapsed"),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU take the GPU's path, which does not ask whether a row is frozen."""
+    monkeypatch.setattr(RowState, "known_alive", False)
+
+
+def new_group(model: ModelConfig = MODEL, trains: Sequence[TrainConfig] = TRAINS) -> ReplicaGroup:
+    start = [initial_parameters(model, SHAPE, study_seed=1, dataset="d", seed=seed) for seed in range(len(trains))]
+    schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
+    group = ReplicaGroup(build(model, SHAPE), start, trains, schedules, loss=Classification().loss)
+    group.module.train()
+    group.key_dropout(range(len(trains)))
+    return group
+
+
+def fake(group: ReplicaGroup) -> FakeGraphs:
+    def changed() -> list[Tensor]:
+        state = group.state
+        return [state.weights, state.first, state.second, state.step, state.alive]
+
+    return FakeGraphs(changed)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "ablate.training"]
+
+
+def batches(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
+    draws = torch.Generator().manual_seed(5)
+    shape = (len(TRAINS), batch, SHAPE.tokens, SHAPE.features)
+    return [
+        (torch.randn(shape, generator=draws), torch.randint(SHAPE.outputs, shape[:2], generator=draws))
+        for _ in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
+    trains = [train.model_copy(update={"optimizer": optimizer}) for train in TRAINS]
+    ordinary, group = new_group(MODELS[name], trains), new_group(MODELS[name], trains)
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder)
+    for number, (x, targets) in enumerate(batches(STEPS), start=1):
+        wanted, got = ordinary.step(x, targets), step(x, targets)
+        assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
+        assert group.steps == ordinary.steps == number
+    assert torch.equal(group.state.weights, ordinary.state.weights)
+    assert torch.equal(group.learning_rates(), ordinary.learning_rates())
+    assert (recorder.recorded, recorder.replayed) == (1, STEPS - WARM_UP + 1)  # one to compare
+
+
+def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> None:
+    ordinary, group = new_group(PLAIN), new_group(PLAIN)
+    step = GraphedStep(group, record=fake(group))
+    for number, (x, targets) in enumerate(batches(WARM_UP + 6)):
+        if number == WARM_UP + 3:
+            x[1, 0, 0, 0] = torch.inf
+        ordinary.step(x, targets)
+        step(x, targets)
+    assert group.alive.tolist() == [True, False, True]
+    assert torch.equal(group.state.weights, ordinary.state.weights)
+    assert torch.equal(group.state.step, ordinary.state.step)
+
+
+def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
+    group = new_group()
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder)
+
+    def run(batch: int = 16) -> tuple[int, int]:
+        before = recorder.recorded, recorder.replayed
+        for x, targets in batches(WARM_UP + 2, batch):
+            step(x, targets)
+        return recorder.recorded - before[0], recorder.replayed - before[1]
+
+    assert run() == (1, 3)  # the first one is compared
+    assert run() == (0, WARM_UP + 2)
+    assert run(8) == (1, 2)
+    group.key_dropout(range(3))  # other generators
+    assert run(8) == (1, 2)
+    assert list(recorder.registered[-1]) == group.generators
+    group.restore(group.tensors())
+    assert run(8) == (1, 2)
+    other = new_group()
+    group.take(other.state, other.settings)
+    assert run(8) == (1, 2)
+
+
+def test_batches_of_ever_other_lengths_are_never_recorded() -> None:
+    group = new_group()
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder)
+    for number in range(12):
+        step(*batches(1, 8 + number % 2)[0])
+    assert recorder.recorded == 0
+
+
+def test_generators_of_a_network_without_dropout_do_not_matter() -> None:
+    group = new_group(PLAIN)
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder)
+    for epoch in range(3):
+        group.key_dropout([epoch] * 3)
+        for x, targets in batches(WARM_UP + 1):
+            step(x, targets)
+    assert recorder.recorded == 1
+    assert recorder.registered == [[]]
+
+
+def refuse(run: Callable[[], None], generators: Sequence[torch.Generator]) -> Any:
+    raise RuntimeError("operation not permitted when stream is capturing\nand a second line")
+
+
+class Wrong:
+    """A recording that does something else."""
+
+    def __init__(self, group: ReplicaGroup) -> None:
+        self.group, self.replayed = group, 0
+
+    def __call__(self, run: Callable[[], None], generators: Sequence[torch.Generator]) -> Wrong:
+        return self
+
+    def replay(self) -> None:
+        self.replayed += 1
+        self.group.state.weights.data.mul_(0.5)
+
+
+@pytest.mark.parametrize("kind", ["refused", "wrong"])
+def test_what_cannot_be_recorded_is_said_once_and_training_continues(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ordinary, group = new_group(), new_group()
+    step = GraphedStep(group, record=refuse if kind == "refused" else Wrong(group))
+    with caplog.at_level(logging.WARNING):
+        for x, targets in batches(WARM_UP + 4):
+            assert torch.equal(ordinary.step(x, targets)[1], step(x, targets)[1])
+    why = {
+        "refused": "operation not permitted when stream is capturing",
+        "wrong": "its first moments differ from those of an ordinary step",
+    }
+    assert said(caplog) == [f"training continues without a CUDA graph: {why[kind]}"]
+    assert torch.equal(group.state.weights, ordinary.state.weights)
+    drawn = [[each.get_state() for each in one.generators] for one in (group, ordinary)]
+    assert all(torch.equal(a, b) for a, b in zip(*drawn, strict=True))
+
+
+def test_a_step_that_waits_for_the_device_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    """The stand-in itself: it refuses what a CUDA graph refuses."""
+    group = new_group(PLAIN)
+    plain = group.loss
+
+    def loss(scores: Tensor, targets: Tensor, smoothing: float | Tensor) -> Tensor:
+        assert scores.sum().item() < 1e9
+        return plain(scores, targets, smoothing)
+
+    group.loss = loss
+    step = GraphedStep(group, record=fake(group))
+    for x, targets in batches(WARM_UP + 2):
+        step(x, targets)
+    assert "_local_scalar_dense" in caplog.text
+
+
+@pytest.mark.parametrize("model", [PLAIN, *list(MODELS.values())[1:]], ids=["with an MLP", *list(MODELS)[1:]])
+def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
+    model: ModelConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One function for all depths: torch traces it once, here for a backend that runs what was traced."""
+    traced = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        traced.append(module)
+        return module.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    ordinary, group = new_group(model), new_group(model)
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder, compiles=True)
+    for x, targets in batches(WARM_UP + 4):
+        torch.testing.assert_close(ordinary.step(x, targets)[1], step(x, targets)[1])
+    torch.testing.assert_close(group.state.weights, ordinary.state.weights)
+    assert not said(caplog)
+    assert len(traced) == 1
+    assert recorder.recorded == 1
+    group.module.eval()
+    group.forward(batches(1, 3)[0][0])
+    assert len(traced) == 1  # evaluation, with its other sizes of a batch, is not compiled
+
+
+def test_blocks_that_cannot_be_compiled_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(function: object, **options: object) -> object:
+        def fail(*given: object) -> object:
+            raise RuntimeError("no compiler")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    ordinary, group = new_group(PLAIN), new_group(PLAIN)
+    recorder = fake(group)
+    step = GraphedStep(group, record=recorder, compiles=True)
+    for x, targets in batches(WARM_UP + 4):
+        assert torch.equal(ordinary.step(x, targets)[1], step(x, targets)[1])
+    assert said(caplog) == ["training continues without compiled blocks: no compiler"]
+    assert recorder.recorded == 1
+
+
+def test_on_a_cpu_the_step_is_the_ordinary_one() -> None:
+    group = new_group()
+    assert training_step(group, "mnist", steps=10**6) == group.step
+
+
+def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials end at other epochs and others join, so rows, generators and settings change on the way."""
+    recorders: list[FakeGraphs] = []
+
+    def replayed(group: ReplicaGroup, task: str, *, steps: int) -> GraphedStep:
+        recorders.append(fake(group))
+        return GraphedStep(group, record=recorders[-1])
+
+    base = trial(model=MODEL, train=TrainConfig(batch_size=16, learning_rate=1e-2))
+    configs = test_pack.family_of(base)
+
+    def run() -> dict[int, list[tuple[object, ...]]]:
+        told, pack = test_pack.Told(), test_pack.opened()
+        pack.add([test_pack.member(config, None) for config in configs[:3]])
+        waiting = [test_pack.member(config, None) for config in configs[3:]]
+        while found := pack.advance():
+            told.hear(found)
+            pack.add([waiting.pop()] if waiting else [])
+        return {number: told.numbers(number) for number in told.reports}
+
+    ordinary = run()
+    monkeypatch.setattr(packs, "training_step", replayed)
+    assert run() == ordinary
+    assert recorders[0].recorded >= 2
+    assert recorders[0].replayed > 10
+
+
+def test_only_long_trials_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+    monkeypatch.setattr(graphs, "GraphedStep", lambda group, *, record, compiles: made.append(compiles))
+    group = new_group(PLAIN)
+    group.device = torch.device("cuda")
+    for steps in (graphs.COMPILE_FROM - 1, graphs.COMPILE_FROM):
+        training_step(group, "mnist", steps=steps)
+    assert made == [False, True]
