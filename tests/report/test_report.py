@@ -15,6 +15,7 @@ from ablate.analysis import front
 from ablate.errors import AblateError
 from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.drawing import PALETTES, paint
+from ablate.report.front import terminal
 from ablate.report.front.summary import summary
 from support.page_reader import Reader
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
@@ -260,7 +261,7 @@ def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
     assert "Front of digits" in text
     assert "Front of mnist" in text
     for row in front_table(study, trials, reports).iter_rows(named=True):
-        assert f"{100 * row['accuracy']:.2f}% ±" in text
+        assert f" {100 * row['accuracy']:.2f}% " in text
     console.print(front_lines(study, trials_of([])))
     assert "No front yet" in console.export_text()
 
@@ -282,3 +283,25 @@ def test_summary_of_a_search_names_the_best_and_the_cheapest_and_compares_nothin
     assert (
         "is the best of the front: 95.00% validation accuracy with 20,000 parameters. Numbers of the search" in answer
     )
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 5), (160, 2)])
+def test_a_long_name_of_a_network_keeps_its_room(written, monkeypatch, columns, lines):
+    """Each row takes few lines, and no heading is cut, where a study varies many settings."""
+    study, trials, reports, _ = written
+    names = iter(range(10_000))
+    long = "similarity separate · value separate · depth 2 · width"
+
+    def named(*given):
+        return [f"{long} {next(names)}", *cells(*given)[1:]]
+
+    cells = terminal.front_cells
+    monkeypatch.setattr(terminal, "front_cells", named)
+    console = Console(width=columns, record=True, force_terminal=False)
+    console.print(front_lines(study, trials, reports))
+    text = console.export_text()
+    table = text.split("Front of mnist")[1].split("─ \n")[1]
+    rows = [line for line in table.splitlines() if line.strip()]
+    height = front_table(study, trials, reports).filter(pl.col("dataset") == "mnist").height
+    assert len(rows) <= lines * height
+    assert max(map(len, text.splitlines())) <= columns

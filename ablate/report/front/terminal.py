@@ -7,7 +7,8 @@ from typing import Any
 
 import polars as pl
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,9 @@ from ablate.report.numbers import DASH, printable, reach
 from ablate.report.racing import racing_text
 from ablate.report.tables import front_cells, front_table, quality_name, shared_settings, shared_text
 from ablate.study import Study
+
+LINES = 2  # that a network's name may take before intervals are put below their means
+NO_LIMIT = 10_000  # columns
 
 
 def front_lines(
@@ -60,39 +64,59 @@ def _parts(
         if said:
             yield Text(printable(f"{'. '.join(said)}."))
         yield Text("")
-        yield _front(study, rows, together, notes, compared=dataset in assessed)
+        yield _Front(study, rows, together, notes, compared=dataset in assessed)
         if race := racing_text(dataset, notes):
             yield Text(f"{race}\n")
 
 
-def _front(study: Study, rows: pl.DataFrame, trials: pl.DataFrame, notes: Sequence[Any], *, compared: bool) -> Table:
-    dataset, split = rows["dataset"][0], rows["split"][0]
-    words = confirmation_text(study, trials, dataset, split, notes)
-    others = on_front_text(trials, dataset, rows.height) if split == "test" else ""
-    shared = shared_settings(study, rows.rows(named=True))
-    title = Text(f"Front of {dataset}: {words}{others}")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    quality = f"{split} {quality_name(study).replace('_', ' ')}"
-    headings = ["parameters", quality, "to the best", "P (front)", "trial"]
-    if not compared:
-        headings = ["parameters", "FLOPs", "Q", quality, "n", "trial"]
-    table.add_column("network", overflow="fold", ratio=1)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading in ("parameters", "to the best", "trial"))
-    for row in rows.iter_rows(named=True):
-        table.add_row(*map(Text, _cells(study, row, shared, compared=compared)))
-    return table
+class _Front:
+    """The front of a data set as a table; where its lines are too long for the terminal, names keep the room."""
 
+    def __init__(
+        self, study: Study, rows: pl.DataFrame, trials: pl.DataFrame, notes: Sequence[Any], *, compared: bool
+    ) -> None:
+        self._study, self._rows, self._trials, self._notes, self._compared = study, rows, trials, notes, compared
 
-def _cells(study: Study, row: dict[str, Any], shared: Mapping[str, Any], *, compared: bool) -> list[str]:
-    """Return the cells of one row; in a comparison the verdict is below the difference, to fit 80 columns."""
-    name = quality_name(study)
-    label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared)
-    measured = f"{mean}{reach(name, row[name], row[f'{name}_low'], row[f'{name}_high'], row['replicates'])}"
-    if not compared:
-        return [label, params, flops, q, measured, n, trial]
-    difference, verdict, chance = compared_cells(study, row)
-    return [label, params, measured, verdict if difference == DASH else f"{difference}\n{verdict}", chance, trial]
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        table = self._table(narrow=False)
+        left = options.max_width - console.measure(table, options=options.update(width=NO_LIMIT)).maximum
+        longest = max(cell_len(cells[0]) for cells in self._cells(narrow=False))
+        yield table if left + longest >= longest / LINES else self._table(narrow=True)
+
+    def _table(self, *, narrow: bool) -> Table:
+        rows = self._rows
+        dataset, split = rows["dataset"][0], rows["split"][0]
+        words = confirmation_text(self._study, self._trials, dataset, split, self._notes)
+        others = on_front_text(self._trials, dataset, rows.height) if split == "test" else ""
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=narrow)
+        table.title, table.title_justify = Text(f"Front of {dataset}: {words}{others}"), "left"
+        quality = f"{split} {quality_name(self._study).replace('_', ' ')}"
+        headings = ["parameters", quality, "to the best", "P (front)", "trial"]
+        if not self._compared:
+            headings = ["parameters", "FLOPs", "Q", quality, "n", "trial"]
+        table.add_column("network", ratio=1)
+        for heading in headings:
+            shown = heading.replace(" ", "\n") if narrow and heading != "to the best" else heading
+            table.add_column(shown, justify="right", no_wrap=heading in ("parameters", "to the best", "trial"))
+        for cells in self._cells(narrow=narrow):
+            table.add_row(*map(Text, cells))
+        return table
+
+    def _cells(self, *, narrow: bool) -> Iterator[list[str]]:
+        """Yield the cells of each row; the verdict is below the difference, and so is the interval if it is narrow."""
+        study, name = self._study, quality_name(self._study)
+        shared = shared_settings(study, self._rows.rows(named=True))
+        for row in self._rows.iter_rows(named=True):
+            label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared)
+            measured = f"{mean}{reach(name, row[name], row[f'{name}_low'], row[f'{name}_high'], row['replicates'])}"
+            if not self._compared:
+                yield [label, params, flops, q, measured, n, trial]
+                continue
+            difference, verdict, chance = compared_cells(study, row)
+            if narrow:
+                measured, difference = measured.replace(" ±", "\n±"), difference.replace(" (", "\n(")
+            below = f"{difference}\n{verdict}"
+            yield [label, params, measured, verdict if difference == DASH else below, chance, trial]
 
 
 def _seeds_text(rows: pl.DataFrame) -> str:
