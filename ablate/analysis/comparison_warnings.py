@@ -111,9 +111,9 @@ def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Itera
     for row in own.iter_rows(named=True):
         if row["p"] is not None and row["p"] < ALPHA / own.height:
             why = "the luck of the tuning or of these seeds" if study.tune is not None else "the luck of these seeds"
-            by = f"{row['difference']:+.4f} (p = {row['p']:.4f})"
             text = (
-                f"On {row['column']} the placebo, the baseline again on other seeds, differs by {by}: {why} makes "
+                f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline "
+                f"(p = {row['p']:.4f}): {why} makes "
                 "differences as large as this, which no interval contains. Add seeds"
                 + (", of the tuning too (tune.replicates)." if study.tune is not None else ".")
             )

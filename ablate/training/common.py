@@ -1,4 +1,4 @@
-"""What the trials of a pack have in common (task, data, network, rows), and what each of them has of its own."""
+"""What the trials of a pack share (task, data, network, rows), and what each trial has alone (progress, weights)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Between = Callable[[], None]  # called between two batches; may raise
 class Trained:
     """A trial of a pack: its rows are `start` to `start + rows` of the group in the epoch that is trained.
 
-    `begun` are the means of an epoch that a checkpoint interrupted, until it goes on. `saved_at` is the pack's time of
-    training at its last checkpoint, and `fault` what ends the trial after this epoch.
+    `begun` are the means of an interrupted epoch, from its checkpoint until training continues. `saved_at` is the
+    pack's time of training at the trial's last checkpoint, and `fault` what ends the trial after this epoch.
     """
 
     config: TrialConfig

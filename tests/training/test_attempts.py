@@ -11,9 +11,6 @@ import pytest
 from ablate.errors import PausedError
 from ablate.training import checkpoint
 from support.paused import IMAGES, STEPS, Asked, load_network, said, train
-from support.small_training import one_thread
-
-__all__ = ["one_thread"]
 
 
 def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:

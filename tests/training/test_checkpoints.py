@@ -22,10 +22,8 @@ from ablate.training import checkpoint, predictor, train
 from ablate.training.checkpoint import CheckpointId
 from ablate.trial import TrialConfig
 from support.damage import truncate
-from support.small_training import numbers, one_thread, trial
+from support.small_training import numbers, trial
 from support.trials import with_training
-
-__all__ = ["one_thread"]
 
 
 def test_two_checkpoints_are_kept_each_on_disk_before_its_report(tmp_path: Path) -> None:

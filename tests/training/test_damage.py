@@ -15,9 +15,7 @@ import pytest
 from ablate.errors import CheckpointError
 from ablate.training import checkpoint, train
 from support.damage import truncate
-from support.small_training import numbers, one_thread, trial
-
-__all__ = ["one_thread"]
+from support.small_training import numbers, trial
 
 
 def cut_header(path: Path) -> None:

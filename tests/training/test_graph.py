@@ -25,10 +25,8 @@ from ablate.training.graph import WARM_UP, GraphedStep, training_step
 from ablate.training.settings import Schedule, TrainConfig
 from ablate.training.state import RowState
 from support.recorded_step import FakeGraphs
-from support.small_training import one_thread, trial
+from support.small_training import trial
 from tests.training import test_pack
-
-__all__ = ["one_thread"]
 
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 MODEL = ModelConfig(width=8, depth=2, mlp=12, dropout=0.2)

@@ -22,9 +22,6 @@ from ablate.training.optim import StepFactors
 from ablate.training.rows import _install
 from ablate.training.settings import Schedule, TrainConfig
 from ablate.training.state import RowState
-from support.small_training import one_thread
-
-__all__ = ["one_thread"]
 
 CUDA = torch.device("cuda")
 PICTURES = InputShape(tokens=16, features=4, outputs=10, train_samples=1000)

@@ -27,9 +27,7 @@ from ablate.trial import TrialConfig
 from support.commands import run
 from support.entries import entry
 from support.own_networks import NETWORKS, STACKED, plain_losses
-from support.small_training import numbers, one_thread, trial
-
-__all__ = ["one_thread"]
+from support.small_training import numbers, trial
 
 SHAPE = load_task(entry(task="digits", patch=2)).shape(None)
 SEEDS, STEPS, BATCH, RATES = (3, 4, 5), 12, 10, (1e-3, 1e-2, 3e-2)

@@ -28,13 +28,11 @@ from ablate.training.transformer import Transformer
 from ablate.trial import Report, TrialConfig
 from support.entries import entry
 from support.paused import EVERY_STEP, Asked, said, weights
-from support.small_training import SHAPE, USER_MODEL, one_thread, stripes, trial
+from support.small_training import SHAPE, USER_MODEL, stripes, trial
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, Texts
 from support.text_cases import texts as padded_texts
 from support.text_cases import trial as text_trial
 from support.trials import with_model, with_training
-
-__all__ = ["one_thread"]
 
 STEPS = 135 // 32  # of an epoch of `digits`
 VARIED: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
@@ -244,7 +242,7 @@ def test_a_seed_that_diverges_is_frozen_as_it_is_alone(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("at", [0, 1, 2, STEPS, STEPS + 1, STEPS + 3, 2 * STEPS + 4])
 def test_a_paused_pack_goes_on_in_packs_and_alone(at: int, tmp_path: Path, alone: Alone) -> None:
-    """Half of the trials go on alone, half beside a new one; then those that were alone are packed again."""
+    """Half of the trials continue alone, half beside a new one; then those that were alone are packed again."""
     pack, told = opened(Asked(at)), Told()
     pack.add([member(one, tmp_path) for one in DROPPED[:4]])
     finish(pack, told)

@@ -52,7 +52,7 @@ def rows_tried(monkeypatch: pytest.MonkeyPatch, config: TrialConfig, most: int) 
 
 
 def faster(rate: Callable[[int], float]) -> Callable[[pack_size.PackBench, torch.Tensor, torch.Tensor], float]:
-    """Return a clock: the seconds of a step of so many rows."""
+    """Return a replacement for the timing: a step of R rows takes R / rate(R) seconds."""
     step = pack_size.PackBench._fastest
 
     def fastest(bench: pack_size.PackBench, x: torch.Tensor, targets: torch.Tensor) -> float:

@@ -25,12 +25,10 @@ from ablate.training.progress import Cadence
 from ablate.trial import TrialConfig
 from support.entries import entry
 from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, load_network, paused_at, said, train, weights
-from support.small_training import SHAPE, USER_MODEL, Stripes, one_thread, stripes
+from support.small_training import SHAPE, USER_MODEL, Stripes, stripes
 from support.small_training import trial as image_trial
 from support.text_cases import TEXT_SHAPE, Texts, texts, translation
 from support.text_cases import trial as text_trial
-
-__all__ = ["one_thread"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -18,14 +18,6 @@ from ablate.training.settings import Schedule, TrainConfig
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 STEPS, BATCH = 30, 16
 PLAIN_LOOP = 1e-13  # float64 losses of order 1; Adam carries rounding of 2e-15 up to 1e-14 in 30 steps
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model(**changes: object) -> ModelConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -41,14 +41,6 @@ from support.text_cases import (
 from support.trials import with_model
 
 DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def inputs(shape: InputShape, targets: Tensor) -> Tensor | tuple[Tensor, Tensor]:
