@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 from support.faults import counting, killing, packed, small_disk
 from support.faults.ledger_dump import Dump, dump, first_difference
 from support.faults.lossless import attempts_begun, check_whole
+from support.faults.raylets import QUICK_DETECTION, cluster
 from support.faults.study_runs import LOCAL, Command, StudyRun
+from support.s3 import S3Server
 
 STEPS, TRIALS, EPOCHS = 8, 8, 4
 STUDY = f"""\
@@ -207,6 +211,35 @@ def test_a_full_disk_ends_the_driver_in_one_line_and_loses_nothing(what: str, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ray", [False, True], ids=["local", "ray"])
+def test_a_store_that_is_down_ends_the_driver_in_one_line_and_loses_nothing(
+    ray: bool, tmp_path: Path, alone: StudyRun, s3_server: S3Server, s3_store: str
+) -> None:
+    run = study(tmp_path, pace=0.05, ray=ray)
+    let_in = partial(killing.set_environment, s3_server.environment())
+    command = search(run, *PACK, "--store", s3_store, then=let_in)
+    command.until(lambda: len(run.steps()) > 4 * STEPS + 5)
+    s3_server.stop()
+    try:
+        assert command.wait() == 75, command.output
+    finally:
+        s3_server.start()
+    said = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
+    assert len(said) == 1, command.output
+    assert "see that the store answers" in said[0]
+    assert "Traceback" not in command.output
+    (run.data / counting.PACE).write_text("0")
+    last = search(run, *PACK, "--store", s3_store, then=let_in)
+    assert last.wait() == 0, last.output
+    found, expected = tables(run), tables(alone)
+    for dump_ in (found, expected):
+        del dump_["ablate_study"]  # it names the store
+    assert not first_difference(expected, found)
+    assert not [note for note in run.notes() if note.kind in ("retried", "failed")]
+    assert not list(run.runs.rglob("*.safetensors")), "a checkpoint on the disk"
+
+
+@pytest.mark.slow
 def test_on_ray_a_worker_that_dies_costs_its_trials_one_epoch_and_no_other_pack_is_touched(
     tmp_path: Path, alone: StudyRun
 ) -> None:
@@ -255,6 +288,35 @@ def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> N
     finish(study(tmp_path), *PACK)  # and on the other executor at that
     assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
     compare(run, alone, repeated=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_pack_of_a_frozen_node_moves_and_nothing_that_it_does_after_the_thaw_counts(
+    tmp_path: Path, alone: StudyRun
+) -> None:
+    with cluster(**QUICK_DETECTION) as ray:
+        ray.start(1, head_cpus=1)
+        options = ("--address", ray.address, "--gpus", "0", *RAY)
+        run = StudyRun(folder=tmp_path, text=STUDY, options=options, pace=0.2, module="support.faults.packed")
+        command = run.search(*PACK, fresh=True)
+        command.until(lambda: len(run.steps_by_trial()) == TRIALS and min(run.steps_by_trial().values()) > STEPS + 2)
+        ray.nodes[0].freeze()
+        frozen = set(ray.nodes[0].workers())
+        touched = {line["trial"] for line in run.steps() if line["pid"] in frozen}
+        assert len(touched) == 4
+        command.until(lambda: {trial for trial, tries in attempts_begun(run).items() if 2 in tries} == touched, 120)
+        thawed_at = time.time()
+        ray.nodes[0].thaw_workers()
+        time.sleep(1.5)
+        ray.nodes[0].thaw()
+        (run.data / counting.PACE).write_text("0.01")
+        assert command.wait(120) == 0, command.output
+    late = [line for line in run.steps() if line["pid"] in frozen and line["at"] > thawed_at]
+    assert max(Counter(line["trial"] for line in late).values(), default=0) <= STEPS
+    assert {t.attempt for t in run.trials() if t.key.number < TRIALS and t.key.number not in touched} == {1}
+    stale = sum(line["at"] > thawed_at for line in late)
+    compare(run, alone, repeated=4 * STEPS + stale)
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """The built-in trainer as users have it, packs included, with a line on disk for each step of each of its trials.
 
 `counting` takes the trainer's place, and a trainer of one's own is in no pack. Here `into` is put into a forked command
-(see killing), and the same files in DATA_DIR are read and written: `steps.jsonl`, `pace` and `mortal-NUMBER`.
+(see killing), or `python -m support.faults.packed search …` is run. The same files in DATA_DIR are read and written:
+`steps.jsonl`, `pace` and `mortal-NUMBER`.
 """
 
 from __future__ import annotations
@@ -74,3 +75,21 @@ def watch() -> None:
 
     TrialPack._train = watched_train  # type: ignore[method-assign]
     ReplicaGroup.step = watched_step  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Run the command line with the built-in trainer, watched."""
+    from ray import cloudpickle
+
+    from support.faults import counting, packed
+
+    for module in (counting, packed):  # the workers of a cluster cannot import them
+        cloudpickle.register_pickle_by_value(module)
+    packed.into()
+    from ablate.cli.app import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -118,6 +118,7 @@ class StudyRun:
     options: Sequence[str] = LOCAL
     storage: str | None = None
     pace: float = 0.0  # seconds that every optimiser step lasts longer
+    module: str = "support.faults.counting"  # the command line, where Python is started anew
     cpus: int | None = None  # of the Ray that a forked command starts for itself; None: as many as the machine has
 
     def __post_init__(self) -> None:
@@ -176,7 +177,7 @@ class StudyRun:
             return Command(process, output=output, mark=mark)
         with output.open("wb") as file:
             started = subprocess.Popen(
-                [sys.executable, "-m", "support.faults.counting", *arguments],
+                [sys.executable, "-m", self.module, *arguments],
                 cwd=self.folder,
                 stdout=file,
                 stderr=subprocess.STDOUT,
