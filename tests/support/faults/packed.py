@@ -84,7 +84,7 @@ def main() -> None:
     from support.faults import counting, packed
 
     for module in (counting, packed):  # the workers of a cluster cannot import them
-        cloudpickle.register_pickle_by_value(module)
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     packed.into()
     from ablate.cli.app import main as run
 
