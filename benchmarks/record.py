@@ -67,8 +67,12 @@ def with_origin(rows: Iterable[Mapping[str, Any]], packages: Sequence[str]) -> l
 def made_by(packages: Sequence[str]) -> dict[str, str]:
     """Return commit, machine and versions; `packages` are those whose versions matter."""
     machine = f"{os.cpu_count()} x {processor()}"
-    named = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
-    return {"commit": commit(), "machine": machine, "versions": ", ".join(named)}
+    return {"commit": commit(), "machine": machine, "versions": versions(packages)}
+
+
+def versions(packages: Sequence[str]) -> str:
+    """Return the versions of Python and of some packages."""
+    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)])
 
 
 def commit(checkout: Path = ROOT) -> str:
