@@ -13,11 +13,9 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 
 from calibration_answers import (
     answers,
@@ -40,7 +38,7 @@ from calibration_intervals import (
     winners_curse,
 )
 from calibration_rows import Row
-from record import RESULTS, ROOT, commit
+from record import RESULTS, ROOT, commit, versions
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     t_intervals,
@@ -94,8 +92,7 @@ def csv_text(rows: Sequence[Row], made_by: str) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
     writer.writeheader()
-    versions = " ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)])
-    made = {"commit": made_by, "versions": versions}
+    made = {"commit": made_by, "versions": versions(PACKAGES)}
     for row in rows:
         writer.writerow(row.cells() | made)
     return out.getvalue()

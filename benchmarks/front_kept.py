@@ -17,21 +17,16 @@ and `fashion_mnist` replay recorded curves (benchmarks/record_curves.py) in rand
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
-import platform
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
+from paired import interval
+from record import RESULTS, write_csv
 from rung_variants import ByDominance, InStrata, SecondChance
-from scipy import stats
-from simulated_search import RESULTS, Curves, by_scheduler, recorded, simulate, volume
+from simulated_search import Curves, by_scheduler, recorded, simulate, volume
 
 from ablate.tuning.schedulers import Asha, FrontAsha, Scheduler, Unscheduled
 
@@ -61,6 +56,7 @@ WORLDS: dict[str, dict[str, float]] = {  # noise: of a report; speeds: log-sd of
     "all of it": {"speeds": 0.4, "slow": 0.3, "by_size": 0.25, "noise": 0.02},
 }
 TABLES = ("digits", "fashion_mnist")
+PACKAGES = ("numpy", "moocore", "optuna", "ray")
 FIELDS = ("world", "rule", "repetitions", "kept", "kept_error", "epochs", "gain", "gain_low", "gain_high")
 
 
@@ -128,36 +124,11 @@ def rows(world: str, repetitions: int) -> list[dict[str, object]]:
     for name, values in by_rule.items():
         kept, epochs, volumes = np.array(values).T
         gain = volumes / base - 1
-        half = stats.t.ppf(0.975, repetitions - 1) * gain.std(ddof=1) / math.sqrt(repetitions)
+        about = interval(gain)
         row = (kept.mean(), kept.std(ddof=1) / math.sqrt(repetitions), epochs.mean())
-        cells = (*row, gain.mean(), gain.mean() - half, gain.mean() + half)
+        cells = (*row, *about)
         found.append(dict(zip(FIELDS, (world, name, repetitions, *(f"{cell:.4f}" for cell in cells)), strict=True)))
     return found
-
-
-def provenance() -> dict[str, str]:
-    """Return the commit, the machine and the versions that a row was made with."""
-    root = Path(__file__).resolve().parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
-    packages = " ".join(f"{name} {version(name)}" for name in ("numpy", "moocore", "optuna", "ray"))
-    return {
-        "commit": commit.stdout.strip(),
-        "hardware": f"{platform.machine()} CPU",
-        "versions": f"python {platform.python_version()} {packages}",
-    }
-
-
-def write(name: str, key: str, found: list[dict[str, object]]) -> None:
-    """Write rows with their provenance to benchmarks/results/NAME.csv, in place of those of the same `key`."""
-    file, made_by = RESULTS / f"{name}.csv", provenance()
-    new = {row[key] for row in found}
-    with file.open(newline="") if file.exists() else io.StringIO() as text:
-        kept = [row for row in csv.DictReader(text) if row[key] not in new]
-    text = io.StringIO()
-    table = csv.DictWriter(text, [*found[0], *made_by], lineterminator="\n")
-    table.writeheader()
-    table.writerows([*kept, *({**row, **made_by} for row in found)])
-    file.write_text(text.getvalue())
 
 
 def main() -> None:
@@ -173,7 +144,7 @@ def main() -> None:
             for row in new:
                 print("   ", *(f"{row[field]!s:>{30 if field == 'rule' else 8}}" for field in FIELDS[1:]), flush=True)
             if asked.repetitions is None:
-                write("front_kept", "world", new)
+                write_csv(RESULTS / "front_kept.csv", new, packages=PACKAGES, key="world")
 
 
 if __name__ == "__main__":

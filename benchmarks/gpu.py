@@ -3,17 +3,16 @@
     bash benchmarks/gpu.sh OUT                        # device.csv, tests.csv, trials.csv and table2.csv in OUT
     bash benchmarks/gpu.sh OUT --device cpu --small   # everything in miniature, to see that it runs
 
-Needs pydantic, safetensors and PyYAML beside torch and numpy, and pytest for the tests. Each part is a process with a
-time limit of its own. One that fails or is ended says so in the last row of its file, in the column `problem`; what it
-has measured stays, and the other parts run. MNIST is read from $ABLATE_DATA, and made-up data of its shape take its
-place where it is missing; the column `data` says which. Exits with 1 if a part failed, with 2 if there is no GPU.
+Needs pydantic, safetensors and PyYAML beside torch and numpy, and pytest for the tests. Each part runs as a process
+with a time limit. If a part fails or reaches its limit, the column `problem` in the last row of its file says so. The
+rows that it has measured stay, and the other parts run. MNIST is read from $ABLATE_DATA. If it is missing, made-up data
+of its shape are used, and the column `data` says so. Exits with 1 if a part failed, with 2 if there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import os
 import signal
 import subprocess
@@ -22,7 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from record import append_csv
+
 LIMITS = {"device": 40, "tests": 110, "trials": 210, "table2": 110}  # seconds
 NO_GPU = 3  # exit status of the part `device`
 
@@ -58,7 +58,7 @@ def run_all(given: argparse.Namespace) -> int:
             return 2
         print(f"{part}: {problem or 'done'} ({time.monotonic() - begun:.0f} s)", flush=True)
         if isinstance(problem, str):
-            note_problem(given.out / f"{part}.csv", problem)
+            append_csv(given.out / f"{part}.csv", [{"problem": problem}])
             failed = 1
     return failed
 
@@ -91,16 +91,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def note_problem(file: Path, problem: str) -> None:
-    """Add a row that holds nothing but the problem."""
-    columns = next(csv.reader(file.open(encoding="utf-8")), None) if file.exists() else None
-    with file.open("a" if columns else "w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, columns or ["problem"], restval="", lineterminator="\n")
-        if columns is None:
-            writer.writeheader()
-        writer.writerow({"problem": problem})
 
 
 def run_here(part: str, given: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import commit
+from record import append_csv, commit
 
 from ablate.errors import DataError
 from ablate.registry import read_task
@@ -45,15 +44,13 @@ class Table:
             "versions": f"Python {platform.python_version()}, torch {torch.__version__}",
             "commit": asked.commit or commit(),
         }
-        with self._file.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerow(self.columns)
+        self._file.unlink(missing_ok=True)
+        append_csv(self._file, [], self.columns)
 
     def add(self, **row: Any) -> None:
         """Write one row and print it; what is not given stays empty."""
         given = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
-        with self._file.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns, restval="", lineterminator="\n")
-            writer.writerow({**self._same, **given})
+        append_csv(self._file, [{**self._same, **given}])
         print(", ".join(f"{name} {value}" for name, value in given.items() if value != ""), flush=True)
 
 

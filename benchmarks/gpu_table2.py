@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from pathlib import Path
 
 from gpu_setup import MADE_UP, Asked, Table, cut, mnist
+from record import ROOT
 
 from ablate.study import VARIANT, parse_study
 from ablate.training import FamilySettings, train
 from ablate.trial import TrialConfig, TrialKey
 
-FILE = Path(__file__).parents[1] / "search_spaces" / "papers" / "minimal_transformer_table2.yaml"
+FILE = ROOT / "search_spaces" / "papers" / "minimal_transformer_table2.yaml"
 EPOCHS, REPORT_EVERY, LABEL = 27, 9, "mnist"
 COLUMNS = (
     "row",

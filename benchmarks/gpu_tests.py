@@ -10,8 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from gpu_setup import Asked, Table
+from record import ROOT
 
-ROOT = Path(__file__).parents[1]
 TESTS = "tests/training/test_cuda.py"
 COLUMNS = ("test", "outcome", "seconds", "message")
 

@@ -97,7 +97,7 @@ class Series:
         return {"network": self.network, "weights": self.size.params, "precision": self.precision}
 
     def trial(self, number: int, sizes: Sizes) -> TrialConfig:
-        """Return a trial with a seed and a learning rate of its own."""
+        """Return trial `number`, which has a seed and a learning rate that no other number has."""
         training = TrainConfig(
             epochs=EPOCHS,
             batch_size=sizes.batch,

@@ -1,126 +1,253 @@
-"""The real digits study, searched by `ablate search` and by Ray Tune (benchmarks/search.py --live)."""
+"""Searches of the shipped digits study that train, in turn on this machine (benchmarks/search.py --live).
+
+    python benchmarks/search.py --live                                      # 20 repetitions of four, 40 minutes
+    python benchmarks/search.py --live --repetitions 1 --output /tmp/x.csv  # to see that it runs
+    python benchmarks/search.py --live --summary                            # of the rows that are there
+
+The study is search_spaces/digits.yaml with one replicate and without confirmation. Each search is a command of its
+users, has two processes of one thread that train, and is killed after `--seconds`; its clock begins with its process,
+so imports and Ray's start count. All train with the same code, seeds, epochs and batch size. A repetition runs the four
+with one seed and begins with another one each time.
+
+    ablate     `ablate search` with its defaults: Ray, TPE on both objectives, `asha`; no tracker. Ledger and
+               checkpoints are written; the others write neither.
+    Ray Tune   OptunaSearch and ASHAScheduler on val_accuracy alone, actors reused (live_tune.py); rungs as ours
+    Optuna     TPESampler on both objectives, two processes (live_optuna.py); no stopping, which Optuna refuses
+    random     RandomSampler in the same way
+
+A row of results/search_live.csv is one search of one repetition. It is written when the repetition has ended, and a
+repetition that is in the file is not run again, so that the same command continues. Hypervolumes are of the networks
+trained to the end, below the reference points of the study file, as a share of that of a network which has no error
+and the fewest parameters of the space. `hv_time` is after all seconds, `hv_epochs` after `equal_epochs`: as many
+epochs of all trials as the search had trained that trained fewest in the repetition. `first_epoch` and
+`first_complete` are seconds until the first report and until the first network was trained to the end.
+`cpu_seconds` are those of all processes. search_live_summary.csv has means and the paired differences `ablate - other`
+with 95% t intervals.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import math
 import os
+import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
+import psutil
 import yaml
-from front_kept import write
-from ray import tune
-from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search.optuna import OptunaSearch
+from live_training import REPORTS, STUDY
+from paired import compared
+from record import ROOT, append_csv, read_csv, with_origin, write_csv
 
 from ablate.analysis.hypervolume import dominated_volume
 from ablate.study import Study
-from ablate.study.space import Choices, FloatRange, IntRange
+from ablate.study.file import parse_study
+from ablate.study.space import Choices, FloatRange, Space
 from ablate.trainable import load_trainable
-from ablate.trial import TrialConfig, TrialKey
 
-ROOT = Path(__file__).resolve().parent.parent
-STUDY = ROOT / "search_spaces" / "digits.yaml"
-
-
-def fields(trials: int, seed: int) -> dict[str, Any]:
-    """Return the shipped study without confirmation, which Ray Tune has no counterpart of."""
-    return yaml.safe_load(STUDY.read_text()) | {"budget": {"trials": trials}, "seed": seed, "confirm": None}
-
-
-def by_ablate(asked: dict[str, Any], folder: Path) -> pl.DataFrame:
-    """Run `ablate search` with its ledger on Ray and return its trials."""
-    file = folder / "digits.yaml"
-    file.write_text(yaml.safe_dump(asked))
-    command = [sys.executable, "-m", "ablate", "search", str(file), "--runs-dir", str(folder), "--tracker", "none"]
-    subprocess.run([*command, "--device", "cpu"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return pl.read_parquet(folder / "digits" / "trials.parquet").filter(pl.col("stage") == "search")
+NAMES = ("ablate", "Ray Tune", "Optuna", "random")
+MEASURES = (
+    "hv_epochs", "hv_time", "equal_epochs", "trials", "complete", "epochs", "first_epoch", "first_complete",
+    "cpu_seconds",
+)  # fmt: skip
+PACKAGES = ("torch", "ray", "optuna")
+PR_SET_CHILD_SUBREAPER = 36
 
 
-def train(chosen: dict[str, Any], study: Study) -> None:
-    """Train one configuration with the training code of `ablate` and report each epoch to Tune."""
-    trainable, name = load_trainable(study.trainable), study.labels[0]
-    settings = study.settings_of(name, active(study, chosen))
-    size = trainable.measure(settings, trainable.find_facts(study.task(name), None))
-    assert size is not None
-    config = TrialConfig(
-        key=TrialKey(study="tune", dataset=name, number=0),
-        stage="search",
-        settings=settings,
-        task=study.task(name),
-        seeds=study.seeds_of(None),
-        study_seed=study.seed,
-    )
-    for report in trainable.train(
-        config, data_dir=None, checkpoints=None, device="cpu", attempt=1, pause=lambda: False
-    ):
-        tune.report({"val_accuracy": report.mean("val_accuracy"), "params": size.params})
+@dataclass(frozen=True, kw_only=True, order=True)
+class Epoch:
+    """One trained epoch of a trial; `moment` is in seconds since the search began."""
+
+    moment: float
+    trial: str
+    epoch: int
+    accuracy: float
+    params: int
 
 
-def active(study: Study, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings whose condition in the study file holds."""
-    space, found = study.space_for(study.labels[0]), {}
-    for name in space.ranges:
-        if space.is_active(name, found):
-            found[name] = chosen[name]
-    return found
+def complete(found: Iterable[Epoch], length: int, *, epochs: float = math.inf) -> list[Epoch]:
+    """Return the last epochs of the trials that had trained `length` epochs when all trials had trained `epochs`."""
+    return [each for spent, each in enumerate(sorted(found), 1) if each.epoch == length and spent <= epochs]
 
 
-def domain(spec: Any) -> Any:
-    """Return a range of a study file as Tune writes it."""
-    if isinstance(spec, Choices):
-        return tune.choice(list(spec.choices))
-    if isinstance(spec, IntRange):
-        return tune.randint(spec.bounds[0], spec.bounds[1] + 1)
-    assert isinstance(spec, FloatRange)
-    return (tune.loguniform if spec.log else tune.uniform)(*spec.bounds)
+def study_file(seed: int) -> str:
+    """Return the shipped study with one replicate, no confirmation, and more trials than there is time for."""
+    fields = yaml.safe_load((ROOT / "search_spaces" / "digits.yaml").read_text())
+    return yaml.safe_dump(fields | {"seed": seed, "replicates": 1, "confirm": None, "budget": {"trials": 100_000}})
 
 
-def by_tune(asked: dict[str, Any], folder: Path) -> pl.DataFrame:
-    """Run Ray Tune as its documentation shows and return its trials."""
-    study = Study.model_validate(asked)
-    scheduler = ASHAScheduler(max_t=asked["training"]["epochs"], grace_period=3, reduction_factor=3)
-    tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(train, study=study), {"cpu": 1}),
-        param_space={name: domain(spec) for name, spec in study.space_for(study.labels[0]).ranges.items()},
-        tune_config=tune.TuneConfig(
-            metric="val_accuracy",
-            mode="max",
-            search_alg=OptunaSearch(seed=asked["seed"]),
-            scheduler=scheduler,
-            num_samples=asked["budget"]["trials"],
-        ),
-        run_config=tune.RunConfig(storage_path=str(folder), name="tune", verbose=0),
-    )
-    results = pl.from_pandas(tuner.fit().get_dataframe()[["training_iteration", "val_accuracy", "params"]])
-    full = pl.col("training_iteration") == asked["training"]["epochs"]
-    state = pl.when(full).then(pl.lit("COMPLETE")).otherwise(pl.lit("PRUNED"))
-    return results.with_columns(state=state).rename({"training_iteration": "epochs"})
+def commands(name: str, folder: Path) -> list[list[str]]:
+    """Return the commands of a search, which run at the same time."""
+    here = Path(__file__).parent
+    if name == "ablate":
+        options = ["--runs-dir", str(folder), "--tracker", "none", "--device", "cpu"]
+        return [[sys.executable, "-m", "ablate", "search", str(folder / STUDY), *options]]
+    if name == "Ray Tune":
+        return [[sys.executable, str(here / "live_tune.py"), str(folder)]]
+    sampler = {"Optuna": "tpe", "random": "random"}[name]
+    return [[sys.executable, str(here / "live_optuna.py"), str(folder), sampler, str(process)] for process in range(2)]
 
 
-def compare(trials: int, repetitions: int) -> None:
-    """Run both in turn, print what they found, and write a study of the shipped length to results/search_live.csv."""
-    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # without it Tune prints a table per trial
-    found = []
+def search(name: str, seed: int, seconds: float) -> tuple[list[Epoch], float]:
+    """Run a search, kill it after `seconds`, and return the epochs that it has trained and its CPU seconds."""
+    with tempfile.TemporaryDirectory(prefix="live") as text:
+        folder, before = Path(text), cpu_seconds()
+        (folder / STUDY).write_text(study_file(seed))
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), "RAY_TMPDIR": text}
+        with (folder / "output").open("w") as output:
+            begun = time.time()
+            given = {"env": environment, "stdout": output, "stderr": subprocess.STDOUT, "cwd": folder}
+            started = [subprocess.Popen(command, **given) for command in commands(name, folder)]
+            time.sleep(max(0.0, begun + seconds - time.time()))
+            running = all(process.poll() is None for process in started)
+            kill_all()
+        if not running:
+            raise SystemExit(f"{name} ended by itself: {(folder / 'output').read_text()[-2000:]}")
+        found = of_ledger(folder, begun) if name == "ablate" else of_lines(folder, begun)
+        return [each for each in found if each.moment <= seconds], cpu_seconds() - before
+
+
+def take_orphans() -> None:
+    """Make this process the parent of what Ray leaves behind, so that it is ended and its CPU time counted."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_all() -> None:
+    """Kill every process below this one and wait for their ends; orphans come to this process."""
+    while below := psutil.Process().children(recursive=True):
+        for process in below:
+            try:
+                process.kill()
+                process.wait(timeout=10)
+            except psutil.NoSuchProcess:
+                continue
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of all ended processes below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def of_ledger(folder: Path, begun: float) -> list[Epoch]:
+    """Return the epochs in a study's ledger; the moment is that of the report's transaction."""
+    query = """SELECT r.created_at - ?, t.number, r.epoch, r.metrics, t.params
+        FROM ablate_report r JOIN ablate_trial t ON t.id = r.trial_id"""
+    with closing(sqlite3.connect(folder / "digits" / "ledger.sqlite")) as ledger:
+        rows = ledger.execute(query, (begun,)).fetchall()
+    return [
+        Epoch(moment=at, trial=str(n), epoch=e, accuracy=json.loads(m)["val_accuracy"], params=p)
+        for at, n, e, m, p in rows
+    ]
+
+
+def of_lines(folder: Path, begun: float) -> list[Epoch]:
+    """Return the epochs that live_training.py has recorded."""
+    lines = [json.loads(line) for line in (folder / REPORTS).read_text().splitlines() if line.endswith("}")]
+    return [
+        Epoch(
+            moment=line["moment"] - begun,
+            trial=line["trial"],
+            epoch=line["epoch"],
+            accuracy=line["val_accuracy"],
+            params=line["params"],
+        )
+        for line in lines
+    ]
+
+
+class Share:
+    """The hypervolume of networks as a share of that of one without error and with the fewest parameters."""
+
+    def __init__(self, study: Study) -> None:
+        self.length = study.training.epochs
+        references = [each.reference for each in study.objectives]
+        self._objectives, self._reference = study.objectives, [float(x) for x in references if x is not None]
+        self._whole = self._volume([(1.0, fewest_parameters(study))])
+
+    def of(self, networks: Iterable[Epoch]) -> float:
+        """Return the share of networks, 0 without any."""
+        return self._volume([(each.accuracy, each.params) for each in networks]) / self._whole
+
+    def _volume(self, points: Sequence[tuple[float, int]]) -> float:
+        values = np.array(points, dtype=np.float64)
+        return dominated_volume(values, self._objectives, self._reference) if points else 0.0
+
+
+def fewest_parameters(study: Study) -> int:
+    """Return the parameters of the smallest network of the space."""
+    label, trainable = study.labels[0], load_trainable(study.trainable)
+    ranges = {
+        name: Choices(choices=spec.bounds[:1]) if isinstance(spec, FloatRange) else spec
+        for name, spec in study.space_for(label).ranges.items()
+    }
+    facts = trainable.find_facts(study.task(label), None)
+    sizes = (trainable.measure(study.settings_of(label, chosen), facts) for chosen in Space(ranges=ranges).grid())
+    return min(size.params for size in sizes if size is not None)
+
+
+def repetition(seed: int, seconds: float, share: Share) -> list[dict[str, object]]:
+    """Run the searches with one seed and return a row for each."""
+    length, first = share.length, seed % len(NAMES)
+    found, cpu, load = {}, {}, {}
+    for name in (*NAMES[first:], *NAMES[:first]):
+        load[name] = os.getloadavg()[0]
+        found[name], cpu[name] = search(name, seed, seconds)
+        print(f"{seed}: {name}, {len(found[name])} epochs", flush=True)
+    equal = min(len(each) for each in found.values())
+    rows = []
+    for name in NAMES:
+        ended = complete(found[name], length)
+        numbers = {
+            "hv_epochs": share.of(complete(found[name], length, epochs=equal)),
+            "hv_time": share.of(ended),
+            "equal_epochs": equal,
+            "trials": len({each.trial for each in found[name]}),
+            "complete": len(ended),
+            "epochs": len(found[name]),
+            "first_epoch": min((each.moment for each in found[name]), default=math.nan),
+            "first_complete": min((each.moment for each in ended), default=math.nan),
+            "cpu_seconds": cpu[name],
+        }
+        row = {"seed": seed, "searcher": name, "seconds": seconds}
+        row |= {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in numbers.items()}
+        rows.append({**row, "load": f"{load[name]:.1f}"})
+    return rows
+
+
+def compare(repetitions: int, seconds: float, file: Path) -> None:
+    """Run the repetitions that are not in `file` yet, add the rows of each to it, and write the summary."""
+    take_orphans()
+    done = read_csv(file) if file.exists() else []
+    if any(float(row["seconds"]) != seconds for row in done):
+        raise SystemExit(f"{file} has searches of {done[0]['seconds']} seconds. Move it away, or give --seconds.")
+    share = Share(parse_study(study_file(1)))
     for seed in range(1, repetitions + 1):
-        asked = fields(trials, seed)
-        objectives = Study.model_validate(asked).objectives
-        for name, search in (("ablate", by_ablate), ("Ray Tune", by_tune)):
-            with tempfile.TemporaryDirectory() as folder:
-                begun = time.monotonic()
-                table = search(asked, Path(folder))
-                seconds = time.monotonic() - begun
-            complete = table.filter(pl.col("state") == "COMPLETE")
-            points = complete.select(o.metric for o in objectives).to_numpy().astype(np.float64)
-            volume = dominated_volume(points, objectives, [float(o.reference or 0) for o in objectives])
-            row: dict[str, object] = {"run": f"{name} {seed}", "trials": trials, "seconds": f"{seconds:.1f}"}
-            row |= {"epochs": int(table["epochs"].sum()), "complete": complete.height, "hypervolume": f"{volume:.4f}"}
-            print(row, flush=True)
-            found.append({**row, "load": f"{os.getloadavg()[0]:.1f}"})
-    if trials == Study.model_validate(yaml.safe_load(STUDY.read_text())).budget.trials:
-        write("search_live", "run", found)
+        if str(seed) not in {row["seed"] for row in done}:
+            append_csv(file, with_origin(repetition(seed, seconds, share), PACKAGES))
+    summarise(file)
+
+
+def summarise(file: Path) -> None:
+    """Print means and paired differences of the rows of a file, and write them beside it."""
+    rows = read_csv(file)
+    found = {
+        name: [[float(row[measure]) for measure in MEASURES] for row in rows if row["searcher"] == name]
+        for name in NAMES
+    }
+    table = compared(found, MEASURES, {"hv_epochs": "ablate_minus_epochs", "hv_time": "ablate_minus_time"})
+    for row in table:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    origin = {name: " / ".join(dict.fromkeys(row[name] for row in rows)) for name in ("commit", "machine", "versions")}
+    write_csv(file.with_name(f"{file.stem}_summary.csv"), [row | origin for row in table])

@@ -14,19 +14,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
+from record import made_by
 
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
@@ -79,10 +78,13 @@ def ours(trials: int, *, executor: str, tracker: str) -> Timing:
         runs: Executor = (LocalExecutor if executor == "local" else RayExecutor)(
             home=home, device="cpu", trainer="overhead:noop"
         )
-        with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger, ledger.hold(study.name, **claim) as hold:
+        with (
+            Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger,
+            ledger.acquire(study.name, **claim) as writer,
+        ):
             started = time.perf_counter()
-            shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, hold=hold, home=home)
-            search = Search(study, hold, ledger, measure=measure_by(measure), facts_of=lambda dataset: SHAPE)
+            shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
+            search = Search(study, writer, ledger, measure=measure_by(measure), facts_of=lambda dataset: SHAPE)
             with sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
             shown.close()
@@ -159,12 +161,9 @@ def table(timings: dict[str, list[Timing]]) -> str:
         run = statistics.median(t.run_seconds / t.trials for t in runs)
         between = statistics.median(t.between_seconds / (t.trials - 1) for t in runs)
         lines.append(f"| {SIDES[name][0]} | {len(runs)} x {runs[0].trials} | {run:.3f} | {between:.3f} |")
-    packages = ", ".join(f"{name} {version(name)}" for name in ("ray", "optuna", "mlflow", "sqlalchemy"))
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
-    machine = (
-        f"{os.cpu_count()} CPUs ({platform.machine()}), load {load}; Python {platform.python_version()}, {packages}"
-    )
-    return "\n".join([*lines, "", machine])
+    origin = "; ".join(made_by(["ray", "optuna", "mlflow", "sqlalchemy"]).values())
+    return "\n".join([*lines, "", f"{origin}; load {load}"])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from record import write_csv
+from record import RESULTS, write_csv
 
 from ablate.driver.run import check_data
 from ablate.execution import LocalExecutor
@@ -91,7 +91,7 @@ def main() -> None:
         }
         print(", ".join(f"{key} {value}" for key, value in row.items()))
         rows.append(row)
-    write_csv("packs", rows)
+    write_csv(RESULTS / "packs.csv", rows)
 
 
 def run(text: str, pack: PackSize) -> tuple[float, Numbers]:

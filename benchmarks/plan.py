@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from record import ROOT, write_csv
+from record import RESULTS, ROOT, write_csv
 
 from ablate.driver.plan import make_plan
 from ablate.driver.run import check_data
@@ -82,7 +82,7 @@ def main() -> None:
     errors = [abs(float(row["ratio"]) - 1) for row in rows]
     print(f"median error {statistics.median(errors):.0%} over {len(rows)} studies")
     if len(rows) == len(CASES):
-        write_csv("plan", rows)
+        write_csv(RESULTS / "plan.csv", rows)
 
 
 def study_of(case: Case) -> Study:

@@ -20,9 +20,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
-
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+from record import RESULTS, ROOT
 
 
 def main() -> None:

@@ -1,22 +1,20 @@
 """CPU time of a replica's training step over the number of rows that are trained in lockstep.
 
     python benchmarks/rows.py                        # this checkout, about three minutes
-    python benchmarks/rows.py --against ../before    # beside another checkout, in turn
+    python benchmarks/rows.py --against ../before    # and another checkout, alternately
 
 One trial with 1, 4, 16 and 64 seeds, one thread, float32. `cpu_us` is the CPU time of an epoch, with its validation
 and checkpoint, over steps and rows: the fastest epoch after the first, the median over repeats. Pictures are made up in
-the shape of the data set, one validation sample for eight training samples. Each measurement is a process of its own;
-two checkouts take turns. The result is a CSV file with a line for each variant, number of rows and checkout.
+the shape of the data set, one validation sample for eight training samples. Each measurement starts a new process. Two
+checkouts are measured alternately. The result is a CSV file with a line for each variant, number of rows and checkout.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent.parent
-RESULT = HERE / "benchmarks" / "results" / "rows.csv"
+from record import RESULTS, ROOT, commit, write_csv
+
 ROWS = (1, 4, 16, 64)
 VARIANTS: dict[str, dict[str, Any]] = {
     "digits 16": {"model": {"width": 16, "depth": 1, "mlp": 0}, "task": "digits", "patch": [2, 4], "batch": 32},
@@ -81,36 +79,20 @@ def measured(checkout: Path, name: str, rows: int) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with `+` if its files have changed since."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def processor() -> str:
-    """Return the processor's name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def main() -> None:
     """Measure all variants and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "ROWS"), help=argparse.SUPPRESS)
-    parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
+    parser.add_argument("--against", type=Path, help="another checkout, measured alternately")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS / "rows.csv")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one[0], int(arguments.one[1]))))
         return
-    import torch
-
-    about = {"processor": processor(), "python": platform.python_version(), "torch": torch.__version__}
-    checkouts = [*([arguments.against.resolve()] if arguments.against else []), HERE]
+    checkouts = [*([arguments.against.resolve()] if arguments.against else []), ROOT]
     lines: list[dict[str, Any]] = []
     for name in arguments.variants:
         for rows in arguments.rows:
@@ -120,12 +102,9 @@ def main() -> None:
                     taken[checkout].append(measured(checkout, name, rows))
             for checkout, each in taken.items():
                 found = {"cpu_us": round(statistics.median(each), 1), "least": round(min(each), 1), "n": len(each)}
-                lines.append({"variant": name, "rows": rows, "commit": commit(checkout), **found, **about})
+                lines.append({"variant": name, "rows": rows, "commit": commit(checkout), **found})
                 print(name, rows, lines[-1]["commit"], found, flush=True)
-    with arguments.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_csv(arguments.output, lines)
 
 
 if __name__ == "__main__":

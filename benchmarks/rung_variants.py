@@ -28,7 +28,7 @@ class ByDominance:
         self.decide(number=number, epoch=epoch, losses=losses, epochs=epochs)
 
     def decide(self, *, number: int, epoch: int, losses: Losses, epochs: int) -> Decision:
-        """Decide as the strict rule, and let go on what `spares` says."""
+        """Stop a trial if the strict rule stops it and `spares` does not hold."""
         self._reports[number].append((epoch, losses))
         values, level = self.values(number), self.level(epoch)
         if level is not None:

@@ -6,18 +6,16 @@
     python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
 
 One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
-status, plan, report page). Its workers are simulated: each holds a trial and reports in turn. After every
-`--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Each size runs
-in a process of its own, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the
+status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another. After
+every `--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Each
+size runs in a new process, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the
 last tenth of the run over that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
+import json
 import resource
 import subprocess
 import sys
@@ -26,18 +24,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "scale.csv"
+from record import RESULTS, ROOT, append_csv, with_origin
+
+FILE = RESULTS / "scale.csv"
 PACKAGES = ("optuna", "sqlalchemy", "mlflow", "polars")
 PARTS = ("search", "tracking", "resume", "status", "plan", "page")
-FIELDS = (
-    "trials", "reports", "workers", "objectives", "sampler", "scheduler", "tracker", "part", "calls", "cpu_seconds",
-    "wall_seconds", "cpu_ms_per_call", "late_over_early", "peak_mib", "commit", "machine", "versions",
-)  # fmt: skip
 STUDY = """\
 study: scale
 trainable: scale:train
@@ -137,7 +131,7 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
 
 
 def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> None:
-    """Let every worker report in turn, and hand it the next trial when its own has ended."""
+    """Let the workers report one after another, and give a worker the next trial when its trial has ended."""
     from ablate.trial import Decision, Report
 
     held: list[Any] = [None] * asked.workers
@@ -192,7 +186,7 @@ def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) ->
 
 
 def main() -> None:
-    """Measure every size in a process of its own, print a table, and write the CSV if `--write` is given."""
+    """Measure every size in a new process, print a table, and add it to the CSV if `--write` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--reports", type=int, default=10, help="reports of each trial")
@@ -203,21 +197,20 @@ def main() -> None:
     parser.add_argument("--tracker", default="none")
     parser.add_argument("--sync-every", type=int, default=10, help="rounds of all workers between two syncs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--write", action="store_true", help=f"append the rows to {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"append the rows to {FILE.relative_to(ROOT)}")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.rows is not None:
         one(asked)
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows = Path(folder) / "rows.csv"
+        rows = Path(folder) / "rows.jsonl"
         for trials in asked.trials:
             given = [*sys.argv[1:], "--rows", str(rows), "--trials", str(trials)]
             subprocess.run([sys.executable, __file__, *given], check=True)
-        with rows.open() as file:
-            found = list(csv.DictReader(file))
+        found = [json.loads(line) for line in rows.read_text().splitlines()]
     if asked.write:
-        append(RESULTS, found)
+        append_csv(FILE, with_origin(found, PACKAGES))
 
 
 def one(asked: argparse.Namespace) -> None:
@@ -230,34 +223,16 @@ def one(asked: argparse.Namespace) -> None:
         with meter.part("whole"):
             measure(asked, trials, home, meter)
     names = ("reports", "workers", "objectives", "sampler", "scheduler", "tracker")
-    same = {"trials": trials, **{name: getattr(asked, name) for name in names}, **made_by()}
+    same = {"trials": trials, **{name: getattr(asked, name) for name in names}}
     rows = [same | row for row in meter.rows()]
-    append(asked.rows, rows)
+    with asked.rows.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
     print(f"{trials:,} trials of {asked.reports} reports, {asked.workers} workers, tracker {asked.tracker}")
     print(f"{'part':10} {'calls':>9} {'CPU s':>9} {'wall s':>9} {'CPU ms / call':>14} {'late / early':>13} {'MiB':>6}")
     for row in rows:
         cells = (row["cpu_seconds"], row["wall_seconds"], row["cpu_ms_per_call"], row["late_over_early"])
         print(f"{row['part']:10} {row['calls']:9,} {cells[0]:>9} {cells[1]:>9} {cells[2]:>14} {cells[3]:>13}", end="")
         print(f" {row['peak_mib']:>6}", flush=True)
-
-
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Append rows to a CSV, with a header if it is new."""
-    new = not path.exists()
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
-def made_by() -> dict[str, str]:
-    """Return commit, machine and versions."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    versions = " ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)])
-    return {"commit": commit, "machine": f"{os.cpu_count()} CPUs {platform.machine()}", "versions": versions}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/search.py                    # 20 repetitions of both tables, 15 minutes; results/search.csv
     python benchmarks/search.py --repetitions 3    # printed only
-    python benchmarks/search.py --live             # search_spaces/digits.yaml, 48 trials: ours and Ray Tune, trained
+    python benchmarks/search.py --live             # searches that train digits: see benchmarks/live_search.py
 
 A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
 configuration and that this search has not had. The searcher is told that network's reports as those of its
@@ -28,19 +28,19 @@ import math
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
 import yaml
-from front_kept import write
-from scipy import stats
+from paired import compared
+from record import RESULTS, write_csv
 from searchers import Ablate, Optuna, RayTune, Searcher, Table
 from simulated_search import Curves, Searched, recorded, simulate, volume
 
 from ablate.study import Study
 
 FULL, WORKERS = 20, 2
+PACKAGES = ("numpy", "moocore", "optuna", "ray")
 TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
 NAMES = ("ablate", "ablate, dominance alone", "Ray Tune", "Optuna", "random")
 MEASURES = ("hv_epochs", "hv_time", "found", "lost", "trials", "cpu_ms")
@@ -121,18 +121,8 @@ def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:
     for seed in range(repetitions):
         for name, values in repetition(table, seed).items():
             by_name[name].append(values)
-    found = []
-    ours = np.array(by_name["ablate"])
-    for name, values in by_name.items():
-        row: dict[str, object] = {"table": table, "searcher": name, "repetitions": repetitions}
-        row |= {measure: f"{mean:.4f}" for measure, mean in zip(MEASURES, np.mean(values, axis=0), strict=True)}
-        for place in (0, 1):
-            gain = ours[:, place] - np.array(values)[:, place]
-            half = stats.t.ppf(0.975, repetitions - 1) * gain.std(ddof=1) / math.sqrt(repetitions)
-            cells: dict[str, Any] = {"": gain.mean(), "_low": gain.mean() - half, "_high": gain.mean() + half}
-            row |= {f"ablate_minus_{MEASURES[place][3:]}{end}": f"{cell:.4f}" for end, cell in cells.items()}
-        found.append(row)
-    return found
+    differences = {"hv_epochs": "ablate_minus_epochs", "hv_time": "ablate_minus_time"}
+    return [{"table": table, **row} for row in compared(by_name, MEASURES, differences)]
 
 
 def main() -> None:
@@ -140,21 +130,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--table", choices=list(TABLES))
-    parser.add_argument("--live", action="store_true")
-    parser.add_argument("--trials", type=int, default=48, help="of the live study")
+    parser.add_argument("--live", action="store_true", help="train, see benchmarks/live_search.py")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of a live search")
+    parser.add_argument("--output", type=Path, default=RESULTS / "search_live.csv", help="of the live searches")
+    parser.add_argument("--summary", action="store_true", help="of the live searches in --output, without a run")
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if asked.live:
-        from live_search import compare
+        import live_search
 
-        compare(asked.trials, asked.repetitions or 1)
+        if asked.summary:
+            live_search.summarise(asked.output)
+        else:
+            live_search.compare(asked.repetitions or 20, asked.seconds, asked.output)
         return
     for table in [asked.table] if asked.table else TABLES:
         found = rows_of(table, asked.repetitions or 20)
         for row in found:
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
         if asked.repetitions is None:
-            write("search", "table", found)
+            write_csv(RESULTS / "search.csv", found, packages=PACKAGES, key="table")
 
 
 if __name__ == "__main__":

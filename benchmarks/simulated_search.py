@@ -6,18 +6,17 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import moocore
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from record import RESULTS
 
 from ablate.trial import Decision
 from ablate.tuning.schedulers import Scheduler
 
 Array = NDArray[np.float64]
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Seconds until a command answers, and from `ablate search` to the first step of the first trial.
 
-    python benchmarks/startup.py                          # this checkout, five rounds, about five minutes on two cores
-    python benchmarks/startup.py --against ../before      # and another one, the two in turn in each round
+    python benchmarks/startup.py --write                  # five rounds, five minutes on two cores; results/startup.csv
+    python benchmarks/startup.py --against ../before      # and another checkout, alternately; printed only
     python benchmarks/startup.py --cases help status plan --rounds 9
 
 Prints a CSV with a row for each case and checkout. CPU seconds are those of a command with all the processes that it
@@ -16,7 +16,6 @@ import argparse
 import csv
 import ctypes
 import os
-import platform
 import resource
 import sqlite3
 import statistics
@@ -26,10 +25,10 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent.parent
+from record import RESULTS, ROOT, commit, with_origin, write_csv
+
 STUDY = """\
 study: startup
 datasets: {digits: {patch: 2}}
@@ -52,8 +51,7 @@ CASES = {
     **{name: ["search", "study.yaml", "--runs-dir", "new", *options] for name, options in SEARCHES.items()},
 }
 TORCH = "import torch"
-FIELDS = ("case", "checkout", "commit", "n", "cpu_min", "cpu_median", "wall_median", "first_step_min",
-          "first_step_median", "machine", "versions")  # fmt: skip
+PACKAGES = ("torch", "ray", "mlflow", "optuna", "polars")
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -67,14 +65,15 @@ class Measured:
 
 
 def main() -> None:
-    """Measure every case on every checkout in turn, round by round, and print the CSV."""
+    """Measure every case on each checkout, round by round, and print or write the CSV."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, help="another checkout, measured in turn with this one")
+    parser.add_argument("--against", type=Path, help="another checkout, measured alternately with this one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
+    parser.add_argument("--write", action="store_true", help="write results/startup.csv instead of printing")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what Ray leaves behind counts, too
-    trees = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
+    trees = {"this": ROOT} | ({"other": options.against.resolve()} if options.against else {})
     found: dict[tuple[str, str], list[Measured]] = {}
     with tempfile.TemporaryDirectory() as folder:
         homes = {name: finished_study(tree, Path(folder) / name) for name, tree in trees.items()}
@@ -83,8 +82,15 @@ def main() -> None:
                 for name, tree in trees.items():
                     print(f"round {number + 1}: {case}, {name}", file=sys.stderr, flush=True)
                     found.setdefault((case, name), []).append(measure(CASES[case], tree, homes[name]))
-            found.setdefault(("import torch", "this"), []).append(run(["-c", TORCH], HERE, homes["this"]))
-    print_rows(found, trees)
+            found.setdefault(("import torch", "this"), []).append(run(["-c", TORCH], ROOT, homes["this"]))
+    rows = rows_of(found, trees)
+    if options.write:
+        write_csv(RESULTS / "startup.csv", rows, packages=PACKAGES)
+        return
+    table = with_origin(rows, PACKAGES)
+    writer = csv.DictWriter(sys.stdout, list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
 
 
 def finished_study(tree: Path, home: Path) -> Path:
@@ -134,11 +140,9 @@ def first_step(ledger: Path) -> float | None:
     return float(moment)
 
 
-def print_rows(found: dict[tuple[str, str], list[Measured]], trees: dict[str, Path]) -> None:
-    """Print one row for each case and checkout."""
-    rows = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
-    rows.writeheader()
-    packages = " ".join(f"{name} {version(name)}" for name in ("torch", "ray", "mlflow", "optuna", "polars"))
+def rows_of(found: dict[tuple[str, str], list[Measured]], trees: dict[str, Path]) -> list[dict[str, object]]:
+    """Return one row for each case and checkout."""
+    rows: list[dict[str, object]] = []
     for (case, name), runs in found.items():
         steps = [each.first_step for each in runs if each.first_step is not None]
         used = [each.cpu for each in runs]
@@ -146,28 +150,13 @@ def print_rows(found: dict[tuple[str, str], list[Measured]], trees: dict[str, Pa
             "cpu_min": min(used),
             "cpu_median": statistics.median(used),
             "wall_median": statistics.median(each.wall for each in runs),
-            **({"first_step_min": min(steps), "first_step_median": statistics.median(steps)} if steps else {}),
+            "first_step_min": min(steps, default=None),
+            "first_step_median": statistics.median(steps) if steps else None,
         }
-        rows.writerow(
-            {key: f"{value:.3f}" for key, value in numbers.items()}
-            | {"case": case, "checkout": name, "commit": commit(trees[name]), "n": len(runs)}
-            | {"machine": machine(), "versions": f"python {platform.python_version()} {packages}"}
-        )
-
-
-def commit(tree: Path) -> str:
-    """Return the short name of a checkout's commit, with a + if files have changed since."""
-    git = ["git", "-C", str(tree)]
-    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
-    return name + "+" * bool(changed)
-
-
-def machine() -> str:
-    """Return the number and name of the CPUs, and the load."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{os.cpu_count()} x {names[0] if names else platform.machine()}; load {os.getloadavg()[0]:.1f}"
+        cells = {key: "" if value is None else f"{value:.3f}" for key, value in numbers.items()}
+        row = {"case": case, "checkout": name, "commit": commit(trees[name]), "n": len(runs), **cells}
+        rows.append({**row, "load": f"{os.getloadavg()[0]:.1f}"})
+    return rows
 
 
 if __name__ == "__main__":

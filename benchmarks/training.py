@@ -1,20 +1,18 @@
-"""One epoch of `ablate.training.train` beside one epoch of a plain PyTorch loop, interleaved in one run.
+"""One epoch of `ablate.training.train` beside one epoch of a plain PyTorch loop, alternately in one run.
 
     python benchmarks/training.py                     # MNIST, three variants, two epochs, about four minutes
     python benchmarks/training.py --epochs 1 --limit 6400 --variants minimum
 
 Both sides: MNIST in 7x7 patches, N = 60, 6 blocks, 1 head, pre-norm, AdamW 1e-3, weight decay 0.01, batch 64, constant
 learning rate, data in memory, test accuracy after every epoch, one thread. The plain side is nn.Module, F.cross_entropy
-and torch.optim.AdamW as one would write them by hand. Each side is a process of its own and they take turns, epoch by
-epoch; ours is set up as a trial's worker is. Times are of training and evaluation together.
+and torch.optim.AdamW as one would write them by hand. Each side runs in a separate process, and the two train
+alternately, one epoch at a time. Ours is set up as a trial's worker is. Times are of training and evaluation together.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from pathlib import Path
 
 import torch
 from plain import DECAY, RATE, VARIANTS, plain_epochs
+from record import made_by
 
 from ablate.execution.memory import keep_freed_memory
 from ablate.models import measure
@@ -79,7 +78,7 @@ def timed(epochs: Iterator[float]) -> Epoch:
     return Epoch(accuracy=accuracy, wall_seconds=time.perf_counter() - wall, cpu_seconds=time.process_time() - cpu)
 
 
-def take_turns(turns: Connection, side: str, name: str, arguments: argparse.Namespace) -> None:
+def serve_epochs(line: Connection, side: str, name: str, arguments: argparse.Namespace) -> None:
     """Run in a process of one side: train an epoch whenever told to, and send what it cost."""
     torch.set_num_threads(1)
     task = load_task(TASK)
@@ -90,8 +89,8 @@ def take_turns(turns: Connection, side: str, name: str, arguments: argparse.Name
         keep_freed_memory()
         limits = {"epochs": arguments.epochs, "limit": arguments.limit}
         epochs = our_epochs(VARIANTS[name], data, precision=arguments.precision, **limits)
-    while turns.recv():
-        turns.send(timed(epochs))
+    while line.recv():
+        line.send(timed(epochs))
 
 
 @contextmanager
@@ -99,7 +98,7 @@ def started(side: str, name: str, arguments: argparse.Namespace) -> Iterator[Con
     """Start the process of one side and yield its end of the line."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=take_turns, args=(there, side, name, arguments))
+    process = context.Process(target=serve_epochs, args=(there, side, name, arguments))
     process.start()
     there.close()  # so that a side that dies ends the line
     yield here
@@ -108,7 +107,7 @@ def started(side: str, name: str, arguments: argparse.Namespace) -> Iterator[Con
 
 
 def compare(name: str, params: int, arguments: argparse.Namespace) -> None:
-    """Print a line per epoch of one variant, plain and ours in turn."""
+    """Print a line per epoch of one variant; the two sides train alternately."""
     with started("plain", name, arguments) as plain, started("ours", name, arguments) as ours:
         for epoch in range(1, arguments.epochs + 1):
             plain.send(True)
@@ -121,13 +120,6 @@ def compare(name: str, params: int, arguments: argparse.Namespace) -> None:
                 f"   {a.cpu_seconds:7.2f} {b.cpu_seconds:6.2f} {b.cpu_seconds / a.cpu_seconds:6.2f}",
                 flush=True,
             )
-
-
-def processor() -> str:
-    """Return the processor's name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main() -> None:
@@ -145,7 +137,7 @@ def main() -> None:
     data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
     samples = min(arguments.limit or len(data.train_targets), len(data.train_targets))
     print(f"n = {samples:,} training and {len(data.test_targets):,} test samples, 1 seed, 1 thread")
-    print(f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}")
+    print("; ".join(made_by(["torch"]).values()))
     print("                            test accuracy      wall s an epoch         CPU s an epoch")
     print("variant    weights epoch    plain   ours     plain   ours  ratio     plain   ours  ratio")
     for name in arguments.variants:
