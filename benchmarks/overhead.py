@@ -4,9 +4,11 @@
     python benchmarks/overhead.py --rounds 1 --trials 20 --skip default
 
 Each trial makes one report. All sides share one Ray and its CPUs. Ours is the search (TPE), the ledger (SQLite) and an
-executor; "MLflow" adds the tracker as the driver runs it, up to its last sync. Plain Ray Tune draws one parameter at
-random and writes its own logs, as it does when nothing is set. "run / n" is a whole run, with the start of its workers,
-over its trials; "per trial" leaves the start out: from the first to the last finished trial, over those between.
+executor; "MLflow" adds the tracker as the driver runs it, up to its last sync. "One step" trains one step of eight
+samples of digits and validates it; all of these trials have one group key, so that up to 16 share a pack. Plain Ray
+Tune draws one parameter at random and writes its own logs, as it does when nothing is set. "run / n" is a whole run,
+with the start of its workers, over its trials; "per trial" leaves the start out: from the first to the last finished
+trial, over those between.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import ray
 from ray import tune
 from record import made_by
 
+from ablate.driver.run import check_data
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from ablate.models import measure
@@ -34,6 +37,7 @@ from ablate.models.settings import InputShape
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
 from ablate.tracking import sync_periodically
+from ablate.trainable import PackSize, load_trainable
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig
 from ablate.tuning import Search
@@ -48,6 +52,9 @@ objectives: [{metric: val_loss, direction: minimize}, {metric: params, direction
 budget: {trials: %d}
 confirm: null
 """
+ONE_STEP = STUDY.replace("width: {choices: [16, 32]}", "width: 16").replace(
+    "epochs: 1,", "epochs: 1, steps_per_epoch: 1, batch_size: 8,"
+)
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1438)
 
 
@@ -67,24 +74,31 @@ def noop(config: TrialConfig, **_: object) -> Iterator[Report]:
     yield Report(epoch=1, metrics=(metrics,), wall_seconds=0.0, diverged=(False,), final=True)
 
 
-def ours(trials: int, *, executor: str, tracker: str) -> Timing:
-    """Run a study as the driver does."""
+def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = None) -> Timing:
+    """Run a study as the driver does; with `pack` its trials train a step, in packs of that size."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "overhead"
         home.mkdir()
-        text = STUDY % trials
+        text = (STUDY if pack is None else ONE_STEP) % trials
         study = parse_study(text)
+        trainable, facts = load_trainable(study.trainable), {} if pack is None else check_data(study, None)
+
+        def group_key(config: TrialConfig) -> str | None:
+            return trainable.group_key(config, facts[config.key.dataset])
+
         claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
-        runs: Executor = (LocalExecutor if executor == "local" else RayExecutor)(
-            home=home, device="cpu", trainer="overhead:noop"
-        )
+        trainer = {"trainer": "overhead:noop"} if pack is None else {"pack": pack}
+        runs: Executor = (LocalExecutor if executor == "local" else RayExecutor)(home=home, device="cpu", **trainer)
         with (
             Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger,
             ledger.acquire(study.name, **claim) as writer,
         ):
             started = time.perf_counter()
             shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
-            search = Search(study, writer, ledger, measure=measure_by(measure), facts_of=lambda dataset: SHAPE)
+            asked: dict[str, Any] = {"measure": measure_by(measure), "facts_of": lambda dataset: SHAPE}
+            if pack is not None:
+                asked = {"measure": trainable.measure, "facts_of": facts.__getitem__, "group_key": group_key}
+            search = Search(study, writer, ledger, **asked)
             with sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
             shown.close()
@@ -130,6 +144,8 @@ SIDES: dict[str, tuple[str, Callable[[int], Timing]]] = {
     "local": ("ours, in process", lambda n: ours(n, executor="local", tracker="none")),
     "ray": ("ours, Ray", lambda n: ours(n, executor="ray", tracker="none")),
     "ray-mlflow": ("ours, Ray, MLflow", lambda n: ours(n, executor="ray", tracker="mlflow")),
+    "step": ("ours, Ray, one step", lambda n: ours(n, executor="ray", tracker="none", pack=1)),
+    "step-pack": ("ours, Ray, one step, --pack 16", lambda n: ours(n, executor="ray", tracker="none", pack=16)),
     "reuse": ("plain Ray Tune, reuse_actors", lambda n: plain(n, reuse=True)),
     "default": ("plain Ray Tune, default", lambda n: plain(n, reuse=False)),
 }

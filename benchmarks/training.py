@@ -3,10 +3,11 @@
     python benchmarks/training.py                     # MNIST, three variants, two epochs, about four minutes
     python benchmarks/training.py --epochs 1 --limit 6400 --variants minimum
 
-Both sides: MNIST in 7x7 patches, N = 60, 6 blocks, 1 head, pre-norm, AdamW 1e-3, weight decay 0.01, batch 64, constant
-learning rate, data in memory, test accuracy after every epoch, one thread. The plain side is nn.Module, F.cross_entropy
-and torch.optim.AdamW as one would write them by hand. Each side runs in a separate process, and the two train
-alternately, one epoch at a time. Ours is set up as a trial's worker is. Times are of training and evaluation together.
+Both sides: MNIST in 7x7 patches, N = 60, 6 blocks, 1 head, pre-norm, AdamW 1e-3, weight decay 0.01, batch 64 or that of
+`--batch`, constant learning rate, data in memory, test accuracy after every epoch, one thread. The plain side is
+nn.Module, F.cross_entropy and torch.optim.AdamW as one would write them by hand, in float32. Each side runs in a
+separate process, and the two train alternately, one epoch at a time. Ours is set up as a trial's worker is. Times are
+of training and evaluation together.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from ablate.training.settings import Schedule, TrainConfig
 from ablate.trial import TrialKey
 from support.trials import family_trial
 
-BATCH = 64
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
 
 
-def our_epochs(config: ModelConfig, data: Data, *, epochs: int, limit: int | None, precision: str) -> Iterator[float]:
+def our_epochs(
+    config: ModelConfig, data: Data, *, epochs: int, batch: int, limit: int | None, precision: str
+) -> Iterator[float]:
     """Yield the test accuracy after each epoch of `train` (protocol `paper`: it validates on the test part)."""
     settings = {
         "epochs": epochs,
-        "batch_size": BATCH,
+        "batch_size": batch,
         "learning_rate": RATE,
         "weight_decay": DECAY,
         "schedule": Schedule(name="constant"),
@@ -84,10 +86,10 @@ def serve_epochs(line: Connection, side: str, name: str, arguments: argparse.Nam
     task = load_task(TASK)
     data, shape = task.load(arguments.data_dir), task.shape(arguments.data_dir)
     if side == "plain":
-        epochs = plain_epochs(VARIANTS[name], shape, data, batch=BATCH, limit=arguments.limit)
+        epochs = plain_epochs(VARIANTS[name], shape, data, batch=arguments.batch, limit=arguments.limit)
     else:
         keep_freed_memory()
-        limits = {"epochs": arguments.epochs, "limit": arguments.limit}
+        limits = {"epochs": arguments.epochs, "batch": arguments.batch, "limit": arguments.limit}
         epochs = our_epochs(VARIANTS[name], data, precision=arguments.precision, **limits)
     while line.recv():
         line.send(timed(epochs))
@@ -126,6 +128,7 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=64, help="size of a batch")
     parser.add_argument("--limit", type=int, default=None, help="train on so many samples only")
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
