@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from ablate import __version__
 from ablate.cli import options
 from ablate.cli.cluster import cluster_app
+from ablate.cli.collector import collect_as_usual, collect_rarely
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
@@ -305,6 +306,7 @@ def _drive(
             signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
         from ablate.driver.run import search as run
 
+        collect_as_usual()
         outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
@@ -343,6 +345,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line; an AblateError becomes one message and its exit code."""
+    collect_rarely()
     with tolerant_streams():
         try:
             _run()

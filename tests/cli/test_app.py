@@ -48,7 +48,7 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
 
 
 NOT_FOR_STATUS = {
-    "torch", "ray", "optuna", "mlflow", "altair", "pandas", "pyarrow", "sklearn", "statsmodels",
+    "torch", "ray", "optuna", "mlflow", "altair", "jinja2", "pandas", "pyarrow", "sklearn", "statsmodels",
     "scipy.stats", "scipy.optimize", "ablate.kubernetes", "ablate.training.loop",
 }  # fmt: skip
 NOT_FOR_HELP = NOT_FOR_STATUS | {"polars", "sqlalchemy", "numpy", "scipy", "moocore", "ablate.study", "ablate.ledger"}
