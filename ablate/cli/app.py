@@ -16,12 +16,12 @@ from rich.logging import RichHandler
 from ablate import __version__
 from ablate.cli import options
 from ablate.cli.cluster import cluster_app
-from ablate.cli.collector import collect_as_usual, collect_rarely
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
 from ablate.cli.pick import pick_app
+from ablate.cli.process import collect_as_usual
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
@@ -345,7 +345,6 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line; an AblateError becomes one message and its exit code."""
-    collect_rarely()
     with tolerant_streams():
         try:
             _run()
