@@ -5,6 +5,6 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]  # before anything is imported: a file there could take the place of any module
 
-from ablate.cli.app import main
+from ablate.cli.process import process
 
-main()
+process()

@@ -6,7 +6,9 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
@@ -138,6 +140,31 @@ def new_file(folder: Path, name: str) -> tuple[int, Path]:
     """
     path = folder / f"{name}.{secrets.token_hex(8)}.tmp"
     return os.open(path, NEW, 0o666), path
+
+
+def cache_folder() -> Path:
+    """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification requires that a relative path is ignored.
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
+
+
+def cached_text(name: str, make: Callable[[], str]) -> str:
+    """Return the text that the user's cache keeps as `name`; if it has none, or a damaged one, `make` and keep it.
+
+    `name` must change whenever the text may. If the cache cannot be read or written, the text is made each time.
+    """
+    try:
+        digest, _, kept = DiskFolder(cache_folder()).read(name).partition(b"\n")
+        if digest.decode() == sha256(kept).hexdigest():
+            return kept.decode()
+    except (OSError, RuntimeError, ValueError):  # no file, no home folder, not UTF-8
+        pass
+    text = make()
+    with suppress(OSError, RuntimeError):
+        content = text.encode()
+        DiskFolder(cache_folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
+    return text
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:

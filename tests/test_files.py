@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import DiskFolder, Place, below, copy_into, open_folder, require_writable
+from ablate.files import DiskFolder, Place, below, cached_text, copy_into, open_folder, require_writable
 from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
 from support.paths import TESTS
@@ -226,3 +226,42 @@ def test_what_runs_on_a_disk_does_without_pyarrow(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=TESTS, input="\n" * 4, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.split() == ["1", "2", "3", "4", "False"]
     assert len(DiskFolder(tmp_path).names()) == 2
+
+
+class TestCachedText:
+    @pytest.fixture
+    def made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        return []
+
+    def cached(self, made: list[str], text: str = "é = 1\r\n") -> str:
+        return cached_text("script-1.js", lambda: made.append(text) or text)  # type: ignore[func-returns-value]
+
+    def test_a_text_is_made_once(self, made: list[str], tmp_path: Path) -> None:
+        assert [self.cached(made) for _ in range(3)] == ["é = 1\r\n"] * 3
+        assert len(made) == 1
+        assert DiskFolder(tmp_path / "cache" / "ablate").names() == ["script-1.js"]
+
+    @pytest.mark.parametrize("damage", [b"", b"no digest", b"\xff\xfe", b"0" * 64 + b"\nalert(1)"])
+    def test_a_damaged_text_is_made_again(self, damage: bytes, made: list[str], tmp_path: Path) -> None:
+        self.cached(made)
+        path = tmp_path / "cache" / "ablate" / "script-1.js"
+        whole = path.read_bytes()
+        path.write_bytes(damage or whole[:-1])
+        assert self.cached(made) == "é = 1\r\n"
+        assert len(made) == 2
+        assert path.read_bytes() == whole
+
+    def test_without_a_cache_it_is_made_each_time(self, made: list[str], tmp_path: Path) -> None:
+        (tmp_path / "cache").write_text("a file where the folder should be")
+        assert [self.cached(made) for _ in range(2)] == ["é = 1\r\n"] * 2
+        assert len(made) == 2
+
+    def test_a_link_is_replaced_and_not_followed(self, made: list[str], tmp_path: Path) -> None:
+        self.cached(made)
+        path = tmp_path / "cache" / "ablate" / "script-1.js"
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        assert self.cached(made) == "é = 1\r\n"
+        assert len(made) == 2
+        assert not path.is_symlink()

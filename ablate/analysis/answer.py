@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.adjustment import holm
 from ablate.analysis.intervals import Interval, t_interval
+from ablate.analysis.studentized_range import range_quantile
 
 LEVEL = 0.95
 PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
@@ -77,7 +77,7 @@ def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[D
     means = values.mean(axis=1)
     gaps = means[:, None] - means[None, :]
     errors = _errors(values, found)
-    reach = range_quantile(networks, found.residual_df) * errors
+    reach = range_quantile(LEVEL, networks, found.residual_df) / math.sqrt(2) * errors
     others = ~np.eye(networks, dtype=np.bool_)
     low = np.min(gaps - reach, axis=1, where=others, initial=math.inf)
     high = np.min(gaps + reach, axis=1, where=others, initial=math.inf)
@@ -125,12 +125,6 @@ def noise(values: Values) -> Noise:
     total = float((within**2).sum() / (networks * (seeds - 1)))
     df = (networks - 1) * (seeds - 1)
     return Noise(total=total, residual=float((residual**2).sum() / df) if df else total, shape=(networks, seeds))
-
-
-@cache
-def range_quantile(networks: int, df: int) -> float:
-    """Return the 95% quantile of the largest standardised difference of any two of `networks` (Tukey)."""
-    return float(scipy.stats.studentized_range.ppf(LEVEL, networks, df)) / math.sqrt(2)
 
 
 def unselected_best(values: Values) -> Interval:

@@ -11,6 +11,8 @@
 - `services.canonicalize_bootstrap_address_or_die`: resolves `auto` before `ray.init` waits two minutes for it.
 - `services.start_raylet`, `services.get_node`, `GcsClient.get_all_node_info`: Ray waits 30 s for its raylet, a
   constant, and does not notice that it has ended.
+- `services.start_api_server`, `utils.get_dashboard_dependency_error`: with `include_dashboard=False` too, Ray starts a
+  server of the dashboard, waits for it, and imports its libraries here. Without both it starts in 3 s instead of 7.5.
 - `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
   `ray.shutdown` waits forever for a frozen raylet. `PROCESS_TYPE_GCS_SERVER` and `PROCESS_TYPE_RAYLET` name them.
 - `ResourceAndLabelSpec`: the CPUs and GPUs that a Ray would declare here, counted without starting one.
@@ -33,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, ray_logging, services
+from ray._private import ray_constants, ray_logging, services, utils
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
@@ -75,7 +77,7 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 
     Ray waits up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise.
     """
-    with _patient(seconds, check), _on_loopback():
+    with _patient(seconds, check), _on_loopback(), _without_dashboard():
         _init(
             address="local",
             include_dashboard=False,
@@ -190,6 +192,17 @@ def every_death_known() -> Iterator[None]:
 def _on_loopback() -> Any:
     """Keep 127.0.0.1 as the address of Ray's node, which Ray otherwise replaces by an outer one."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
+
+
+@contextmanager
+def _without_dashboard() -> Iterator[None]:
+    """Start Ray as if the libraries of its dashboard were not installed, and without the server of the dashboard."""
+    missing = ImportError("ablate starts Ray without its dashboard")
+    with (
+        _replaced(services, start_api_server=lambda *_, **__: (None, None)),
+        _replaced(utils, get_dashboard_dependency_error=lambda: missing),
+    ):
+        yield
 
 
 @contextmanager

@@ -25,6 +25,8 @@ SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
 COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
 SHAPES = ("circle", "cross", "diamond", "circle")
 
+ELEMENT = re.compile(r"<(?:path|line|rect) [^<>]*/>")  # Vega writes < and > in a text as &lt; and &gt;
+
 # One palette per colour scheme; figures name roles, and the renderer replaces them by colours.
 PALETTES: dict[str, dict[str, str]] = {
     "light": {
@@ -69,7 +71,7 @@ class Figure:
     def svg(self) -> str:
         """The figure as an SVG file, in light colours on white."""
         spec = paint({**self.picture(), "background": "role:paper"}, PALETTES["light"])
-        return _numbered(str(vl_convert.vegalite_to_svg(spec)))
+        return _numbered(without_layers(str(vl_convert.vegalite_to_svg(spec))))
 
     def picture(self) -> dict[str, Any]:
         """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
@@ -151,6 +153,24 @@ def _layers_of(spec: Mapping[str, Any], above: Sequence[Any]) -> Iterator[tuple[
         yield (spec["mark"]["type"] if isinstance(spec["mark"], dict) else spec["mark"]), values
     for layer in spec.get("layer", ()):
         yield from _layers_of(layer, values)
+
+
+def without_layers(svg: str) -> str:
+    """Return an SVG text of the same picture that renders in a fifth of the time.
+
+    The renderer composes each element with an opacity in a layer of the whole picture. So elements that cannot be seen,
+    the dots under a pointer, are dropped, and elements of one colour have the opacity of that colour instead.
+    """
+    return ELEMENT.sub(lambda found: _without_layer(found[0]), svg)
+
+
+def _without_layer(element: str) -> str:
+    if ' opacity="0"' in element:
+        return ""
+    filled, stroked = (f' {kind}="' in element and f' {kind}="none"' not in element for kind in ("fill", "stroke"))
+    if filled == stroked or "-opacity=" in element:
+        return element
+    return element.replace(' opacity="', f' {"fill" if filled else "stroke"}-opacity="')
 
 
 def _numbered(svg: str) -> str:

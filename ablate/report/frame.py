@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ablate.analysis import smallest_effect
 from ablate.analysis.tables import cannot_write
-from ablate.files import DiskFolder
+from ablate.files import DiskFolder, cached_text
 from ablate.report.drawing import PALETTES, Figure, write_data, write_png, write_svg
 from ablate.report.latex import PageTable, write_latex
 from ablate.report.tables import write_csv
@@ -104,6 +104,7 @@ def asset(name: str) -> str:
 
 @cache
 def bundle() -> str:
-    """Return the script that draws figures, escaped for a script element."""
+    """Return the script that draws figures, escaped for a script element; vl-convert takes 1.5 s to build it."""
     library: Any = vl_convert
-    return str(library.javascript_bundle()).replace("</script", "<\\/script")
+    script = cached_text(f"vega-by-vl-convert-{library.__version__}.js", library.javascript_bundle)
+    return script.replace("</script", "<\\/script")

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from ablate.files import DiskFolder
 from ablate.report.numbers import printable
+
+if TYPE_CHECKING:
+    import jinja2
 
 LONGEST = 45  # rows of a `tabular`; a longer table is a `longtable`, which breaks over pages
 SPECIAL = {
@@ -99,6 +100,8 @@ TEMPLATE = r"""% <<table.caption>>
 @cache
 def _environment() -> jinja2.Environment:
     """Return the template with delimiters that LaTeX does not use; `escape` is applied to every value."""
+    import jinja2  # late: the terminal's tables do without
+
     return jinja2.Environment(
         loader=jinja2.DictLoader({"table": TEMPLATE}),
         block_start_string="((*",

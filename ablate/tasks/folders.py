@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablate.errors import DataError
+from ablate.files import cache_folder
 
 logger = logging.getLogger("ablate.tasks")
 LOOKED_FOR = 1  # missing files named in one message
@@ -27,13 +28,6 @@ def data_folder(explicit: Path | None = None) -> Path:
     if named:
         return _absolute(Path(named))
     return cache_folder() / "data"
-
-
-def cache_folder() -> Path:
-    """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification requires that a relative path is ignored.
-    return (cache if cache.is_absolute() else _absolute(Path("~/.cache"))) / "ablate"
 
 
 def fetch_command(name: str, data_dir: Path | None) -> str:

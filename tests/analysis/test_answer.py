@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ablate.analysis import t_interval
-from ablate.analysis.answer import compare_with_best, cross_fitted, noise, range_quantile, unselected_best
+from ablate.analysis.answer import compare_with_best, cross_fitted, noise, unselected_best
 
 PAGES = 1500
 MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of PAGES pages
@@ -143,10 +143,6 @@ def test_a_number_is_cross_fitted() -> None:
         (0.0 + 0.0 + 0.0) / 3
     )  # seed 1: the second network; seeds 2, 3: the first
     assert cross_fitted(values[:1]) == pytest.approx(1 / 3)
-
-
-def test_the_range_of_two_is_students_t() -> None:
-    assert range_quantile(2, 4) == pytest.approx(2.7764451, rel=1e-6)
 
 
 def test_noise_that_all_networks_share_is_told_from_their_own() -> None:

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from support.commands import LOCAL, TINY, run, write_study
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY, TESTS
 
 # variant order of Tables 2 and 3; the printed counts where they agree, the derived ones where the paper misprints
 DERIVED = {
@@ -48,7 +48,7 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
 
 
 NOT_FOR_STATUS = {
-    "torch", "ray", "optuna", "mlflow", "altair", "pandas", "pyarrow", "sklearn", "statsmodels",
+    "torch", "ray", "optuna", "mlflow", "altair", "jinja2", "pandas", "pyarrow", "sklearn", "statsmodels",
     "scipy.stats", "scipy.optimize", "ablate.kubernetes", "ablate.training.loop",
 }  # fmt: skip
 NOT_FOR_HELP = NOT_FOR_STATUS | {"polars", "sqlalchemy", "numpy", "scipy", "moocore", "ablate.study", "ablate.ledger"}
@@ -83,6 +83,25 @@ def test_status_and_plan_import_what_they_need_alone(tmp_path: Path, capfd: pyte
     assert imported("plan", str(file)) & NOT_FOR_PLAN == set()
     assert run(capfd, "search", str(file), *runs, *LOCAL)[0] == 0
     assert imported("status", "tiny", *runs) & NOT_FOR_STATUS == set()
+
+
+ANSWER = """
+import io, sys
+from rich.console import Console
+from support.planted_study import make_study, plant
+from ablate.report import front_lines
+study = make_study()
+trials, reports = plant(study)
+shown = Console(width=200, file=io.StringIO())
+shown.print(front_lines(study, trials, reports))
+assert "to the best" in shown.file.getvalue()
+print("\\n".join(sys.modules))
+"""
+
+
+def test_the_answer_of_a_confirmation_needs_no_scipy_stats() -> None:
+    done = subprocess.run([sys.executable, "-c", ANSWER], cwd=TESTS, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) & (NOT_FOR_STATUS - {"scipy.optimize"}) == set()
 
 
 @pytest.mark.services

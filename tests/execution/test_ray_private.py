@@ -6,6 +6,8 @@ import ast
 import inspect
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,34 @@ def test_ray_starts_its_raylet_through_the_functions_that_are_replaced() -> None
     assert "process" in services.ProcessInfo._fields, "it is asked whether it has ended"
     assert hasattr(InnerGcsClient, "get_all_node_info")
     assert "_global_node" in vars(worker)
+
+
+def test_ray_asks_for_its_dashboard_through_the_functions_that_are_replaced() -> None:
+    assert "ray._private.services.start_api_server(" in inspect.getsource(Node.start_api_server)
+    assert "if process_info is not None:" in inspect.getsource(Node.start_api_server)
+    assert "ray._private.utils.get_dashboard_dependency_error()" in inspect.getsource(services.start_raylet)
+
+
+STARTED = """
+import sys
+import ray
+from ablate.execution.own_ray import own_ray
+with own_ray(lambda: None):
+    double = ray.remote(lambda number: 2 * number)
+    print(ray.get(double.remote(21)), *ray._private.worker._global_node.all_processes)
+print("ray.dashboard.optional_deps" in sys.modules)
+"""
+
+
+@pytest.mark.services
+def test_a_ray_that_is_started_here_works_without_its_dashboard() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
+    first, imported = done.stdout.splitlines()
+    answer, *processes = first.split()
+    assert answer == "42"
+    assert {"gcs_server", "raylet"} <= set(processes)
+    assert ray_constants.PROCESS_TYPE_DASHBOARD not in processes
+    assert imported == "False"
 
 
 def test_ray_keeps_the_loopback_address_only_where_it_is_told_to() -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import polars as pl
 import pytest
+import vl_convert
+from PIL import Image
 
 from ablate.report import draw_figures, write_report
-from ablate.report.drawing import Figure, drawn_data, png
+from ablate.report.drawing import PALETTES, Figure, drawn_data, paint, png, without_layers
 from support import planted_comparison
 from support.latex_reader import table_cells
 from support.page_reader import Reader
@@ -78,6 +82,34 @@ def test_a_png_is_the_drawn_svg_in_twice_its_size(written):
     figure = draw_figures(*written[:3])[0]
     width = int(re.search(r'width="(\d+)"', figure.svg)[1])
     assert int.from_bytes(png(figure)[16:20], "big") == 2 * width
+
+
+@pytest.mark.parametrize("kind", ["written", "compared"])
+def test_a_figure_renders_without_layers_and_shows_what_vega_draws(kind, request):
+    for figure in draw_figures(*request.getfixturevalue(kind)[:3]):
+        spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
+        drawn = vl_convert.vegalite_to_svg(spec)
+        assert 'opacity="0"' not in re.sub(r"fill-opacity|<text[^>]*>", "", figure.svg), "nothing invisible is rendered"
+        expected, found = (pixels(vl_convert.svg_to_png(svg)) for svg in (drawn, figure.svg))
+        assert expected.shape == found.shape
+        difference = np.abs(expected - found).max(axis=2)
+        assert (difference > 40).mean() < 1e-4, figure.stem
+        assert difference.mean() < 1.0, figure.stem
+
+
+def test_an_opacity_moves_to_the_only_colour_of_an_element():
+    line, dot = '<path d="M0,0" stroke="#111" opacity="0.3"/>', '<path fill="#111" stroke-width="2" opacity="0.3"/>'
+    both, text = '<path fill="#111" stroke="#222" opacity="0.3"/>', '<text fill="#111" opacity="0">a</text>'
+    half = '<path fill="#111" fill-opacity="0.5" opacity="0.3"/>'
+    hidden = '<path aria-label="0 &lt; 1" fill="#111" opacity="0"/>'
+    none = '<rect fill="none" stroke="#111" opacity="0.3"/>'
+    changed = [line.replace(" opacity", " stroke-opacity"), dot.replace(" opacity", " fill-opacity")]
+    expected = ["<g>", *changed, both, text, half, none.replace(" opacity", " stroke-opacity"), "</g>"]
+    assert without_layers(f"<g>{line}{dot}{both}{text}{half}{hidden}{none}</g>") == "".join(expected)
+
+
+def pixels(png_file):
+    return np.asarray(Image.open(io.BytesIO(png_file)).convert("RGB")).astype(int)
 
 
 def test_the_data_of_the_front_are_its_points_runs_and_intervals(written):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ablate.files import new_file
+from ablate.files import cache_folder, new_file
 from ablate.redaction import error_text
-from ablate.tasks.folders import alone, cache_folder
+from ablate.tasks.folders import alone
 
 CACHED_FROM = 1000  # images; a smaller folder is decoded in negligible time
 TELL_SECONDS = 2.0

@@ -1,0 +1,102 @@
+"""A command as a whole process: when garbage is collected, and how it ends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ablate.cli import app
+from ablate.cli.process import RARE, USUAL
+from ablate.driver import run as driver
+from ablate.driver.options import RunOptions
+from support.commands import TINY
+
+REGISTERED = """
+import atexit, gc, sys
+from ablate.cli import app
+from ablate.cli.process import process
+
+def collections():
+    return sum(each["collections"] for each in gc.get_stats())
+
+class Freed:
+    def __del__(self):
+        print("freed")
+
+def command():
+    atexit.register(lambda: print(f"registered, {collections() - before} collections"))
+    gc.freed = Freed()
+    run()
+
+before, run, app.main = collections(), app.main, command
+sys.argv = ["ablate", *sys.argv[1:]]
+process()
+"""
+RAISES = """
+from ablate.cli import app
+from ablate.cli.process import process
+
+def command():
+    raise {error}
+
+app.main = command
+process()
+"""
+
+
+def ablate(code: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_short_command_hardly_collects_and_frees_nothing_at_its_end(tmp_path: Path) -> None:
+    done = ablate(REGISTERED, "list", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, last = done.stdout.splitlines()
+    assert last.startswith("registered, "), "what libraries registered runs, and modules are not taken apart"
+    assert int(last.split()[1]) < 10, "about 300 as usual"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("SystemExit(0)", 0, ""),
+        ("SystemExit(None)", 0, ""),
+        ("SystemExit(75)", 75, ""),
+        ("SystemExit('a text')", 1, "a text\n"),
+        ("ValueError('a fault')", 1, "ValueError: a fault\n"),
+    ],
+)
+def test_it_ends_with_the_exit_code_of_its_command(error: str, code: int, said: str, tmp_path: Path) -> None:
+    done = ablate(RAISES.format(error=error), folder=tmp_path)
+    assert done.returncode == code
+    assert done.stderr.endswith(said)
+    assert bool(said) == bool(done.stderr)
+
+
+def test_the_last_output_reaches_a_pipe(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "ablate", "schema"], capture_output=True, check=True)
+    assert done.stdout.endswith(b"}\n")
+    done = subprocess.run([sys.executable, "-m", "ablate", "status", "nowhere"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_driver_collects_as_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def search(*_: object, **__: object) -> SimpleNamespace:
+        seen.append(gc.get_threshold())
+        return SimpleNamespace(report=tmp_path)
+
+    monkeypatch.setattr(driver, "search", search)
+    gc.set_threshold(*RARE)
+    try:
+        app._drive(tmp_path / "study.yaml", RunOptions(runs_dir=tmp_path, tracker="none"), text=TINY)
+    finally:
+        gc.set_threshold(*USUAL)
+    assert seen == [USUAL]
