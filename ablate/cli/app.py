@@ -19,9 +19,9 @@ from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
+from ablate.cli.garbage import collect_as_usual
 from ablate.cli.inspect import look_app
 from ablate.cli.pick import pick_app
-from ablate.cli.process import collect_as_usual
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-USUAL = gc.get_threshold()
-RARE = (200_000, *USUAL[1:])  # objects; with 700, `ablate status` collects 400 times, a third of its time
+from ablate.cli.garbage import collect_rarely
 
 
 def process() -> None:
@@ -21,7 +19,7 @@ def process() -> None:
     """
     ending = _Ending()
     atexit.register(ending.leave)
-    gc.set_threshold(*RARE)
+    collect_rarely()
     from ablate.cli.app import main
 
     try:
@@ -29,11 +27,6 @@ def process() -> None:
     except SystemExit as end:
         ending.code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
-
-
-def collect_as_usual() -> None:
-    """Collect garbage as often as Python does; a driver calls this, because trials may leave tensors in cycles."""
-    gc.set_threshold(*USUAL)
 
 
 @dataclass

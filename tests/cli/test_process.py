@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablate.cli import app
-from ablate.cli.process import RARE, USUAL
+from ablate.cli.garbage import RARE, USUAL
 from ablate.driver import run as driver
 from ablate.driver.options import RunOptions
 from support.commands import TINY
