@@ -45,9 +45,13 @@ class StageStanding:
         return max((sum(rest) + new * self.seconds) / max(slots, 1), longest)
 
     def _expected(self, trial: TrialProgress) -> float:
-        """Return the expected seconds of a running trial; a search trial may stop early, a confirmation does not."""
+        """Return the expected seconds of a running trial: the mean, where it may still stop as early as others did.
+
+        A confirmation does not stop, and a trial that has taken longer than the mean is expected to reach its end.
+        """
         assert self.seconds is not None
-        return full_seconds(trial) or self.seconds if self.stage == "confirm" else self.seconds
+        may_stop = self.stage != "confirm" and trial.wall_seconds < self.seconds
+        return self.seconds if may_stop else full_seconds(trial) or self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
