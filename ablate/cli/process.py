@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ def process() -> None:
     ending = _Ending()
     atexit.register(ending.leave)
     collect_rarely()
-    from ablate.cli.app import main
-
     try:
+        from ablate.cli.app import main
+
         main()
     except SystemExit as end:
         ending.code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
+    except KeyboardInterrupt:  # before the command line handles it: modules are being imported
+        ending.code = 128 + signal.SIGINT
+        raise SystemExit(ending.code) from None
 
 
 @dataclass

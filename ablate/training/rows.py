@@ -175,9 +175,14 @@ class ReplicaGroup:
                 part.generators = self.generators  # type: ignore[assignment]
 
     @property
+    def draws(self) -> bool:
+        """Whether a row-native module draws from `generators` in training: it has dropout."""
+        return any(isinstance(part, Dropout) for part in self.module.modules())
+
+    @property
     def drawing(self) -> list[torch.Generator]:
-        """The generators that the dropout of a row-native module draws from in training; empty without dropout."""
-        return self.generators if any(isinstance(part, Dropout) for part in self.module.modules()) else []
+        """The generators that the module draws from in training; empty without dropout."""
+        return self.generators if self.draws else []
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bfloat16":

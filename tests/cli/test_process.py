@@ -68,6 +68,7 @@ def test_a_short_command_hardly_collects_and_frees_nothing_at_its_end(tmp_path: 
         ("SystemExit(None)", 0, ""),
         ("SystemExit(75)", 75, ""),
         ("SystemExit('a text')", 1, "a text\n"),
+        ("KeyboardInterrupt", 130, ""),
         ("ValueError('a fault')", 1, "ValueError: a fault\n"),
     ],
 )

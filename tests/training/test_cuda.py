@@ -228,18 +228,23 @@ def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
     assert bool(torch.isfinite(means.values()["loss"]).all())
 
 
+REPLAYED = {
+    **{name: (model, 0) for name, model in MODELS.items()},
+    "dropout": ({"dropout": 0.1}, 0),  # an ordinary step before torch 2.14
+    "compiled, with an MLP": ({}, COMPILE_FROM),
+    "compiled, minimum": (MODELS["minimum"], COMPILE_FROM),
+}
+
+
 @gpu_only
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
-@pytest.mark.parametrize(
-    ("dropout", "steps"), [(0.0, 0), (0.1, 0), (0.0, COMPILE_FROM)], ids=["graph", "drop", "block"]
-)
-def test_a_replayed_step_is_the_ordinary_one(
-    precision: str, dropout: float, steps: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two epochs, each with new keys of dropout, which every replay must follow; `block` compiles the blocks, too."""
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_replayed_step_is_the_ordinary_one(precision: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Two epochs, each with new keys of dropout, which every replay must follow."""
+    model, steps = REPLAYED[name]
     found = []
     for kind in ("ordinary", "replayed"):
-        common, one, samples = prepared(trial(model={"dropout": dropout}, precision=precision))
+        common, one, samples = prepared(trial(model=model, precision=precision))
         group, values = common.group, []
         step = group.step if kind == "ordinary" else training_step(group, "digits", steps=steps)
         group.module.train()
@@ -251,7 +256,7 @@ def test_a_replayed_step_is_the_ordinary_one(
         drawn = torch.stack([each.get_state() for each in group.generators])
         found.append((torch.stack(values), drawn))
     assert "ablate.training" not in {record.name for record in caplog.records}  # it says if recording has failed
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=EXACT if precision == "float64" else 0.02)
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=EXACT if precision == "float64" else 0.05)
     assert torch.equal(found[0][1], found[1][1])
 
 

@@ -60,14 +60,6 @@ def new_group(model: ModelConfig = MODEL, trains: Sequence[TrainConfig] = TRAINS
     return group
 
 
-def fake(group: ReplicaGroup) -> FakeGraphs:
-    def changed() -> list[Tensor]:
-        state = group.state
-        return [state.weights, state.first, state.second, state.step, state.alive]
-
-    return FakeGraphs(changed)
-
-
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "ablate.training"]
 
@@ -86,7 +78,7 @@ def batches(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
 def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
     trains = [train.model_copy(update={"optimizer": optimizer}) for train in TRAINS]
     ordinary, group = new_group(MODELS[name], trains), new_group(MODELS[name], trains)
-    recorder = fake(group)
+    recorder = FakeGraphs(group)
     step = GraphedStep(group, record=recorder)
     for number, (x, targets) in enumerate(batches(STEPS), start=1):
         wanted, got = ordinary.step(x, targets), step(x, targets)
@@ -99,7 +91,7 @@ def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
 
 def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> None:
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
-    step = GraphedStep(group, record=fake(group))
+    step = GraphedStep(group, record=FakeGraphs(group))
     for number, (x, targets) in enumerate(batches(WARM_UP + 6)):
         if number == WARM_UP + 3:
             x[1, 0, 0, 0] = torch.inf
@@ -112,7 +104,7 @@ def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> N
 
 def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
     group = new_group()
-    recorder = fake(group)
+    recorder = FakeGraphs(group)
     step = GraphedStep(group, record=recorder)
 
     def run(batch: int = 16) -> tuple[int, int]:
@@ -126,7 +118,6 @@ def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
     assert run(8) == (1, 2)
     group.key_dropout(range(3))  # other generators
     assert run(8) == (1, 2)
-    assert list(recorder.registered[-1]) == group.generators
     group.restore(group.tensors())
     assert run(8) == (1, 2)
     other = new_group()
@@ -136,7 +127,7 @@ def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
 
 def test_batches_of_ever_other_lengths_are_never_recorded() -> None:
     group = new_group()
-    recorder = fake(group)
+    recorder = FakeGraphs(group)
     step = GraphedStep(group, record=recorder)
     for number in range(12):
         step(*batches(1, 8 + number % 2)[0])
@@ -145,17 +136,16 @@ def test_batches_of_ever_other_lengths_are_never_recorded() -> None:
 
 def test_generators_of_a_network_without_dropout_do_not_matter() -> None:
     group = new_group(PLAIN)
-    recorder = fake(group)
+    recorder = FakeGraphs(group)
     step = GraphedStep(group, record=recorder)
     for epoch in range(3):
         group.key_dropout([epoch] * 3)
         for x, targets in batches(WARM_UP + 1):
             step(x, targets)
     assert recorder.recorded == 1
-    assert recorder.registered == [[]]
 
 
-def refuse(run: Callable[[], None], generators: Sequence[torch.Generator]) -> Any:
+def refuse(run: Callable[[], None]) -> Any:
     raise RuntimeError("operation not permitted when stream is capturing\nand a second line")
 
 
@@ -165,7 +155,7 @@ class Wrong:
     def __init__(self, group: ReplicaGroup) -> None:
         self.group, self.replayed = group, 0
 
-    def __call__(self, run: Callable[[], None], generators: Sequence[torch.Generator]) -> Wrong:
+    def __call__(self, run: Callable[[], None]) -> Wrong:
         return self
 
     def replay(self) -> None:
@@ -202,15 +192,30 @@ def test_a_step_that_waits_for_the_device_is_not_recorded(caplog: pytest.LogCapt
         return plain(scores, targets, smoothing)
 
     group.loss = loss
-    step = GraphedStep(group, record=fake(group))
+    step = GraphedStep(group, record=FakeGraphs(group))
     for x, targets in batches(WARM_UP + 2):
         step(x, targets)
     assert "_local_scalar_dense" in caplog.text
 
 
-@pytest.mark.parametrize("model", [PLAIN, *list(MODELS.values())[1:]], ids=["with an MLP", *list(MODELS)[1:]])
+BLOCKS = {"with an MLP": PLAIN} | {name: model for name, model in MODELS.items() if not model.dropout}
+
+
+def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Callable[..., Any]) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+
+
+def run_both(step: GraphedStep, group: ReplicaGroup, ordinary: ReplicaGroup) -> None:
+    for x, targets in batches(WARM_UP + 4):
+        wanted = ordinary.step(x[: group.rows], targets[: group.rows])[1]
+        torch.testing.assert_close(step(x[: group.rows], targets[: group.rows])[1], wanted)
+    torch.testing.assert_close(group.state.weights, ordinary.state.weights)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
 def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
-    model: ModelConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One function for all depths: torch traces it once, here for a backend that runs what was traced."""
     traced = []
@@ -219,39 +224,71 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
         traced.append(module)
         return module.forward
 
-    torch.compiler.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    ordinary, group = new_group(model), new_group(model)
-    recorder = fake(group)
+    compile_with(monkeypatch, backend)
+    ordinary, group = new_group(BLOCKS[name]), new_group(BLOCKS[name])
+    recorder = FakeGraphs(group)
     step = GraphedStep(group, record=recorder, compiles=True)
-    for x, targets in batches(WARM_UP + 4):
-        torch.testing.assert_close(ordinary.step(x, targets)[1], step(x, targets)[1])
-    torch.testing.assert_close(group.state.weights, ordinary.state.weights)
-    assert not said(caplog)
+    run_both(step, group, ordinary)
     assert len(traced) == 1
     assert recorder.recorded == 1
     group.module.eval()
     group.forward(batches(1, 3)[0][0])
     assert len(traced) == 1  # evaluation, with its other sizes of a batch, is not compiled
+    group.module.train()
+    for rows in (2, 1, 2):
+        for one in (group, ordinary):
+            other = new_group(BLOCKS[name], TRAINS[:rows])
+            one.take(other.state, other.settings)
+        run_both(step, group, ordinary)
+    assert len(traced) == recorder.recorded == 4
+    assert not said(caplog)
 
 
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("raises", "no compiler"), ("is wrong", "its first moments differ from those of an ordinary step")],
+)
 def test_blocks_that_cannot_be_compiled_are_said_once(
+    fault: str, why: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At first, or only for the rows that come `after`."""
+    tried = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        tried.append(module)
+        if len(tried) <= after:
+            return module.forward
+        if fault == "raises":
+            raise RuntimeError("no compiler")
+        return lambda *given: tuple(1.5 * value for value in module.forward(*given))
+
+    compile_with(monkeypatch, backend)
+    ordinary, group = new_group(PLAIN), new_group(PLAIN)
+    recorder = FakeGraphs(group)
+    step = GraphedStep(group, record=recorder, compiles=True)
+    for rows in (3, 2, 3):
+        for one in (group, ordinary):
+            other = new_group(PLAIN, TRAINS[:rows])
+            one.take(other.state, other.settings)
+        run_both(step, group, ordinary)
+    assert said(caplog) == [f"training continues without compiled blocks: {why}"]
+    assert recorder.recorded == 3
+    assert len(tried) == after + 1
+
+
+def test_a_comparison_without_memory_for_it_ends_in_ordinary_steps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(function: object, **options: object) -> object:
-        def fail(*given: object) -> object:
-            raise RuntimeError("no compiler")
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
 
-        return fail
-
-    monkeypatch.setattr(torch, "compile", broken)
-    ordinary, group = new_group(PLAIN), new_group(PLAIN)
-    recorder = fake(group)
-    step = GraphedStep(group, record=recorder, compiles=True)
-    for x, targets in batches(WARM_UP + 4):
-        assert torch.equal(ordinary.step(x, targets)[1], step(x, targets)[1])
-    assert said(caplog) == ["training continues without compiled blocks: no compiler"]
-    assert recorder.recorded == 1
+    monkeypatch.setattr(GraphedStep, "_tried", full)
+    ordinary, group = new_group(), new_group()
+    recorder = FakeGraphs(group)
+    run_both(GraphedStep(group, record=recorder), group, ordinary)
+    assert said(caplog) == ["training continues without a CUDA graph: out of memory"]
+    assert recorder.recorded == 0
 
 
 def test_on_a_cpu_the_step_is_the_ordinary_one() -> None:
@@ -264,7 +301,7 @@ def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.Mon
     recorders: list[FakeGraphs] = []
 
     def replayed(group: ReplicaGroup, task: str, *, steps: int) -> GraphedStep:
-        recorders.append(fake(group))
+        recorders.append(FakeGraphs(group))
         return GraphedStep(group, record=recorders[-1])
 
     base = trial(model=MODEL, train=TrainConfig(batch_size=16, learning_rate=1e-2))
@@ -286,11 +323,35 @@ def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.Mon
     assert recorders[0].replayed > 10
 
 
-def test_only_long_trials_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether blocks are compiled in each replayed step that is asked for, where GPU 0 is the current one."""
     made: list[bool] = []
     monkeypatch.setattr(graphs, "GraphedStep", lambda group, *, record, compiles: made.append(compiles))
-    group = new_group(PLAIN)
-    group.device = torch.device("cuda")
-    for steps in (graphs.COMPILE_FROM - 1, graphs.COMPILE_FROM):
-        training_step(group, "mnist", steps=steps)
-    assert made == [False, True]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return made
+
+
+def asked(model: ModelConfig, device: str = "cuda", task: str = "mnist", steps: int = 10) -> None:
+    group = new_group(model)
+    group.device = torch.device(device)
+    training_step(group, task, steps=steps)
+
+
+def test_only_long_trials_are_compiled(on_gpu_0: list[bool]) -> None:
+    asked(PLAIN, steps=graphs.COMPILE_FROM - 1)
+    asked(PLAIN, steps=graphs.COMPILE_FROM)
+    assert on_gpu_0 == [False, True]
+
+
+def test_what_is_replayed(on_gpu_0: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(PLAIN, "cuda:1")
+    asked(PLAIN, task="a user's own")
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.11.0+cu130"))
+    asked(MODEL)  # draws
+    assert not on_gpu_0
+    asked(PLAIN)
+    asked(PLAIN, "cuda:0")
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.14.0"))
+    asked(MODEL)
+    assert len(on_gpu_0) == 3
