@@ -19,7 +19,6 @@ from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
-from ablate.cli.garbage import collect_as_usual
 from ablate.cli.inspect import look_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
@@ -306,7 +305,6 @@ def _drive(
             signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
         from ablate.driver.run import search as run
 
-        collect_as_usual()
         outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT

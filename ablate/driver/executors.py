@@ -55,16 +55,23 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import in a thread, while Ray starts, what sizes the first suggestion.
+    """Import in a thread, while Ray starts, Ray Tune and what sizes the first suggestion; both take a second.
 
-    torch counts a network on its meta device with kernels that import `torch._dynamo`, which takes more than a second.
+    torch counts a network on its meta device with kernels that import `torch._dynamo`.
     """
-    if options.executor == "ray" and study.trainable == FAMILY:
-        threading.Thread(target=import_module, args=("torch._dynamo",), name="imports", daemon=True).start()
+    if options.executor != "ray":
+        return
+    modules = ["ablate.execution.tune_adapter", *(["torch._dynamo"] if study.trainable == FAMILY else [])]
+
+    def run() -> None:
+        for module in modules:
+            import_module(module)
+
+    threading.Thread(target=run, name="imports", daemon=True).start()
 
 
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
-    from ablate.execution import RayExecutor  # a second, which a search in this process does without
+    from ablate.execution import RayExecutor  # half a second, which a search in this process does without
 
     here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(

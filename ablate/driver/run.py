@@ -36,6 +36,7 @@ from ablate.errors import (
 from ablate.execution import Executor
 from ablate.files import Place, copy_into, require_writable
 from ablate.functions.source import CODE
+from ablate.garbage import collect_as_usual
 from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Ledger, StudyWriter
 from ablate.locations import homes as places
@@ -194,7 +195,12 @@ def _run(
     try:
         watched = serve_metrics(engine, options.metrics_port, host=options.metrics_host)
         with sync_periodically(tracker.sync), watched, _progress(study, engine, console) as progress:
-            executor.run(engine, on_event=progress.update)
+
+            def on_event() -> None:
+                collect_as_usual()  # a trial was handed out: what a search needs is imported
+                progress.update()
+
+            executor.run(engine, on_event=on_event)
         tracker.sync()  # the tables name each trial's run
         writer.renew()  # only the driver that holds the lease may write the results
         report = write_results(study, ledger.snapshot(study.name), home)

@@ -12,6 +12,7 @@ from typing import Any
 from ablate.errors import PausedError, TrialError
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.execution.memory import keep_freed_memory
+from ablate.garbage import collecting_rarely
 from ablate.registry import Registry
 from ablate.trainable import Member, Pack, load_trainable
 from ablate.trial import Report, TrialKey
@@ -60,7 +61,9 @@ class PackRun:
     def turn(self) -> Turn:
         """Train until a trial has an outcome, and return it; the first turn may return a measured size instead."""
         try:
-            self._pack = self._pack or self._open()
+            if self._pack is None:
+                with collecting_rarely():  # torch is imported, in a worker
+                    self._pack = self._open()
             if self._measures:
                 return self._measured()
             found = self._pack.advance()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray import tune
-from ray.tune.experiment import Trial
 
 from ablate.errors import ResourceError
 from ablate.execution.autoscaling import NodeRequest, bundle_of
@@ -26,27 +22,16 @@ from ablate.execution.cluster import (
     node_resources,
     plan,
     ray_session,
-    silence_logger,
     slots_on,
     wait_for_nodes,
 )
 from ablate.execution.gcs_watchdog import gcs_watchdog
-from ablate.execution.own_ray import environment
 from ablate.execution.pack_run import Assignment
 from ablate.execution.packing import Packing, RunningPack, member_of
-from ablate.execution.ray_private import (
-    PENDING_TRIALS,
-    TUNE_SETTINGS,
-    ended_part,
-    every_death_known,
-    is_own,
-    own_resources,
-)
+from ablate.execution.ray_private import ended_part, is_own, own_resources
 from ablate.execution.signals import Interruption
-from ablate.execution.tune_adapter import LedgerScheduler, LedgerSearcher, StopTune, TuneSession, tune_session
-from ablate.execution.worker import TrialActor
+from ablate.execution.tune_session import TuneSession
 from ablate.files import Place
-from ablate.scratch import scratch_folder
 from ablate.trainable import PackSize
 
 if TYPE_CHECKING:
@@ -101,7 +86,9 @@ class RayExecutor:
             patience = JOIN_SECONDS if self.address else 0.0
             held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
             conductor = self._session(search, held, interruption, line.answers, on_event)
-            _tune(conductor, held, pending=max(held.slots, conductor.request.most if conductor.request else 0))
+            from ablate.execution.tune_adapter import run_tune  # `import_ahead` imports Tune while Ray starts
+
+            run_tune(conductor, held, pending=max(held.slots, conductor.request.most if conductor.request else 0))
             interruption.check()
 
     def _session(
@@ -161,53 +148,3 @@ class RayExecutor:
             search_path=tuple(sys.path),
             code=code,
         )
-
-
-def _tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
-    """Run Tune until the session's search is over; Tune stores no checkpoints, logs or results.
-
-    At most `pending` trials wait for their actors at a time.
-    """
-    with tune_session(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
-        tuner = tune.Tuner(
-            tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
-            tune_config=tune.TuneConfig(
-                search_alg=LedgerSearcher(token),
-                scheduler=LedgerScheduler(token),
-                num_samples=-1,
-                reuse_actors=True,
-                trial_name_creator=_name,
-                trial_dirname_creator=_name,
-            ),
-            run_config=tune.RunConfig(
-                name="tune",
-                storage_path=str(storage),
-                verbose=0,
-                failure_config=tune.FailureConfig(max_failures=0),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            ),
-        )
-        try:
-            with every_death_known():
-                tuner.fit()
-        except StopTune as halt:
-            if halt.__cause__ is not None:
-                raise halt.__cause__ from None
-        finally:
-            conductor.release()
-
-
-def _name(trial: Trial) -> str:
-    return str(trial.trial_id)
-
-
-@contextmanager
-def _quiet(pending: int) -> Iterator[None]:
-    """Set Tune's environment variables, and silence its warnings and logs."""
-    with (
-        silence_logger("ray.tune"),
-        environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        yield

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import Any
+from ablate.garbage import collecting_rarely
 
-import ray
-from ray.exceptions import RayError
-from ray.tune import Trainable
+with collecting_rarely():  # a worker begins here: a fifth of what its imports take
+    import threading
+    from collections.abc import Sequence
+    from typing import Any
 
-from ablate.execution.carried_code import unpack
-from ablate.execution.pack_run import Assignment, PackRun
-from ablate.execution.ray_private import has_flag, set_flag
-from ablate.trainable import Member
-from ablate.trial import TrialKey
+    import ray
+    from ray.tune import Trainable
+
+    from ablate.execution.carried_code import unpack
+    from ablate.execution.pack_run import Assignment, PackRun
+    from ablate.execution.pausing import watch
+    from ablate.trainable import Member
+    from ablate.trial import TrialKey
 
 ASSIGNMENT = "assignment"
 TURN = "turn"
 PAUSE = "pause"
-PAUSE_POLL_SECONDS = 0.5
 
 
 class TrialActor(Trainable):
@@ -32,7 +33,7 @@ class TrialActor(Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         """Start the assignment in `config`, and watch for the request to pause."""
         self._pause = threading.Event()
-        threading.Thread(target=_watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
+        threading.Thread(target=watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._run: PackRun | None = None
         self._take(config)
 
@@ -64,22 +65,3 @@ class TrialActor(Trainable):
             unpack(content)
         self._run = PackRun(assignment, self._pause.is_set)
         self.config: dict[str, Any] = {}  # Tune would send it back with every result
-
-
-def request_pause(token: str) -> None:
-    """Ask every worker of the run `token` to pause, through the cluster's key-value store."""
-    set_flag(_flag(token))
-
-
-def _watch(token: str, pause: threading.Event) -> None:
-    """Set `pause` once it is requested; in a thread, so that an unresponsive cluster does not stop training."""
-    while not pause.wait(PAUSE_POLL_SECONDS):
-        try:
-            if has_flag(_flag(token)):
-                pause.set()
-        except (RayError, RuntimeError, ValueError, OSError):
-            continue  # retried at the next poll; Ray itself detects an unreachable cluster
-
-
-def _flag(token: str) -> str:
-    return f"ablate-pause-{token}"

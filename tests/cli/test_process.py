@@ -6,14 +6,14 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from ablate.cli import app
-from ablate.cli.garbage import RARE, USUAL
-from ablate.driver import run as driver
 from ablate.driver.options import RunOptions
+from ablate.driver.progress import ProgressDisplay
+from ablate.driver.run import search
+from ablate.garbage import RARE, USUAL, collect_as_usual, collecting_rarely
 from support.commands import TINY
 
 REGISTERED = """
@@ -87,17 +87,59 @@ def test_the_last_output_reaches_a_pipe(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_driver_collects_as_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+OFTEN = """
+import gc
+from pathlib import Path
+
+def train(config, run):
+    for epoch in run.epochs():
+        Path(__file__).with_suffix(".txt").write_text(str(gc.get_threshold()))
+        yield {"val_score": config["x"]}
+"""
+STUDY = """\
+study: often
+trainable: mine:train
+config: {x: {float: [0.0, 1.0]}}
+epochs: 1
+objectives: [{metric: val_score, direction: maximize}]
+budget: {trials: 1}
+confirm: null
+"""
+
+
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.services)])
+def test_a_trial_collects_as_usual(executor: str, tmp_path: Path) -> None:
+    """Its tensors may lie in cycles; only imports collect rarely."""
+    (tmp_path / "mine.py").write_text(OFTEN)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    words = ["search", "study.yaml", "--executor", executor, "--tracker", "none"]
+    done = subprocess.run([sys.executable, "-m", "ablate", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.txt").read_text() == str(USUAL)
+
+
+def test_a_driver_collects_as_usual_once_a_trial_is_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, int]] = []
 
-    def search(*_: object, **__: object) -> SimpleNamespace:
+    def update(_: object) -> None:
         seen.append(gc.get_threshold())
-        return SimpleNamespace(report=tmp_path)
 
-    monkeypatch.setattr(driver, "search", search)
+    monkeypatch.setattr(ProgressDisplay, "update", update)
+    (tmp_path / "study.yaml").write_text(TINY)
     gc.set_threshold(*RARE)
     try:
-        app._drive(tmp_path / "study.yaml", RunOptions(runs_dir=tmp_path, tracker="none"), text=TINY)
+        search(tmp_path / "study.yaml", RunOptions(runs_dir=tmp_path, executor="local", tracker="none"), Console())
     finally:
         gc.set_threshold(*USUAL)
-    assert seen == [USUAL]
+    assert set(seen) == {USUAL}
+
+
+def test_what_a_process_of_a_users_own_has_chosen_stays() -> None:
+    try:
+        gc.set_threshold(123, 4, 5)
+        with collecting_rarely():
+            assert gc.get_threshold() == RARE
+        collect_as_usual()
+        assert gc.get_threshold() == (123, 4, 5)
+    finally:
+        gc.set_threshold(*USUAL)

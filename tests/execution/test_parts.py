@@ -21,7 +21,7 @@ from ablate.execution.own_ray import environment
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
-from ablate.execution.tune_adapter import StopTune, TuneSession
+from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.models.settings import ModelConfig
 from ablate.trainable import Member
 from ablate.training import train

@@ -16,13 +16,13 @@ from ray.tune.experiment import Trial
 from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
 from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
-from ablate.execution import RayExecutor, ray_tune, tune_adapter
+from ablate.execution import RayExecutor, ray_tune, tune_session
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.cluster import JOIN_SECONDS
 from ablate.execution.executor import Paused, Turn
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
-from ablate.execution.tune_adapter import TuneSession
+from ablate.execution.tune_session import TuneSession
 from ablate.trial import Decision, Report
 
 
@@ -31,7 +31,7 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
-        monkeypatch.setattr(tune_adapter, "request_pause", self.asked.append)
+        monkeypatch.setattr(tune_session, "request_pause", self.asked.append)
         self.search, self.answers = Mock(), Mock()
         self.interruption = Interruption(grace_seconds=20.0)
         self.clock = 100.0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ablate.driver.options import RunOptions
-from ablate.execution import ray_tune
+from ablate.execution import tune_adapter
 from ablate.execution.worker import TrialActor
 from support.faults.counting import MORTAL, PACE, STEPS, append, number
 
@@ -27,7 +27,7 @@ def into(then: Callable[[], object] | None = None) -> None:
     defaults = RunOptions.__init__.__kwdefaults__
     assert defaults is not None
     defaults["trainer"] = None
-    ray_tune.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
+    tune_adapter.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
     watch()
     if then is not None:
         then()

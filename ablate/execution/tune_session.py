@@ -1,0 +1,173 @@
+"""The one Search of a run beside Ray Tune: what it hands out, takes back, pauses and counts between two events.
+
+Nothing of Tune is imported, so that the driver can do it while Ray starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ablate.execution.autoscaling import NodeRequest
+from ablate.execution.executor import Turn
+from ablate.execution.gcs_watchdog import own_ray_lost
+from ablate.execution.pack_run import Assignment
+from ablate.execution.packing import Packing, RunningPack
+from ablate.execution.pausing import request_pause
+from ablate.execution.ray_private import kill_workers
+from ablate.execution.signals import Interruption
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+    from ablate.tuning import Search
+
+COUNT_SECONDS = 5.0  # between two counts of what the cluster's nodes hold
+REMIND_SECONDS = 60.0  # between two warnings while no node can hold a trial
+
+TRIAL_RUNNING = "RUNNING"  # Tune's status of a trial whose worker has begun
+
+logger = logging.getLogger("ablate.execution")
+
+
+class StopTune(BaseException):
+    """Leaves Tune at once; its cause is an error of the driver, or None if the search is over.
+
+    It is a BaseException because Tune would retry or wrap an Exception. Tune's regular end first writes the state of
+    every trial to disk (4 s per 1000 trials) and waits for workers to finish their epoch.
+    """
+
+
+@dataclass(kw_only=True)
+class TuneSession:
+    """The Search of a run and its running packs, each a trial of Tune's; Tune's objects find it by token.
+
+    Tune pickles and copies its searcher and scheduler. They hold only a token, so that the Search, with its lock and
+    its ledger connection, is never copied. `slots` counts the workers that fit on the live nodes. `own` is true if this
+    process started the Ray, which no other node can join. `request` is the request to Ray's autoscaler.
+    """
+
+    search: Search
+    packing: Packing
+    assign: Callable[[RunningPack], Assignment]
+    on_event: Callable[[], None]
+    interruption: Interruption
+    slots: Callable[[], int]
+    answers: Callable[[], bool]
+    own: bool
+    request: NodeRequest | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    running: dict[str, RunningPack] = field(default_factory=dict)
+    controller: Any = None
+    pausing: bool = False
+    _fit: int | None = None
+    _count_at: float = 0.0
+    _remind_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.packing.slots = self._places  # counted here, so that no event waits for a cluster that does not answer
+
+    def turn(self, controller: Any) -> None:
+        """Check the cluster and the lease between two events; after a signal, pause the trials, then leave.
+
+        Raises StaleDriverError, ClusterLostError, or KeyboardInterrupt once every trial has paused or the grace time is
+        over.
+        """
+        self.controller = controller
+        self._count()
+        self.search.check()
+        if not self.interruption.arrived:
+            return
+        if not self.pausing:
+            self.pausing = True
+            request_pause(self.token)
+        begun = {t.trial_id for t in controller.get_trials() if t.status == TRIAL_RUNNING}
+        if not begun & set(self.running) or self.interruption.overdue:
+            for trial_id in set(self.running) - begun:
+                self.packing.pause(self.running[trial_id])
+            self.interruption.check()
+
+    def suggest(self, trial_id: str) -> Assignment | None:
+        """Return an assignment, or None while running trials must end first.
+
+        At most as many packs run as fit on the live nodes. Tune gives the actor of an ended trial to the newest trial,
+        so a trial of a lost node would otherwise wait for a place until the end of the study.
+
+        Raises StopTune if nothing runs and there is nothing to hand out: the search is over or stopped.
+        """
+        if len(self.running) >= self._places():
+            return None
+        pack = None if self.pausing else self.packing.begin()
+        if pack is None:
+            if not self.running:
+                raise StopTune
+            return None
+        self.running[trial_id] = pack
+        self.on_event()
+        return self.assign(pack)
+
+    def take(self, trial: Trial, turn: Turn) -> bool:
+        """Commit what a worker has returned and return whether its pack continues.
+
+        The worker learns which trials have ended, and which join them, before its next step. While trials pause, none
+        joins, and a pack continues until each of its trials has written a checkpoint.
+        """
+        pack = self.running[trial.trial_id]
+        ended = self.packing.take(pack, turn)
+        if self.pausing:
+            ended += self.packing.pause(pack)
+        joined = () if self.pausing else self.packing.fill(pack)
+        if pack.members and (ended or joined):
+            actor: Any = trial.temporary_state.ray_actor  # Tune itself sends a worker nothing between two steps
+            actor.change.remote(ended, joined)
+        self.on_event()
+        return bool(pack.members)
+
+    def died(self, trial_id: str, reason: str) -> None:
+        """Report to the search the trials whose process died; each is retried from its checkpoint or ends as FAIL."""
+        self._count_at = 0.0
+        message = f"its process died: {reason}"
+        for key in self.running[trial_id].members:
+            logger.warning("trial %s failed: %s", key, message)
+            self.search.fail(key, message, retry=True)
+        self.on_event()
+
+    def ended(self, trial_id: str) -> None:
+        """Free the slot of a trial that Tune has released."""
+        self.running.pop(trial_id, None)
+
+    def _places(self) -> int:
+        """Return how many trials fit, at least one; without any node that one waits."""
+        self._count()
+        return max(1, self._fit or 0)
+
+    def _count(self) -> None:
+        """Count every COUNT_SECONDS how many trials fit, and log changes.
+
+        Raises ClusterLostError if the cluster is gone, or if the local Ray has no live node left.
+        """
+        now = time.monotonic()
+        if not self.answers() or now < self._count_at:
+            return
+        before, self._fit = self._fit, self.slots()
+        self._count_at = now + COUNT_SECONDS
+        if self.request is not None:
+            self.request.ask(self.packing.workers())
+        if self._fit == 0 and self.own:
+            raise own_ray_lost("it has no live node")
+        if self._fit == 0 and now >= self._remind_at:
+            logger.warning("no live node of the Ray cluster holds a trial; waiting for a node to join")
+            self._remind_at = now + REMIND_SECONDS
+        elif before not in (None, self._fit):
+            logger.warning("the cluster has changed: %d at a time, not %d", self._fit, before)
+
+    def release(self) -> None:
+        """Kill the workers, release their resources, and drop the request for nodes."""
+        if self.controller is not None:
+            kill_workers(self.controller)
+        if self.request is not None and self.answers():
+            self.request.drop()
