@@ -77,21 +77,23 @@ class BoundedHistory:
         picked[self._best(rows, finished)] = True
         feasible = np.flatnonzero(kinds == FEASIBLE)
         for losses in rows[feasible, COLUMNS:].T:
-            picked[feasible[np.lexsort((rows[feasible, 0], losses))[: int(EXTREME * self.most)]]] = True
-        picked[finished[np.argsort(rows[finished, 0])[-int(NEWEST * self.most) :]]] = True
+            picked[feasible[_least(losses, int(EXTREME * self.most))]] = True
+        picked[finished[-int(NEWEST * self.most) :]] = True
         rest = finished[~picked[finished]]
-        picked[rest[np.argsort(rows[rest, 3])[: max(room - int(picked.sum()), 0)]]] = True
-        return [int(number) for number in np.sort(rows[picked, 0])]
+        picked[rest[_least(rows[rest, 3], max(room - int(picked.sum()), 0))]] = True
+        return [int(number) for number in rows[picked, 0]]
 
     def _best(self, rows: NDArray[np.float64], finished: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the places of the best finished trials in TPE's order; equal ones in order of number."""
         count = int(BEST * self.most)
+        if int((rows[finished, 1] == FEASIBLE).sum()) > count:
+            finished = finished[rows[finished, 1] == FEASIBLE]
         feasible = rows[finished, 1] == FEASIBLE
         ranks = rows[finished, 2].copy()
         points = loss_matrix(rows[finished][feasible, COLUMNS:], self.objectives)
         if len(points):
             ranks[feasible] = points[:, 0] if self.objectives == 1 else moocore.pareto_rank(points)
-        order = np.lexsort((rows[finished, 0], rows[finished, COLUMNS], ranks, rows[finished, 1]))
+        order = np.lexsort((rows[finished, COLUMNS], ranks, rows[finished, 1]))  # stable: rows are in order of number
         if self.objectives == 1:
             return finished[order[:count]]
         cut = ranks[order[count]]
@@ -99,9 +101,17 @@ class BoundedHistory:
         if not feasible[order[count]] or len(last) < 2:
             return finished[order[:count]]
         better = finished[feasible & (ranks < cut)]
-        along = last[np.lexsort((rows[finished[last], 0], rows[finished[last], COLUMNS]))]
+        along = last[np.argsort(rows[finished[last], COLUMNS], kind="stable")]
         even = np.linspace(0, len(along) - 1, count - len(better)).round().astype(int)
         return np.concatenate([better, finished[along[even]]])
+
+
+def _least(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+    """Return the places of the `count` least values in rising order; of equal ones the first."""
+    if count < len(values):
+        near = np.flatnonzero(values <= np.partition(values, count)[count])
+        return near[np.argsort(values[near], kind="stable")[:count]]
+    return np.argsort(values, kind="stable")
 
 
 def _standing(trial: FrozenTrial, objectives: int) -> tuple[int, float, list[float]]:
