@@ -13,6 +13,8 @@
   constant, and does not notice that it has ended.
 - `services.start_api_server`, `utils.get_dashboard_dependency_error`: with `include_dashboard=False` too, Ray starts a
   server of the dashboard, waits for it, and imports its libraries here. Without both it starts in 3 s instead of 7.5.
+- `Node.start_monitor`, `Node.start_log_monitor`: processes for an autoscaler, which a Ray of one machine lacks, and for
+  printing workers' output here (`log_to_driver=False`). Their start takes .8 s of CPU time.
 - `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
   `ray.shutdown` waits forever for a frozen raylet. `PROCESS_TYPE_GCS_SERVER` and `PROCESS_TYPE_RAYLET` name them.
 - `ResourceAndLabelSpec`: the CPUs and GPUs that a Ray would declare here, counted without starting one.
@@ -37,6 +39,7 @@ from typing import Any
 import ray
 from ray._private import ray_constants, ray_logging, services, utils
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.node import Node
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
@@ -77,7 +80,7 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 
     Ray waits up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise.
     """
-    with _patient(seconds, check), _on_loopback(), _without_dashboard():
+    with _patient(seconds, check), _on_loopback(), _only_what_is_needed():
         _init(
             address="local",
             include_dashboard=False,
@@ -195,12 +198,13 @@ def _on_loopback() -> Any:
 
 
 @contextmanager
-def _without_dashboard() -> Iterator[None]:
-    """Start Ray as if the libraries of its dashboard were not installed, and without the server of the dashboard."""
+def _only_what_is_needed() -> Iterator[None]:
+    """Start Ray as if the libraries of its dashboard were not installed, without its server, and without monitors."""
     missing = ImportError("ablate starts Ray without its dashboard")
     with (
         _replaced(services, start_api_server=lambda *_, **__: (None, None)),
         _replaced(utils, get_dashboard_dependency_error=lambda: missing),
+        _replaced(Node, start_monitor=lambda _: None, start_log_monitor=lambda _: None),
     ):
         yield
 

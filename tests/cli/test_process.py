@@ -129,7 +129,9 @@ def test_a_driver_collects_as_usual_once_a_trial_is_handed_out(tmp_path: Path, m
     gc.set_threshold(*RARE)
     try:
         search(tmp_path / "study.yaml", RunOptions(runs_dir=tmp_path, executor="local", tracker="none"), Console())
+        assert gc.get_freeze_count() > 0
     finally:
+        gc.unfreeze()
         gc.set_threshold(*USUAL)
     assert set(seen) == {USUAL}
 

@@ -95,6 +95,11 @@ def test_ray_asks_for_its_dashboard_through_the_functions_that_are_replaced() ->
     assert "ray._private.utils.get_dashboard_dependency_error()" in inspect.getsource(services.start_raylet)
 
 
+def test_ray_starts_its_monitors_through_the_methods_that_are_replaced() -> None:
+    assert "self.start_monitor()\n" in inspect.getsource(Node.start_head_processes)
+    assert "self.start_log_monitor()\n" in inspect.getsource(Node.start_ray_processes)
+
+
 STARTED = """
 import sys
 import ray
@@ -107,13 +112,12 @@ print("ray.dashboard.optional_deps" in sys.modules)
 
 
 @pytest.mark.services
-def test_a_ray_that_is_started_here_works_without_its_dashboard() -> None:
+def test_a_ray_that_is_started_here_works_without_dashboard_and_monitors() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     first, imported = done.stdout.splitlines()
     answer, *processes = first.split()
     assert answer == "42"
-    assert {"gcs_server", "raylet"} <= set(processes)
-    assert ray_constants.PROCESS_TYPE_DASHBOARD not in processes
+    assert set(processes) == {"gcs_server", "raylet"}
     assert imported == "False"
 
 
