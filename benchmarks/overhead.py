@@ -32,7 +32,6 @@ from record import made_by
 from ablate.driver.run import check_data
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
-from ablate.models import measure
 from ablate.models.settings import InputShape
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
@@ -41,7 +40,6 @@ from ablate.trainable import PackSize, load_trainable
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig
 from ablate.tuning import Search
-from support.trials import measure_by
 
 STUDY = """\
 study: overhead
@@ -95,7 +93,7 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
         ):
             started = time.perf_counter()
             shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
-            asked: dict[str, Any] = {"measure": measure_by(measure), "facts_of": lambda dataset: SHAPE}
+            asked: dict[str, Any] = {"measure": trainable.measure, "facts_of": lambda dataset: SHAPE}
             if pack is not None:
                 asked = {"measure": trainable.measure, "facts_of": facts.__getitem__, "group_key": group_key}
             search = Search(study, writer, ledger, **asked)

@@ -30,10 +30,9 @@ from ablate.models import measure
 from ablate.models.settings import ModelConfig
 from ablate.registry import read_task
 from ablate.tasks import Data, load_task
-from ablate.training import train
+from ablate.training import FamilySettings, train
 from ablate.training.settings import Schedule, TrainConfig
-from ablate.trial import TrialKey
-from support.trials import family_trial
+from ablate.trial import TrialConfig, TrialKey
 
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
 
@@ -50,12 +49,11 @@ def our_epochs(
         "schedule": Schedule(name="constant"),
         "precision": precision,
     }
-    trial = family_trial(
+    trial = TrialConfig(
         key=TrialKey(study="benchmark", dataset="mnist", number=0),
         stage="search",
-        model=config,
+        settings=FamilySettings(model=config, training=TrainConfig.model_validate(settings)),
         task=TASK.model_copy(update={"train_limit": limit}),
-        train=TrainConfig.model_validate(settings),
         seeds=(0,),
         study_seed=0,
         protocol="paper",
