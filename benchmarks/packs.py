@@ -1,6 +1,6 @@
 """Does packing pay on this machine? CPU seconds of whole studies, one trial after another and in packs, in turn.
 
-    python benchmarks/packs.py                        # three rounds, about five minutes on one core
+    python benchmarks/packs.py                        # three rounds, a quarter of an hour on one core
     python benchmarks/packs.py --rounds 1 --packs 1 8
 
 Both studies train networks on scikit-learn's digits in this process: `rates` searches learning rate and weight decay

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ablate.tuning.bounded_history import BoundedHistory
 
 STUDY_NAME = "ablate"
+ALL = frozenset(TrialState)
 _THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
 
 
@@ -60,7 +61,7 @@ class LedgerStorage(BaseStorage):
     def __init__(self, directions: Sequence[StudyDirection], *, bounded: BoundedHistory | None = None) -> None:
         self._directions = list(directions)
         self.bounded = bounded
-        self._shown: list[FrozenTrial] | None = None
+        self._shown: dict[frozenset[TrialState], list[FrozenTrial]] = {}  # by states; TPE asks once per parameter
         self._trials: dict[int, FrozenTrial] = {}
         self._attrs: dict[str, Any] = {}
         self._asked: FrozenTrial | None = None
@@ -70,7 +71,7 @@ class LedgerStorage(BaseStorage):
         """Add a trial, or replace the one with its number; trials are added in increasing order of number."""
         self._trials[trial.number] = trial
         self._attrs.update(study_attrs or {})
-        self._shown = None
+        self._shown = {}
         if self.bounded is not None:
             self.bounded.put(trial)
 
@@ -126,11 +127,14 @@ class LedgerStorage(BaseStorage):
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """Return the trials that the sampler is shown by number, the one being asked last."""
-        if self._shown is None:
+        asked_for = frozenset(state for state in TrialState if states is None or state in states)
+        if ALL not in self._shown:
             chosen = None if self.bounded is None else self.bounded.chosen()
-            self._shown = list(self._trials.values()) if chosen is None else [self._trials[n] for n in chosen]
-        trials = [t for t in self._shown if states is None or t.state in states]
-        if self._asked is not None and (states is None or self._asked.state in states):
+            self._shown[ALL] = list(self._trials.values()) if chosen is None else [self._trials[n] for n in chosen]
+        if asked_for not in self._shown:
+            self._shown[asked_for] = [t for t in self._shown[ALL] if t.state in asked_for]
+        trials = list(self._shown[asked_for])
+        if self._asked is not None and self._asked.state in asked_for:
             trials.append(self._asked)
         return copy.deepcopy(trials) if deepcopy else trials
 
