@@ -55,9 +55,10 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import in a thread, while Ray starts, Ray Tune and what sizes the first suggestion; both take a second.
+    """Import in a thread, while Ray starts, Ray Tune and what sizes the first suggestion.
 
-    torch counts a network on its meta device with kernels that import `torch._dynamo`.
+    Each takes more than half a second. torch counts a network on its meta device with kernels that import
+    `torch._dynamo`.
     """
     if options.executor != "ray":
         return

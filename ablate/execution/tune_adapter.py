@@ -26,7 +26,7 @@ def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
 
     At most `pending` trials wait for their actors at a time.
     """
-    with tune_session(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
+    with _registered(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
         tuner = tune.Tuner(
             tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(
@@ -75,7 +75,7 @@ _CONDUCTORS: dict[str, TuneSession] = {}
 
 
 @contextmanager
-def tune_session(conductor: TuneSession) -> Iterator[str]:
+def _registered(conductor: TuneSession) -> Iterator[str]:
     """Register `conductor` under its token inside the block."""
     _CONDUCTORS[conductor.token] = conductor
     try:

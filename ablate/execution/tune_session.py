@@ -1,6 +1,6 @@
 """The one Search of a run beside Ray Tune: what it hands out, takes back, pauses and counts between two events.
 
-Nothing of Tune is imported, so that the driver can do it while Ray starts.
+Nothing here imports Tune, so that the driver can import Tune while Ray starts.
 """
 
 from __future__ import annotations

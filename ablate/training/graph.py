@@ -24,7 +24,8 @@ WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they n
 COMPILE_FROM = 20_000  # steps of a trial; compiling a block takes some ten seconds
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
-DRAWING_FROM = "2.14"  # before this version of torch, a recording that fails spoils the generators it draws from
+COMPILED_SETS = 8  # of rows, of one group; the blocks are compiled for each anew
+DRAWING_FROM = "2.14"  # torch: from here on a recording takes in generators, and leaves them intact if it fails
 
 Step = Callable[[ModelInput, Tensor], tuple[Tensor, Tensor]]
 
@@ -42,12 +43,13 @@ Record = Callable[[Callable[[], None]], Recording]
 def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
     """Return the step of a group whose trials make `steps` steps on `task`: on a GPU a replayed one, else `group.step`.
 
-    A module or a loss of a user's own may do things in a step that a recording would do only once: `group.step` too.
+    A module or a loss of a user's own may do things in a step that a recording would do only once: `group.step` too. A
+    recording is made on the current device, so a group on another one gets `group.step`.
     """
     device = group.device
     if device.type != "cuda" or not group.row_native or task not in TASKS.names():
         return group.step
-    if device.index is not None and device.index != torch.cuda.current_device():  # where a recording is made
+    if device.index is not None and device.index != torch.cuda.current_device():
         return group.step
     if group.draws and torch.__version__ < DRAWING_FROM:
         return group.step
@@ -94,6 +96,7 @@ class GraphedStep:
         self._group, self._record = group, record
         self._compiles = compiles and not group.draws  # a compiled function cannot draw from generators
         self._refused = self._proved = False
+        self._compiled = 0
         self._layout: _Layout | None = None
         self._seen = 0
         self._recording: Recording | None = None
@@ -123,9 +126,9 @@ class GraphedStep:
         layout = _Layout.of(self._group, x, targets)
         if self._layout is None or not layout.is_same(self._layout):
             self._layout, self._seen, self._recording = layout, 0, None
-            if self._compiles:  # they are compiled for one number of rows, and compared anew
+            if self._compiles:  # for other rows the blocks are compiled and compared anew
                 plain_blocks(self._group)
-                self._proved = False
+                self._proved, self._compiles = False, self._compiled < COMPILED_SETS
         self._seen += 1
         return self._seen > WARM_UP
 
@@ -147,6 +150,7 @@ class GraphedStep:
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
         """Compile the blocks, and take that back, for good, if they cannot be compiled or their numbers differ."""
         try:
+            self._compiled += 1
             self._compiles = compile_blocks(self._group)
             self._compare(ordinary, self._tried(self._run))
         except Exception as error:  # whatever a compiler refuses

@@ -119,7 +119,7 @@ class PackBench:
         if not on_cpu:
             torch.cuda.reset_peak_memory_stats(group.device)
         seconds: list[float] = []
-        while len(seconds) < untimed + STEPS or sum(seconds) < SECONDS:
+        while len(seconds) < untimed + STEPS or sum(seconds[untimed:]) < SECONDS:
             before = now()
             step(x, targets)
             if not on_cpu:

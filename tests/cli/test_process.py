@@ -137,7 +137,16 @@ def test_a_driver_collects_as_usual_once_a_trial_is_handed_out(tmp_path: Path, m
 
 
 def test_what_a_process_of_a_users_own_has_chosen_stays() -> None:
+    first, second = collecting_rarely(), collecting_rarely()  # of two threads
     try:
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+        assert gc.get_threshold() == USUAL
+        with collecting_rarely():
+            gc.set_threshold(99, 4, 5)
+        assert gc.get_threshold() == (99, 4, 5)
         gc.set_threshold(123, 4, 5)
         with collecting_rarely():
             assert gc.get_threshold() == RARE

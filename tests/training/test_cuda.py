@@ -26,7 +26,7 @@ from ablate.trainable import Member
 from ablate.training import FamilySettings, train
 from ablate.training.common import Common, Trained
 from ablate.training.evaluate import Means
-from ablate.training.graph import COMPILE_FROM, training_step
+from ablate.training.graph import COMPILE_FROM, DRAWING_FROM, GraphedStep, training_step
 from ablate.training.pack import TrialPack
 from ablate.training.samples import Samples
 from ablate.trial import Report, TrialConfig, TrialKey
@@ -230,7 +230,7 @@ def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
 
 REPLAYED = {
     **{name: (model, 0) for name, model in MODELS.items()},
-    "dropout": ({"dropout": 0.1}, 0),  # an ordinary step before torch 2.14
+    "dropout": ({"dropout": 0.1}, 0),
     "compiled": ({}, COMPILE_FROM),  # ten seconds or more
 }
 
@@ -241,11 +241,14 @@ REPLAYED = {
 def test_a_replayed_step_is_the_ordinary_one(precision: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Two epochs, each with new keys of dropout, which every replay must follow."""
     model, steps = REPLAYED[name]
+    if model.get("dropout") and torch.__version__ < DRAWING_FROM:
+        pytest.skip("a network with dropout makes ordinary steps before torch 2.14")
     found = []
     for kind in ("ordinary", "replayed"):
         common, one, samples = prepared(trial(model=model, precision=precision))
         group, values = common.group, []
         step = group.step if kind == "ordinary" else training_step(group, "digits", steps=steps)
+        assert isinstance(step, GraphedStep) == (kind == "replayed")
         group.module.train()
         group.key_dropout([0, 0])
         for epoch in range(2):

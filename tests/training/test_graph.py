@@ -241,6 +241,13 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
     assert len(traced) == recorder.recorded == 4
+    for rows in [1, 3] * 3:
+        other = new_group(BLOCKS[name], TRAINS[:rows])
+        group.take(other.state, other.settings)
+        for x, targets in batches(WARM_UP + 1):
+            step(x[:rows], targets[:rows])
+    assert len(traced) == graphs.COMPILED_SETS
+    assert recorder.recorded == 10
     assert not said(caplog)
 
 
@@ -325,7 +332,7 @@ def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.Mon
 
 @pytest.fixture
 def on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return whether blocks are compiled in each replayed step that is asked for, where GPU 0 is the current one."""
+    """Make GPU 0 the current device; the list gets, for each replayed step that is made, whether it compiles blocks."""
     made: list[bool] = []
     monkeypatch.setattr(graphs, "GraphedStep", lambda group, *, record, compiles: made.append(compiles))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
