@@ -14,7 +14,6 @@ from rich.console import Console
 
 from ablate.analysis import confirmations, t_interval
 from ablate.analysis.tables import reports_table, trials_table
-from ablate.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
 from ablate.ledger import Ledger, Snapshot
 from ablate.objectives import nondominated
 from ablate.randomness import stream
@@ -24,6 +23,7 @@ from ablate.study.checks import faults_of
 from ablate.study.sections import Objective
 from ablate.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.tuning import Search
+from ablate.tuning.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
 from ablate.tuning.racing import ERROR_RATE, decide, level, most_uncertain
 from ablate.tuning.recorded import recorded_searches
 from support.searches import (
