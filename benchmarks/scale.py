@@ -7,9 +7,10 @@
 
 One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
 status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another. After
-every `--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Each
-size runs in a new process, so that the peak memory is that of the size. "late / early" is the CPU time of a call in the
-last tenth of the run over that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
+every `--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Garbage
+is collected as often as by the commands: rarely, except while the workers report. Each size runs in a new process, so
+that the peak memory is that of the size. "late / early" is the CPU time of a call in the last tenth of the run over
+that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
 def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
     """Run one study and read it, part by part."""
     from ablate.config import DatasetFacts
+    from ablate.garbage import collect_as_usual, collect_rarely
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
     from ablate.tracking import build as build_tracker
@@ -120,7 +122,9 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
 
         shown = build_tracker(asked.tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
         search = made()
+        collect_as_usual()
         drive(search, asked, meter, shown.sync)
+        collect_rarely()
         with meter.part("tracking"):
             shown.close()
         if "resume" in asked.parts:
@@ -216,6 +220,9 @@ def main() -> None:
 def one(asked: argparse.Namespace) -> None:
     """Measure one size in this process; print its rows and append them to `asked.rows`."""
     sys.modules["scale"] = sys.modules["__main__"]
+    from ablate.garbage import collect_rarely
+
+    collect_rarely()
     meter, trials = Meter(), asked.trials[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "scale"
