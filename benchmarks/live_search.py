@@ -1,6 +1,7 @@
 """Searches of the shipped digits study that train, in turn on this machine (benchmarks/search.py --live).
 
     python benchmarks/search.py --live                                      # 20 repetitions of four, 40 minutes
+    python benchmarks/search.py --live --seconds 60 --output benchmarks/results/search_live_60.csv      # 85 minutes
     python benchmarks/search.py --live --repetitions 1 --output /tmp/x.csv  # to see that it runs
     python benchmarks/search.py --live --summary                            # of the rows that are there
 
