@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from ablate.driver.options import RunOptions
 from ablate.errors import ResourceError
@@ -57,12 +56,12 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 def import_ahead(study: Study, options: RunOptions) -> None:
     """Import in a thread, while Ray starts, Ray Tune and what sizes the first suggestion.
 
-    Each takes more than half a second. torch counts a network on its meta device with kernels that import
-    `torch._dynamo`.
+    `torch.utils.flop_counter` imports triton.
     """
     if options.executor != "ray":
         return
-    modules = ["ablate.execution.tune_adapter", *(["torch._dynamo"] if study.trainable == FAMILY else [])]
+    sizing = ["ablate.models.size", "torch.utils.flop_counter"]
+    modules = [*(sizing if study.trainable == FAMILY else []), "ablate.execution.tune_adapter"]
 
     def run() -> None:
         for module in modules:
@@ -71,16 +70,29 @@ def import_ahead(study: Study, options: RunOptions) -> None:
     threading.Thread(target=run, name="imports", daemon=True).start()
 
 
+def _gpus_here(options: RunOptions) -> int:
+    """Return how many GPUs of this machine torch can use; torch takes two seconds to import, and a driver less."""
+    if options.device == "cpu":
+        return 0
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        if not Path("/dev/kfd").exists():  # AMD's driver
+            return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
     from ablate.execution import RayExecutor  # half a second, which a search in this process does without
 
-    here = torch.cuda.device_count() if options.device != "cpu" else 0
     return RayExecutor(
         home=home,
         store=store,
         data_dir=options.data_dir,
         device=options.device,
-        gpus=here if options.gpus is None else options.gpus,
+        gpus=_gpus_here(options) if options.gpus is None else options.gpus,
         gpus_per_trial=options.gpus_per_trial,
         cpus_per_trial=options.cpus_per_trial,
         address=options.address,
@@ -102,5 +114,8 @@ def _refuse_what_is_elsewhere(options: RunOptions) -> None:
     for option, value in elsewhere.items():
         if value is not None:
             raise ResourceError(f"{option} {value}: --executor local trains in this process.")
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")
+    if options.device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ResourceError(f"--device {options.device}: there is no GPU here. Leave --device out, or type cpu.")

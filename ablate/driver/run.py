@@ -45,7 +45,6 @@ from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.trainable import Trainable, load_trainable
-from ablate.training import checkpoint
 from ablate.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
@@ -276,6 +275,8 @@ def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: 
 
 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:
+    from ablate.training import checkpoint  # imports torch
+
     checkpoint.discard(checkpoint_folder(root, key), epoch)
 
 

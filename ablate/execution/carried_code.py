@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ablate.errors import ResourceError
-from ablate.scratch import scratch_folder
 
 LIMIT_BYTES = 100_000_000
 LEFT_OUT = ("__pycache__",)
@@ -43,6 +42,8 @@ def unpack(content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if digest in _unpacked:
         return
+    from ablate.scratch import scratch_folder  # imports SQLAlchemy, which other workers do without
+
     if not _unpacked:
         atexit.register(_folders.close)
     folder = _folders.enter_context(scratch_folder("code"))

@@ -14,7 +14,7 @@ import ray
 
 from ablate.errors import AblateError, ClusterLostError, ResourceError
 from ablate.execution import ray_private
-from ablate.execution.ray_private import GCS_WAIT, METRICS, RAYLET_WAIT
+from ablate.execution.ray_private import GCS_WAIT, METRICS, RAYLET_WAIT, WORKER_SETTINGS
 from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
@@ -62,7 +62,11 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
     """
     seconds = int(os.environ.get(RAYLET_WAIT, START_SECONDS))
     waits = {name: os.environ.get(name, str(seconds)) for name in (RAYLET_WAIT, GCS_WAIT)}
-    with environment(**waits, **{METRICS: "0"}), _own_token(), scratch_folder("ray", base=_base()) as folder:
+    with (
+        environment(**waits, **WORKER_SETTINGS, **{METRICS: "0"}),
+        _own_token(),
+        scratch_folder("ray", base=_base()) as folder,
+    ):
         try:
             ray_private.start(folder, seconds=seconds, check=check)
         except Exception as error:

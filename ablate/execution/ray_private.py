@@ -21,18 +21,22 @@
 - `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
 - `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
 - `RayActorManager._actor_task_failed`: Tune recognises one of the five errors that mean that a worker is gone.
+- `_ActorClassCache`: Tune gives each actor a runtime environment, for which Ray starts another worker than those that
+  wait already.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
-- The variables of `TUNE_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no parameter.
+- The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no
+  parameter.
 - The texts `NO_AGENT` and `DEAD_BECAUSE`: errors without a type or attribute to recognise them by.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +70,7 @@ TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
+WORKER_SETTINGS = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "PL_DISABLE_FORK": "1"}  # what the runtime environment holds
 PENDING_TRIALS = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
@@ -189,6 +194,24 @@ def every_death_known() -> Iterator[None]:
         real(self, tracked_actor_task, RayActorError(error_msg=str(exception)) if gone else exception)
 
     with _replaced(manager, _actor_task_failed=failed):
+        yield
+
+
+@contextmanager
+def waiting_workers_taken() -> Iterator[None]:
+    """Let Tune's actors take workers that wait already, where those have WORKER_SETTINGS from this process.
+
+    Ray starts a worker for each CPU at once. Another one, for a runtime environment, begins to import Ray only then.
+    """
+    from ray.tune.execution.class_cache import _ActorClassCache
+
+    def get(self: Any, trainable: Any) -> Any:
+        if trainable not in self._cache:
+            self._cache[trainable] = ray.remote(trainable)
+        return self._cache[trainable]
+
+    inherited = is_own() and WORKER_SETTINGS.items() <= os.environ.items()
+    with _replaced(_ActorClassCache, get=get) if inherited else nullcontext():
         yield
 
 

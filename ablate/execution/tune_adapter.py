@@ -15,7 +15,13 @@ from ray.tune.search import Searcher
 
 from ablate.execution.cluster import SlotPlan, silence_logger
 from ablate.execution.own_ray import environment
-from ablate.execution.ray_private import DEAD_BECAUSE, PENDING_TRIALS, TUNE_SETTINGS, every_death_known
+from ablate.execution.ray_private import (
+    DEAD_BECAUSE,
+    PENDING_TRIALS,
+    TUNE_SETTINGS,
+    every_death_known,
+    waiting_workers_taken,
+)
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
 from ablate.scratch import scratch_folder
@@ -26,7 +32,7 @@ def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
 
     At most `pending` trials wait for their actors at a time.
     """
-    with _registered(conductor) as token, scratch_folder("tune") as storage, _quiet(pending):
+    with _registered(conductor) as token, scratch_folder("tune") as storage, waiting_workers_taken(), _quiet(pending):
         tuner = tune.Tuner(
             tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(

@@ -1,16 +1,18 @@
-"""The size of a model, counted on the built module without allocating it."""
+"""The size of a model, counted on the built module."""
 
 from __future__ import annotations
 
+import inspect
+from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.config import Size
 from ablate.models.builder import build
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 
 OUTSIDE_BODY = (
     "embedding.",
@@ -18,15 +20,16 @@ OUTSIDE_BODY = (
     "decoder.embedding.",
     "head.",
 )  # parameter paths that `params_body` excludes
+SMALL = 10_000_000  # weights and similarities of a transformer that is built and run to be counted
 
 
 def measure(config: ModelConfig, shape: InputShape) -> Size:
-    """Return parameters and forward FLOPs per sample, counted on torch's meta device (no memory, no data).
+    """Return parameters and forward FLOPs per sample, counted on one sample of zeros.
 
     FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding
     lookup is not a product. `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A
-    module that cannot run on the meta device is counted on the CPU with one sample of zeros. Raises RegistryError for
-    an unknown builder.
+    small transformer is counted on the CPU; every other module on torch's meta device (no memory), if it can run there.
+    Raises RegistryError for an unknown builder.
     """
     return _measure(config.model_dump_json(), shape.model_dump_json())
 
@@ -34,18 +37,32 @@ def measure(config: ModelConfig, shape: InputShape) -> Size:
 @lru_cache(maxsize=4096)
 def _measure(config_json: str, shape_json: str) -> Size:
     config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
-    try:
-        return _count(config, shape, torch.device("meta"))
-    except (RuntimeError, NotImplementedError):
-        with torch.random.fork_rng(devices=[]):
-            return _count(config, shape, torch.device("cpu"))
+    if not _is_small(config, shape):
+        with suppress(RuntimeError, NotImplementedError):  # it needs numbers
+            return _count(config, shape, torch.device("meta"))
+    with torch.random.fork_rng(devices=[]):
+        return _count(config, shape, torch.device("cpu"))
+
+
+def _is_small(config: ModelConfig, shape: InputShape) -> bool:
+    """Return whether a module is built in and has, by an upper estimate, fewer than SMALL entries.
+
+    The kernels of the meta device are written in Python and import `torch._dynamo`, which takes a second.
+    """
+    ends = config.width * (shape.features + shape.source_features + shape.outputs)
+    side = config.width + config.hidden + max(shape.tokens, shape.source_tokens)
+    return config.builder == BUILT_IN and ends + config.depth * (1 + config.pair_position) * side**2 < SMALL
 
 
 def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
+    from torch.utils import flop_counter  # imports triton, which a worker does without
+
+    mode: Any = flop_counter._FlopCounterMode  # unwrapped, it does not import torch._dynamo
+    mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     with device:
         module: nn.Module = build(config, shape).eval()
         sample = zeros(shape, samples=1)
-        counter = FlopCounterMode(display=False)
+        counter = flop_counter.FlopCounterMode(display=False)
         with torch.no_grad(), counter:
             module(sample)
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}

@@ -18,7 +18,7 @@ from ablate.driver.options import RunOptions
 from ablate.study import parse_study
 
 def imported():
-    print(*({"ray", "ray.tune", "torch._dynamo"} & set(sys.modules)))
+    print(*({"ray", "ray.tune", "torch", "triton", "torch._dynamo"} & set(sys.modules)))
 
 imported()
 import_ahead(parse_study(sys.argv[1]), RunOptions(runs_dir=None, executor=sys.argv[2]))
@@ -30,8 +30,8 @@ imported()
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(("executor", "ahead"), [("ray", {"ray", "ray.tune", "torch._dynamo"}), ("local", {"ray"})])
-def test_tune_is_imported_while_ray_starts_and_not_before(executor: str, ahead: set[str]) -> None:
+@pytest.mark.parametrize(("executor", "ahead"), [("ray", {"ray", "ray.tune", "torch", "triton"}), ("local", {"ray"})])
+def test_torch_and_tune_are_imported_while_ray_starts_and_not_before(executor: str, ahead: set[str]) -> None:
     command = [sys.executable, "-c", AHEAD, TINY, executor]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     before, after = (set(line.split()) for line in done.stdout.splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -119,6 +120,44 @@ def test_a_ray_that_is_started_here_works_without_dashboard_and_monitors() -> No
     assert answer == "42"
     assert set(processes) == {"gcs_server", "raylet"}
     assert imported == "False"
+
+
+TAKEN = """
+import json, os, sys
+from pathlib import Path
+import ray
+from ray import tune
+from ablate.execution.own_ray import own_ray
+from ablate.execution.ray_private import waiting_workers_taken
+
+class Waiting(tune.Trainable):
+    def step(self):
+        ray_context = ray.get_runtime_context()
+        return {"environment": ray_context.get_runtime_env_string(), "folder": os.getcwd(), "done": True,
+                "fork": os.environ["PL_DISABLE_FORK"]}
+
+def result():
+    kept = tune.CheckpointConfig(checkpoint_at_end=False)
+    run = tune.RunConfig(storage_path=sys.argv[1], verbose=0, checkpoint_config=kept)
+    found = tune.Tuner(tune.with_resources(Waiting, {"cpu": 1}), run_config=run).fit()[0].metrics
+    return {name: found[name] for name in ("environment", "folder", "fork")}
+
+with own_ray(lambda: None):
+    with waiting_workers_taken():
+        print(chr(10) + json.dumps(result()))
+    del os.environ["PL_DISABLE_FORK"]  # as in a Ray that someone else has started in this process
+    with waiting_workers_taken():
+        print(chr(10) + json.dumps(result()))
+"""
+
+
+@pytest.mark.services
+def test_an_actor_of_tune_takes_a_worker_that_waits_where_that_has_tunes_settings(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKEN, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    ours, anyone = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"environment"'))
+    assert ours == {"environment": "{}", "folder": str(tmp_path), "fork": "1"}
+    assert "PL_DISABLE_FORK" in anyone["environment"], "Tune still says so by a runtime environment"
 
 
 def test_ray_keeps_the_loopback_address_only_where_it_is_told_to() -> None:

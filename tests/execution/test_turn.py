@@ -164,6 +164,30 @@ def test_what_this_process_cannot_give_is_refused_before_a_trial_is_spent_on_it(
         check_resources(RunOptions(runs_dir=tmp_path, executor="local", **asked))
 
 
+@pytest.mark.parametrize(
+    ("installed", "asked", "used"),
+    [
+        (True, {}, 3),
+        (True, {"gpus": 1}, 1),
+        (True, {"device": "cpu"}, 0),
+        (False, {}, 0),
+        (False, {"gpus": 2}, 2),
+    ],
+)
+def test_a_search_uses_the_gpus_that_torch_can_use_or_those_that_were_asked_for(
+    installed: bool, asked: dict[str, Any], used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str) -> None:
+        assert name == "libcuda.so.1"
+        if not installed:
+            raise OSError(name)
+
+    monkeypatch.setattr("ablate.driver.executors.ctypes.CDLL", load)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    made: Any = make_executor(RunOptions(runs_dir=tmp_path, executor="ray", **asked), tmp_path, tmp_path)
+    assert made.gpus == used
+
+
 @pytest.mark.parametrize(("address", "seconds"), [("head:6379", JOIN_SECONDS), (None, 0.0)])
 def test_only_a_cluster_elsewhere_is_waited_for(
     address: str | None, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.config import TaskConfig
 from ablate.errors import RegistryError
-from ablate.models import build, measure
+from ablate.models import build, measure, size
 from ablate.models.settings import InputShape, ModelConfig
 
 MNIST = InputShape(tokens=16, features=49, outputs=10, train_samples=60_000)
@@ -236,6 +238,50 @@ def test_measure_allocates_nothing() -> None:
     """The weights of this module would take 6.9 TB."""
     size = measure(ModelConfig(width=120_000, depth=30), MNIST)
     assert size.params > 30 * 4 * 120_000**2
+
+
+EVERY_FORM: list[dict[str, Any]] = [
+    {"similarity": similarity, "value": value, "pair_position": pairs, "diagonal": diagonal, "position": position}
+    for similarity in ("separate", "shared", "collapsed", "mirrored", "cholesky")
+    for value in ("separate", "collapsed", "stacked", "none", "key")
+    for pairs, diagonal, position in ((0, "plain", "sinusoidal"), (4, "normalised", "learned"))
+    if value != "key" or similarity in ("separate", "shared")  # the others have no key vectors
+]
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_a_small_transformer_has_the_size_that_is_counted_without_memory(
+    shape: InputShape, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shape.output == "token" and pool == "cls":
+        pytest.skip("a score of each token needs pool: mean")
+    counted: list[torch.device] = []
+    count = size._count
+    monkeypatch.setattr(size, "_count", lambda *given: counted.append(given[-1]) or count(*given))
+    found = []
+    for small in (size.SMALL, 0):
+        monkeypatch.setattr(size, "SMALL", small)
+        size._measure.cache_clear()
+        found.append([measure(ModelConfig(width=16, depth=2, pool=pool, **form), shape) for form in EVERY_FORM])
+    assert found[0] == found[1]
+    assert {str(device) for device in counted[: len(EVERY_FORM)]} == {"cpu"}
+    assert {str(device) for device in counted[len(EVERY_FORM) :]} == {"meta"}
+
+
+MEASURED = """
+import sys
+from ablate.models import measure
+from ablate.models.settings import InputShape, ModelConfig
+size = measure(ModelConfig(), InputShape(tokens=16, features=49, outputs=10, train_samples=9))
+print(size.params, size.flops, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_small_transformer_is_measured_without_the_kernels_that_take_a_second_to_import() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    known = measure(ModelConfig(), MNIST)
+    assert done.stdout.split() == [str(known.params), str(known.flops), "False"]
 
 
 def test_measure_leaves_the_random_state_alone() -> None:
