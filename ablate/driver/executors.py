@@ -54,10 +54,7 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import in a thread, while Ray starts, Ray Tune and what sizes the first suggestion.
-
-    `torch.utils.flop_counter` imports triton.
-    """
+    """Import in a thread, while Ray starts, Ray Tune, torch and torch's counter of FLOPs, which imports triton."""
     if options.executor != "ray":
         return
     sizing = ["ablate.models.size", "torch.utils.flop_counter"]
@@ -71,13 +68,17 @@ def import_ahead(study: Study, options: RunOptions) -> None:
 
 
 def _gpus_here(options: RunOptions) -> int:
-    """Return how many GPUs of this machine torch can use; torch takes two seconds to import, and a driver less."""
+    """Return how many GPUs of this machine torch can use.
+
+    The import of torch takes two seconds. It is left out where no software for a GPU is installed: there torch finds
+    none.
+    """
     if options.device == "cpu":
         return 0
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        if not Path("/dev/kfd").exists():  # AMD's driver
+        if not Path("/dev/kfd").exists():  # AMD's counterpart of NVIDIA's libcuda
             return 0
     import torch
 

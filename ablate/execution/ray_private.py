@@ -21,8 +21,8 @@
 - `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
 - `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
 - `RayActorManager._actor_task_failed`: Tune recognises one of the five errors that mean that a worker is gone.
-- `_ActorClassCache`: Tune gives each actor a runtime environment, for which Ray starts another worker than those that
-  wait already.
+- `_ActorClassCache`: Tune gives each actor a runtime environment. Workers that wait already have none, so Ray starts
+  another one.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
 - The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no
   parameter.
@@ -70,7 +70,7 @@ TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-WORKER_SETTINGS = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "PL_DISABLE_FORK": "1"}  # what the runtime environment holds
+WORKER_SETTINGS = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "PL_DISABLE_FORK": "1"}  # what Tune puts into the runtime environment
 PENDING_TRIALS = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
@@ -199,9 +199,10 @@ def every_death_known() -> Iterator[None]:
 
 @contextmanager
 def waiting_workers_taken() -> Iterator[None]:
-    """Let Tune's actors take workers that wait already, where those have WORKER_SETTINGS from this process.
+    """Let Tune's actors take the workers that Ray has started, one for each CPU, before there is a trial.
 
-    Ray starts a worker for each CPU at once. Another one, for a runtime environment, begins to import Ray only then.
+    This needs no runtime environment, if the workers have WORKER_SETTINGS from this process. Otherwise Tune is left as
+    it is: Ray then starts a worker for each actor, which imports Ray first.
     """
     from ray.tune.execution.class_cache import _ActorClassCache
 

@@ -38,7 +38,7 @@ def measure(config: ModelConfig, shape: InputShape) -> Size:
 def _measure(config_json: str, shape_json: str) -> Size:
     config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
     if not _is_small(config, shape):
-        with suppress(RuntimeError, NotImplementedError):  # it needs numbers
+        with suppress(RuntimeError, NotImplementedError):  # a module that needs numbers cannot run there
             return _count(config, shape, torch.device("meta"))
     with torch.random.fork_rng(devices=[]):
         return _count(config, shape, torch.device("cpu"))
@@ -57,7 +57,7 @@ def _is_small(config: ModelConfig, shape: InputShape) -> bool:
 def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
     from torch.utils import flop_counter  # imports triton, which a worker does without
 
-    mode: Any = flop_counter._FlopCounterMode  # unwrapped, it does not import torch._dynamo
+    mode: Any = flop_counter._FlopCounterMode  # torch wraps its method in one that imports torch._dynamo
     mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     with device:
         module: nn.Module = build(config, shape).eval()

@@ -29,6 +29,8 @@ from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneControlle
 import ablate
 from ablate.execution import ray_private
 from ablate.execution.own_ray import environment
+from support import fakes
+from support.paths import TESTS
 
 SOURCES = Path(ablate.__file__).parent
 RAY = Path(ray.__file__).parent
@@ -124,7 +126,6 @@ def test_a_ray_that_is_started_here_works_without_dashboard_and_monitors() -> No
 
 TAKEN = """
 import json, os, sys
-from pathlib import Path
 import ray
 from ray import tune
 from ablate.execution.own_ray import own_ray
@@ -157,7 +158,38 @@ def test_an_actor_of_tune_takes_a_worker_that_waits_where_that_has_tunes_setting
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     ours, anyone = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"environment"'))
     assert ours == {"environment": "{}", "folder": str(tmp_path), "fork": "1"}
-    assert "PL_DISABLE_FORK" in anyone["environment"], "Tune still says so by a runtime environment"
+    passed = json.loads(anyone["environment"])["env_vars"]
+    own = {name: value for name, value in passed.items() if name not in os.environ}  # Tune passes some of ours on
+    assert own == ray_private.WORKER_SETTINGS, "Tune says so itself by a runtime environment"
+
+
+TRAINER = """
+import ray
+from support import fakes
+
+def train(config, **context):
+    environment = ray.get_runtime_context().get_runtime_env_string()
+    fakes.note(context["checkpoints"].parents[2], "worker", config.key, environment=environment)
+    yield from fakes.train(config, **context)
+"""
+SEARCH = """
+import sys
+from pathlib import Path
+from ablate.execution import RayExecutor
+from support import witness
+
+home = Path(sys.argv[1])
+with witness.searching(home, 2) as search:
+    RayExecutor(home=home, device="cpu", trainer="where:train").run(search, on_event=lambda: None)
+"""
+
+
+@pytest.mark.services
+def test_the_trials_of_a_search_take_workers_that_wait(tmp_path: Path) -> None:
+    (tmp_path / "where.py").write_text(TRAINER)
+    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
+    subprocess.run([sys.executable, "-c", SEARCH, str(tmp_path)], env=environment, capture_output=True, check=True)
+    assert [line["environment"] for line in fakes.trace(tmp_path) if line["what"] == "worker"] == ["{}", "{}"]
 
 
 def test_ray_keeps_the_loopback_address_only_where_it_is_told_to() -> None:
