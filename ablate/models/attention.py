@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, under, unit_gain
+from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, softmax, under, unit_gain
 from ablate.models.positions import first_pairs
 from ablate.models.settings import ModelConfig
 
@@ -79,7 +79,7 @@ class Attention(nn.Module):
         similarity = self._similarity(query, key, mask)
         if mask is not None:
             similarity = apply_mask(similarity, mask, like=x, heads=self.heads)
-        weights = torch.softmax(similarity, dim=-1)
+        weights = softmax(similarity)
         mixed = join_heads(torch.bmm(weights, by_head(self._averaged(x, key), self.heads)), self.heads, like=x)
         return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
@@ -102,7 +102,7 @@ class Attention(nn.Module):
             similarity = torch.cat([similarity[..., :-1], own.unsqueeze(-1)], dim=-1)
         if self.pair_position is not None:
             similarity = self._positioned(similarity, self.pair_position)
-        mixed = join_heads(torch.bmm(torch.softmax(similarity, dim=-1), values), self.heads, like=x)
+        mixed = join_heads(torch.bmm(softmax(similarity), values), self.heads, like=x)
         return self._projected(mixed), Past(keys=keys, values=values, diagonal=diagonal)
 
     def _compared(self, x: Tensor) -> tuple[Tensor, Tensor]:

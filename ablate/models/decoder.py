@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ablate.models.attention import Past, apply_mask, by_head, join_heads
 from ablate.models.block import Sublayers
-from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
+from ablate.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, softmax, under
 from ablate.models.settings import ModelConfig
 from ablate.models.stack import Stack, Tokens
 
@@ -54,7 +54,7 @@ class CrossAttention(nn.Module):
         similarity = torch.bmm(by_head(self.query(x), self.heads), memory.keys.mT) * self.scale
         if memory.visible is not None:
             similarity = apply_mask(similarity, memory.visible, like=x, heads=self.heads)
-        weights = torch.softmax(similarity, dim=-1)
+        weights = softmax(similarity)
         mixed: Tensor = self.output(join_heads(torch.bmm(weights, memory.values), self.heads, like=x))
         return mixed, weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
 
-from ablate.models.layers import norm_at_once, norm_by_replicate
+from ablate.models.layers import norm_at_once, norm_by_replicate, softmax
 from ablate.models.settings import InputShape
 from support.model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
 
@@ -62,6 +62,16 @@ def test_both_ways_to_normalise_rows_agree_with_plain_layer_norm() -> None:
     expected = torch.stack([F.layer_norm(x[r], (12,), scale[r], shift[r]) for r in range(REPLICAS)])
     for way in (norm_by_replicate, norm_at_once):
         torch.testing.assert_close(way(x, scale, shift), expected, **NEAR)
+
+
+@pytest.mark.parametrize("replicas", [1, REPLICAS])
+def test_half_precision_is_normalised_in_float32_and_rounded_once(replicas: int) -> None:
+    x, scale, shift = (normal(replicas, *shape).bfloat16() for shape in ((BATCH, 5, 12), (12,), (12,)))
+    rows = zip(x.float(), scale.float(), shift.float(), strict=True)
+    exact = torch.stack([F.layer_norm(one, (12,), w, b) for one, w, b in rows])
+    for scales in (scale, scale.float()):  # of a network in half precision, and under autocast
+        assert torch.equal(norm_by_replicate(x, scales, shift.to(scales.dtype)), exact.bfloat16())
+    assert torch.equal(softmax(x), torch.softmax(x.float(), dim=-1).bfloat16())
 
 
 def test_attention_weights_come_with_the_replicate_axis() -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ablate.tasks.text.tokens import per_token, widen
+from ablate.models.layers import widen
+from ablate.tasks.text.tokens import per_token
 
 
 def smoothed_divergence(logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, *, pad: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ablate.config import TaskConfig
 from ablate.errors import RequestError
+from ablate.models.layers import widen
 from ablate.tasks.base import Data
 
 WINDOW_PAD = 255  # the target in a window that another window counts; every vocabulary here is smaller
@@ -45,11 +46,6 @@ class TokenPrediction:
             return targets.long(), None
         counted = targets != self.pad
         return targets.long().masked_fill(~counted, 0), counted
-
-
-def widen(logits: Tensor) -> Tensor:
-    """Return `logits` in float32 if they have half precision."""
-    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 def per_token(label_smoothing: float | Tensor) -> float | Tensor:
