@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import DataError
+from ablate.models.layers import widen
 from ablate.models.settings import InputShape
 from ablate.randomness import stream
 
@@ -216,9 +217,7 @@ class Classification:
         `logits` are [*R, B, M], `targets` [*R, B] or [B] for all replicates, `label_smoothing` is a number or
         [R, 1], one per replicate. Half precision is converted to float32. Source: Szegedy et al. 2016, section 7.
         """
-        if logits.dtype in (torch.bfloat16, torch.float16):
-            logits = logits.float()
-        log_p = torch.log_softmax(logits, dim=-1)
+        log_p = torch.log_softmax(widen(logits), dim=-1)
         index = targets.expand(logits.shape[:-1]).long().unsqueeze(-1)
         picked = -log_p.gather(-1, index).squeeze(-1)
         if isinstance(label_smoothing, (int, float)) and label_smoothing == 0:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.models.layers import norm_at_once, norm_by_replicate, softmax
 from ablate.models.settings import InputShape
@@ -72,6 +73,23 @@ def test_half_precision_is_normalised_in_float32_and_rounded_once(replicas: int)
     for scales in (scale, scale.float()):  # of a network in half precision, and under autocast
         assert torch.equal(norm_by_replicate(x, scales, shift.to(scales.dtype)), exact.bfloat16())
     assert torch.equal(softmax(x), torch.softmax(x.float(), dim=-1).bfloat16())
+
+
+def test_under_autocast_the_cpu_multiplies_in_bfloat16_and_normalises_in_float32() -> None:
+    class Kernels(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if args and isinstance(args[0], torch.Tensor):
+                found.setdefault(func.overloadpacket.__name__, set()).add(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    found: dict[str, set[torch.dtype]] = {}
+    module = model(0, heads=3, mlp=8)
+    rows = {n: p.detach().expand(2, *p.shape).float() for n, p in module.named_parameters()}
+    x = normal(2, BATCH, SHAPE.tokens, SHAPE.features).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16), Kernels():
+        functional_call(module, rows, (x,))
+    assert found["native_layer_norm"] == found["_softmax"] == {torch.float32}
+    assert found["bmm"] == {torch.bfloat16}
 
 
 def test_attention_weights_come_with_the_replicate_axis() -> None:
