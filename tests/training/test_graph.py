@@ -78,7 +78,7 @@ def batches(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
 def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
     trains = [train.model_copy(update={"optimizer": optimizer}) for train in TRAINS]
     ordinary, group = new_group(MODELS[name], trains), new_group(MODELS[name], trains)
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
     for number, (x, targets) in enumerate(batches(STEPS), start=1):
         wanted, got = ordinary.step(x, targets), step(x, targets)
@@ -91,7 +91,7 @@ def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
 
 def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> None:
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
-    step = GraphedStep(group, record=FakeGraphs(group))
+    step = GraphedStep(group, record=FakeGraphs())
     for number, (x, targets) in enumerate(batches(WARM_UP + 6)):
         if number == WARM_UP + 3:
             x[1, 0, 0, 0] = torch.inf
@@ -104,7 +104,7 @@ def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> N
 
 def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
     group = new_group()
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
 
     def run(batch: int = 16) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
 
 def test_batches_of_ever_other_lengths_are_never_recorded() -> None:
     group = new_group()
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
     for number in range(12):
         step(*batches(1, 8 + number % 2)[0])
@@ -136,7 +136,7 @@ def test_batches_of_ever_other_lengths_are_never_recorded() -> None:
 
 def test_generators_of_a_network_without_dropout_do_not_matter() -> None:
     group = new_group(PLAIN)
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
     for epoch in range(3):
         group.key_dropout([epoch] * 3)
@@ -192,7 +192,7 @@ def test_a_step_that_waits_for_the_device_is_not_recorded(caplog: pytest.LogCapt
         return plain(scores, targets, smoothing)
 
     group.loss = loss
-    step = GraphedStep(group, record=FakeGraphs(group))
+    step = GraphedStep(group, record=FakeGraphs())
     for x, targets in batches(WARM_UP + 2):
         step(x, targets)
     assert "_local_scalar_dense" in caplog.text
@@ -226,7 +226,7 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
 
     compile_with(monkeypatch, backend)
     ordinary, group = new_group(BLOCKS[name]), new_group(BLOCKS[name])
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder, compiles=True)
     run_both(step, group, ordinary)
     assert len(traced) == 1
@@ -272,7 +272,7 @@ def test_blocks_that_cannot_be_compiled_are_said_once(
 
     compile_with(monkeypatch, backend)
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder, compiles=True)
     for rows in (3, 2, 3):
         for one in (group, ordinary):
@@ -292,7 +292,7 @@ def test_a_comparison_without_memory_for_it_ends_in_ordinary_steps(
 
     monkeypatch.setattr(GraphedStep, "_tried", full)
     ordinary, group = new_group(), new_group()
-    recorder = FakeGraphs(group)
+    recorder = FakeGraphs()
     run_both(GraphedStep(group, record=recorder), group, ordinary)
     assert said(caplog) == ["training continues without a CUDA graph: out of memory"]
     assert recorder.recorded == 0
@@ -308,7 +308,7 @@ def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.Mon
     recorders: list[FakeGraphs] = []
 
     def replayed(group: ReplicaGroup, task: str, *, steps: int) -> GraphedStep:
-        recorders.append(FakeGraphs(group))
+        recorders.append(FakeGraphs())
         return GraphedStep(group, record=recorders[-1])
 
     base = trial(model=MODEL, train=TrainConfig(batch_size=16, learning_rate=1e-2))
