@@ -1,7 +1,7 @@
-"""Training on a pretended GPU (`support.pretended_gpu`), where every mix of devices and every wait is an error.
+"""Training on a pretended GPU (`support.pretended_gpu`), where a mix of devices raises, and a wait inside a step.
 
-It runs what `test_cuda` checks on a real one, networks of a user's own, and whole studies through the command. What
-only a real GPU shows is left to `pytest -m cuda`.
+These tests run what `test_cuda` checks on a real GPU, networks and data of a user's own, texts, and a study through the
+command. What only a real GPU shows is left to `pytest -m cuda`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ablate.training import train
 from ablate.training.pack_size import measure_pack
+from ablate.trial import TrialConfig
 from support import small_training, text_cases
 from support.commands import LOCAL, TINY, run, write_study
 from support.own_networks import NETWORKS
@@ -37,7 +38,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail if training has given up recorded steps."""
     with caplog.at_level(logging.WARNING, "ablate.training"):
         yield
-    assert [record.getMessage() for record in caplog.records if record.name == "ablate.training"] == []
+    assert [record.getMessage() for record in caplog.get_records("call") if record.name == "ablate.training"] == []
 
 
 def test_the_pretended_gpu_refuses_what_a_gpu_refuses() -> None:
@@ -161,24 +162,22 @@ def test_a_network_of_a_users_own_trains_as_on_the_cpu(name: str) -> None:
         close(losses(list(train(config, device="cuda"))), wanted, ROUNDED)
 
 
-@pytest.mark.parametrize("name", test_arrays.TASKS)
-def test_arrays_losses_and_metrics_of_a_users_own_are_those_of_the_cpu(name: str) -> None:
-    config = test_arrays.config_of(name, stage="confirm")
+def has_the_metrics_of_the_cpu(config: TrialConfig) -> None:
     wanted = [metrics for report in train(config) for metrics in report.metrics]
     with pretended_gpu():
         found = [metrics for report in train(config, device="cuda") for metrics in report.metrics]
     for one, other in zip(found, wanted, strict=True):
         assert one == pytest.approx(other, abs=ROUNDED)
+
+
+@pytest.mark.parametrize("name", test_arrays.TASKS)
+def test_arrays_losses_and_metrics_of_a_users_own_are_those_of_the_cpu(name: str) -> None:
+    has_the_metrics_of_the_cpu(test_arrays.config_of(name, stage="confirm"))
 
 
 @pytest.mark.parametrize("build", ["build_pairs", "build_texts"])
 def test_texts_train_and_are_written_as_on_the_cpu(build: str) -> None:
-    config = text_cases.trial(build)
-    wanted = [metrics for report in train(config) for metrics in report.metrics]
-    with pretended_gpu():
-        found = [metrics for report in train(config, device="cuda") for metrics in report.metrics]
-    for one, other in zip(found, wanted, strict=True):
-        assert one == pytest.approx(other, abs=ROUNDED)
+    has_the_metrics_of_the_cpu(text_cases.trial(build))
 
 
 def test_streamed_images_are_trained_on_as_resident_ones() -> None:
