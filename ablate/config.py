@@ -12,7 +12,7 @@ from ablate.errors import Fault
 
 Protocol = Literal["held_out", "paper"]
 Positive = Annotated[int, Field(ge=1)]
-FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)  # built when first validated
 
 
 def _one_to_pair(value: Any) -> Any:

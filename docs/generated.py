@@ -17,7 +17,7 @@ from ablate.cli.app import app
 from ablate.config import TaskConfig
 from ablate.registry import OWN_TASK, TASKS
 from ablate.registry import task_settings as settings_of
-from ablate.study import json_schema
+from ablate.study.schema import described_schema, json_schema
 
 MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")
 
@@ -73,7 +73,7 @@ def task_settings() -> str:
         tasks.setdefault(settings_of(name), []).append(name)
     parts = []
     for model, names in tasks.items():
-        schema = model.model_json_schema()
+        schema = described_schema(model)
         named = ", ".join(name if name == OWN_TASK else f"`{name}`" for name in names)
         about = {"description": f"{schema['description']} Tasks: {named}."}
         parts.append(_section(model.__name__, schema | about, mark="###"))

@@ -17,7 +17,7 @@ from typer.main import get_command
 from ablate import errors
 from ablate.cli.app import app
 from ablate.registry import TASKS, task_settings
-from ablate.study import json_schema
+from ablate.study.schema import json_schema
 from support.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

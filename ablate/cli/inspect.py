@@ -229,7 +229,7 @@ def ui(
 @look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")
 def schema() -> None:
     """Print the JSON Schema of study files, for editors."""
-    from ablate.study import json_schema
+    from ablate.study.schema import json_schema
 
     print(json_schema(), end="")
 

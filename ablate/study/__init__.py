@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablate.study.design import COMPLETE, PLACEBO, TWIN
-from ablate.study.file import difference, json_schema, load_study, parse_study, read_study
+from ablate.study.file import difference, load_study, parse_study, read_study
 from ablate.study.study import VARIANT, Study
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "VARIANT",
     "Study",
     "difference",
-    "json_schema",
     "load_study",
     "parse_study",
     "read_study",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ablate.config import leaves
 from ablate.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
-from ablate.registry import FAMILY, OWN_TASK, TRAINABLES, task_settings
+from ablate.registry import OWN_TASK, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
@@ -134,14 +134,6 @@ def difference(old: str, new: str) -> list[str]:
         for name in names
         if before.get(name, missing) != after.get(name, missing)
     ]
-
-
-def json_schema() -> str:
-    """Return the JSON Schema of study files, for completion and checks in editors."""
-    schema = study_type(FAMILY).model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "ablate study file"
-    return json.dumps(schema, indent=1) + "\n"
 
 
 def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: Any) -> list[Fault]:

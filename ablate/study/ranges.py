@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from ablate.config import FROZEN
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
 
 RANGE_KEYS = ("float", "int", "choices")
@@ -37,7 +38,7 @@ def _kind(value: Any) -> str:
 
 def searchable(annotation: Any) -> Any:
     """Return the type of a field that takes `annotation` or a range whose every value `annotation` takes."""
-    holds = AfterValidator(_holds(TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))))
+    holds = AfterValidator(_holds(TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, defer_build=True))))
     return Annotated[
         Annotated[annotation, Tag("value")]
         | Annotated[FloatRange, holds, Tag("float")]
@@ -111,13 +112,19 @@ def _no_range(value: Any) -> Any:
     return value
 
 
+class _Searched(BaseModel):
+    model_config = FROZEN
+    stands_for: ClassVar[type[BaseModel] | None] = None  # whose docstrings describe the fields
+
+
 @cache
 def space_of(config: type[BaseModel]) -> type[BaseModel]:
     """Return the model of a section of a study file in which every field of `config` may be a range."""
     fields: dict[str, Any] = {name: _searched_field(info) for name, info in config.model_fields.items()}
-    settings = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     name = config.__name__.removesuffix("Config") + "Space"
-    return create_model(name, __config__=settings, __doc__=f"{config.__doc__} Each may be a range.", **fields)
+    made = create_model(name, __base__=_Searched, __doc__=f"{config.__doc__} Each may be a range.", **fields)
+    made.stands_for = config
+    return made
 
 
 def settings(section: object, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from ablate.config import TrainableSettings
+from ablate.config import FROZEN, TrainableSettings
 from ablate.objectives import COST_METRICS, on_validation
 from ablate.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
@@ -73,13 +73,14 @@ Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=flo
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = FROZEN
 
 
 class Sectioned(Section):
     """A part of the study file that holds sections of the trainable's settings (`with_sections` adds them)."""
 
     section_names: ClassVar[tuple[str, ...]] = ()
+    stands_for: ClassVar[type[TrainableSettings] | None] = None  # whose docstrings describe the sections
     section_text: ClassVar[str] = ""  # describes a section here; by default as the trainable does
 
     def given(self) -> dict[str, Any]:
@@ -93,15 +94,14 @@ class Sectioned(Section):
 
 
 S = TypeVar("S", bound=Sectioned)
-MADE = {"use_attribute_docstrings": False}  # of a class without source, for which pydantic would search every frame
 
 
 def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) -> type[S]:
     """Return `base` with the sections of `kind` as fields; `changed` replaces the types of other fields."""
     fields = section_fields(kind, base.section_text)
     replaced = {name: (annotation, base.model_fields[name]) for name, annotation in changed.items()}
-    made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, __cls_kwargs__=MADE, **fields, **replaced)  # type: ignore[call-overload]
-    made.section_names = tuple(fields)
+    made = create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields, **replaced)  # type: ignore[call-overload]
+    made.section_names, made.stands_for = tuple(fields), kind
     return cast("type[S]", made)
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ablate.config import FROZEN
+
 Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
 When = Annotated[
@@ -26,7 +28,7 @@ class Range(BaseModel):
     searched; elsewhere the default applies.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(**FROZEN, populate_by_name=True)
     when: When = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -11,7 +11,8 @@ import yaml
 from ablate.errors import StudyFileError
 from ablate.models.settings import ModelConfig
 from ablate.objectives import violation
-from ablate.study import Study, difference, json_schema, load_study, parse_study, read_study
+from ablate.study import Study, difference, load_study, parse_study, read_study
+from ablate.study.schema import json_schema
 from support.paths import REPOSITORY
 from support.trials import configs
 
