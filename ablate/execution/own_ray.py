@@ -14,7 +14,7 @@ import ray
 
 from ablate.errors import AblateError, ClusterLostError, ResourceError
 from ablate.execution import ray_private
-from ablate.execution.ray_private import GCS_WAIT, METRICS, RAYLET_WAIT, WORKER_SETTINGS
+from ablate.execution.ray_private import CONNECTING, GCS_WAIT, METRICS, RAYLET_WAIT, WORKER_SETTINGS
 from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
@@ -63,7 +63,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
     seconds = int(os.environ.get(RAYLET_WAIT, START_SECONDS))
     waits = {name: os.environ.get(name, str(seconds)) for name in (RAYLET_WAIT, GCS_WAIT)}
     with (
-        environment(**waits, **WORKER_SETTINGS, **{METRICS: "0"}),
+        environment(**CONNECTING, **waits, **WORKER_SETTINGS, **{METRICS: "0"}),
         _own_token(),
         scratch_folder("ray", base=_base()) as folder,
     ):

@@ -24,8 +24,8 @@
 - `_ActorClassCache`: Tune gives each actor a runtime environment. Workers that wait already have none, so Ray starts
   another one.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
-- The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings that have no
-  parameter.
+- The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `CONNECTING`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings
+  that have no parameter.
 - The texts `NO_AGENT` and `DEAD_BECAUSE`: errors without a type or attribute to recognise them by.
 """
 
@@ -56,6 +56,10 @@ OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through
 POLL_SECONDS = 0.1
 RAYLET_WAIT, GCS_WAIT = "RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s"
 METRICS = "RAY_enable_metrics_collection"  # its exporter listens on all interfaces, without a token
+CONNECTING = {  # a raylet tries to connect before its object store listens, and waits a second for the next of 10 tries
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
 NO_AGENT, DEAD_BECAUSE = "No available agent", "The actor is dead because"
 NEEDED = {ray_constants.PROCESS_TYPE_GCS_SERVER: "GCS", ray_constants.PROCESS_TYPE_RAYLET: "raylet"}
 WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)

@@ -266,7 +266,7 @@ def test_the_variables_that_are_set_are_those_that_ray_reads() -> None:
 def test_the_settings_of_rays_own_processes_have_their_names() -> None:
     core = (RAY / "_raylet.so").read_bytes()
     waits = inspect.getsource(ray_constants) + inspect.getsource(services) + inspect.getsource(Node)
-    for name in (ray_private.RAYLET_WAIT, ray_private.GCS_WAIT, ray_private.METRICS):
+    for name in (ray_private.RAYLET_WAIT, ray_private.GCS_WAIT, ray_private.METRICS, *ray_private.CONNECTING):
         setting = name.removeprefix("RAY_")
         assert name in waits or setting in waits or setting.encode() in core, name
 
