@@ -21,8 +21,9 @@
 - `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
 - `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
 - `RayActorManager._actor_task_failed`: Tune recognises one of the five errors that mean that a worker is gone.
-- `_ActorClassCache`: Tune gives each actor a runtime environment. Workers that wait already have none, so Ray starts
-  another one.
+- `_ActorClassCache`: makes the actors of Tune's trials from a Trainable, so that every worker imports Tune, and with a
+  runtime environment. Workers that wait already have none, so Ray starts another one.
+- `StorageContext`, `_TrialInfo`: what Tune sends to each actor. A worker imports Tune to read it.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
 - The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `CONNECTING`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings
   that have no parameter.
@@ -36,7 +37,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ig
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 from ray.experimental import internal_kv
 from ray.job_config import JobConfig
+from ray.util import deregister_serializer, register_serializer
 
 from ablate.errors import ClusterLostError
 
@@ -202,22 +204,37 @@ def every_death_known() -> Iterator[None]:
 
 
 @contextmanager
-def waiting_workers_taken() -> Iterator[None]:
-    """Let Tune's actors take the workers that Ray has started, one for each CPU, before there is a trial.
+def actors_of_tune(actor: type) -> Iterator[None]:
+    """Let Tune start `actor` for each of its trials, instead of a Trainable, on a worker that imports nothing of Tune.
 
-    This needs no runtime environment, if the workers have WORKER_SETTINGS from this process. Otherwise Tune is left as
-    it is: Ray then starts a worker for each actor, which imports Ray first.
+    An actor takes a worker that Ray has started, one for each CPU, before there was a trial. This needs no runtime
+    environment, if the workers have WORKER_SETTINGS from this process. Otherwise Tune's is used: Ray then starts a
+    worker for each actor.
     """
+    from ray.train._internal.storage import StorageContext
     from ray.tune.execution.class_cache import _ActorClassCache
-
-    def get(self: Any, trainable: Any) -> Any:
-        if trainable not in self._cache:
-            self._cache[trainable] = ray.remote(trainable)
-        return self._cache[trainable]
+    from ray.tune.experiment.trial import _TrialInfo
 
     inherited = is_own() and WORKER_SETTINGS.items() <= os.environ.items()
-    with _replaced(_ActorClassCache, get=get) if inherited else nullcontext():
-        yield
+    with_environment, sent = _ActorClassCache.get, (StorageContext, _TrialInfo)
+
+    def get(self: Any, trainable: Any) -> Any:
+        if inherited:
+            return self._cache.setdefault(actor, ray.remote(actor))
+        return with_environment(self, actor)  # type: ignore[no-untyped-call]
+
+    for kind in sent:
+        register_serializer(kind, serializer=_nothing, deserializer=_nothing)
+    try:
+        with _replaced(_ActorClassCache, get=get):
+            yield
+    finally:
+        for kind in sent:
+            deregister_serializer(kind)
+
+
+def _nothing(_: object) -> None:
+    return None
 
 
 def _on_loopback() -> Any:

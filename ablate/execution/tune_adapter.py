@@ -19,8 +19,8 @@ from ablate.execution.ray_private import (
     DEAD_BECAUSE,
     PENDING_TRIALS,
     TUNE_SETTINGS,
+    actors_of_tune,
     every_death_known,
-    waiting_workers_taken,
 )
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
@@ -32,9 +32,14 @@ def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
 
     At most `pending` trials wait for their actors at a time.
     """
-    with _registered(conductor) as token, scratch_folder("tune") as storage, waiting_workers_taken(), _quiet(pending):
+    with (
+        _registered(conductor) as token,
+        scratch_folder("tune") as storage,
+        actors_of_tune(TrialActor),
+        _quiet(pending),
+    ):
         tuner = tune.Tuner(
-            tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
+            tune.with_resources(TrialOnWorker, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(
                 search_alg=LedgerSearcher(token),
                 scheduler=LedgerScheduler(token),
@@ -59,6 +64,10 @@ def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
                 raise halt.__cause__ from None
         finally:
             conductor.release()
+
+
+class TrialOnWorker(tune.Trainable):
+    """What Tune is told to run; in its place it starts a TrialActor."""
 
 
 def _name(trial: Trial) -> str:

@@ -16,19 +16,24 @@ from unittest.mock import Mock
 
 import pytest
 import ray
+from ray import tune
 from ray._private import ray_constants, ray_logging, services, worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, InnerGcsClient
 from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.cloudpickle import CloudPickler
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError
 from ray.experimental import internal_kv
 from ray.job_config import JobConfig
+from ray.train._internal.storage import StorageContext
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
+from ray.tune.experiment.trial import Trial, _TrialInfo
 
 import ablate
 from ablate.execution import ray_private
 from ablate.execution.own_ray import environment
+from ablate.execution.worker import TrialActor
 from support import fakes
 from support.paths import TESTS
 
@@ -129,47 +134,83 @@ import json, os, sys
 import ray
 from ray import tune
 from ablate.execution.own_ray import own_ray
-from ablate.execution.ray_private import waiting_workers_taken
+from ablate.execution.ray_private import actors_of_tune
 
-class Waiting(tune.Trainable):
-    def step(self):
+class Waiting:
+    def __init__(self, config, storage):
+        self.given = [storage, *(value for name, value in config.items() if "info" in name)]
+
+    def train(self):
         ray_context = ray.get_runtime_context()
-        return {"environment": ray_context.get_runtime_env_string(), "folder": os.getcwd(), "done": True,
-                "fork": os.environ["PL_DISABLE_FORK"]}
+        return {"environment": ray_context.get_runtime_env_string(), "tune": "ray.tune" in sys.modules,
+                "fork": os.environ["PL_DISABLE_FORK"], "given": self.given, "done": True, "training_iteration": 1}
+
+    def get_auto_filled_metrics(self, debug_metrics_only=False):
+        return {}
+
+    def stop(self):
+        pass
 
 def result():
     kept = tune.CheckpointConfig(checkpoint_at_end=False)
     run = tune.RunConfig(storage_path=sys.argv[1], verbose=0, checkpoint_config=kept)
-    found = tune.Tuner(tune.with_resources(Waiting, {"cpu": 1}), run_config=run).fit()[0].metrics
-    return {name: found[name] for name in ("environment", "folder", "fork")}
+    found = tune.Tuner(tune.with_resources(tune.Trainable, {"cpu": 1}), run_config=run).fit()[0].metrics
+    return {name: found[name] for name in ("environment", "tune", "fork", "given")}
 
 with own_ray(lambda: None):
-    with waiting_workers_taken():
+    with actors_of_tune(Waiting):
         print(chr(10) + json.dumps(result()))
     del os.environ["PL_DISABLE_FORK"]  # as in a Ray that someone else has started in this process
-    with waiting_workers_taken():
+    with actors_of_tune(Waiting):
         print(chr(10) + json.dumps(result()))
 """
 
 
 @pytest.mark.services
-def test_an_actor_of_tune_takes_a_worker_that_waits_where_that_has_tunes_settings(tmp_path: Path) -> None:
+def test_an_actor_imports_nothing_of_tune_and_takes_a_worker_that_waits_where_that_has_tunes_settings(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", TAKEN, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     ours, anyone = (json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"environment"'))
-    assert ours == {"environment": "{}", "folder": str(tmp_path), "fork": "1"}
-    passed = json.loads(anyone["environment"])["env_vars"]
+    assert ours == {"environment": "{}", "tune": False, "fork": "1", "given": [None, None]}
+    passed = json.loads(anyone.pop("environment"))["env_vars"]
     own = {name: value for name, value in passed.items() if name not in os.environ}  # Tune passes some of ours on
     assert own == ray_private.WORKER_SETTINGS, "Tune says so itself by a runtime environment"
+    assert anyone == {"tune": False, "fork": "1", "given": [None, None]}
+
+
+def test_what_tune_sends_is_again_sent_as_it_is_afterwards() -> None:
+    sent = {StorageContext, _TrialInfo}
+    with ray_private.actors_of_tune(Mock):
+        assert sent <= set(CloudPickler.dispatch)
+    assert not sent & set(CloudPickler.dispatch)
+
+
+def test_an_actor_has_the_methods_that_tune_calls() -> None:
+    called = set(re.findall(r"method_name ?= ?\"(\w+)\"", inspect.getsource(TuneController)))
+    called |= set(re.findall(r"ray_actor\.(\w+)\.remote", inspect.getsource(Trial))) | {"stop"}
+    without = {"train_buffered", "save", "restore", "export_model", "get_current_ip_pid"}  # never asked for
+    assert {name for name in called if not hasattr(TrialActor, name)} == without
+    for name in ("__init__", "reset", "train", "stop", "get_auto_filled_metrics"):
+        assert parameters(getattr(TrialActor, name)) == parameters(getattr(tune.Trainable, name)), name
+
+
+def parameters(function: Callable[..., Any]) -> set[str]:
+    """Return the parameters of a method that Tune gives a value."""
+    others = {"logger_creator", "now", "time_this_iter", "timestamp", "_ray_trace_ctx"}
+    return set(inspect.signature(function).parameters) - others
 
 
 TRAINER = """
+import sys
 import ray
 from support import fakes
 
 def train(config, **context):
     environment = ray.get_runtime_context().get_runtime_env_string()
-    fakes.note(context["checkpoints"].parents[2], "worker", config.key, environment=environment)
+    slow = sorted({"pandas", "ray.train", "ray.tune"} & set(sys.modules))
+    fakes.note(context["checkpoints"].parents[2], "worker", config.key, environment=environment, slow=slow)
     yield from fakes.train(config, **context)
 """
 SEARCH = """
@@ -185,11 +226,12 @@ with witness.searching(home, 2) as search:
 
 
 @pytest.mark.services
-def test_the_trials_of_a_search_take_workers_that_wait(tmp_path: Path) -> None:
+def test_the_trials_of_a_search_take_workers_that_wait_and_import_nothing_of_tune(tmp_path: Path) -> None:
     (tmp_path / "where.py").write_text(TRAINER)
     environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
     subprocess.run([sys.executable, "-c", SEARCH, str(tmp_path)], env=environment, capture_output=True, check=True)
-    assert [line["environment"] for line in fakes.trace(tmp_path) if line["what"] == "worker"] == ["{}", "{}"]
+    found = [(line["environment"], line["slow"]) for line in fakes.trace(tmp_path) if line["what"] == "worker"]
+    assert found == [("{}", [])] * 2
 
 
 def test_ray_keeps_the_loopback_address_only_where_it_is_told_to() -> None:

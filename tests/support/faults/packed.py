@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ablate.driver.options import RunOptions
@@ -36,10 +36,9 @@ def into(then: Callable[[], object] | None = None) -> None:
 class WatchedActor(TrialActor):
     """The actor of a Ray worker, whose steps are watched."""
 
-    def setup(self, config: dict[str, Any]) -> None:
-        """Watch the steps of this process."""
+    def __init__(self, config: Mapping[str, Any], storage: object = None) -> None:
         watch()
-        super().setup(config)
+        super().__init__(config, storage)
 
 
 def watch() -> None:
