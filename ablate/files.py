@@ -150,21 +150,23 @@ def cache_folder() -> Path:
 
 
 def cached_text(name: str, make: Callable[[], str]) -> str:
-    """Return the text that the user's cache keeps as `name`; if it has none, or a damaged one, `make` and keep it.
+    """Return the text that the user's cache keeps as `name`; see `cached_bytes`."""
+    return cached_bytes(name, lambda: make().encode()).decode()
 
-    `name` must change whenever the text may. If the cache cannot be read or written, the text is made each time.
+
+def cached_bytes(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return what the user's cache keeps as `name`; if it keeps nothing, or something damaged, `make` and keep it.
+
+    `name` must change whenever the content may. If the cache cannot be read or written, it is made each time.
     """
-    try:
+    with suppress(OSError, RuntimeError):  # no file, no home folder
         digest, _, kept = DiskFolder(cache_folder()).read(name).partition(b"\n")
-        if digest.decode() == sha256(kept).hexdigest():
-            return kept.decode()
-    except (OSError, RuntimeError, ValueError):  # no file, no home folder, not UTF-8
-        pass
-    text = make()
+        if digest == sha256(kept).hexdigest().encode():
+            return kept
+    content = make()
     with suppress(OSError, RuntimeError):
-        content = text.encode()
         DiskFolder(cache_folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
-    return text
+    return content
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ablate.models.fused import can_fuse, fused_attention
 from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, softmax, under, unit_gain
 from ablate.models.positions import first_pairs
+from ablate.models.products import affine
 from ablate.models.settings import ModelConfig
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
@@ -71,17 +73,30 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the attention outputs [*R, B, T, N]."""
-        return self.attend(x, mask)[0]
+        query, key = self._compared(x)
+        values = self._averaged(x, key)
+        if self._can_fuse(query, key, values, mask):
+            return self._projected(fused_attention(query, key, values, mask, self.heads, self.scale))
+        return self._projected(self._mixed(query, key, values, mask)[0])
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, T]."""
         query, key = self._compared(x)
+        mixed, weights = self._mixed(query, key, self._averaged(x, key), mask)
+        return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
+
+    def _can_fuse(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> bool:
+        """Return whether one kernel computes the averages: similarities as they are, one mask for all samples."""
+        plain = not self.normalised_diagonal and self.pair_position is None and (mask is None or mask.dim() == 2)
+        return plain and query.dim() == 4 and can_fuse(query, key, values)
+
+    def _mixed(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the averages [*R, B, T, N] of the values and their weights [R*B*H, T, T]."""
         similarity = self._similarity(query, key, mask)
         if mask is not None:
-            similarity = apply_mask(similarity, mask, like=x, heads=self.heads)
+            similarity = apply_mask(similarity, mask, like=query, heads=self.heads)
         weights = softmax(similarity)
-        mixed = join_heads(torch.bmm(weights, by_head(self._averaged(x, key), self.heads)), self.heads, like=x)
-        return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
+        return join_heads(torch.bmm(weights, by_head(values, self.heads)), self.heads, like=query), weights
 
     def similarity(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the similarities s [*R, B, H, T, T] before softmax; `mask` is not applied to them."""
@@ -251,7 +266,7 @@ def _times(x: Tensor, matrix: Tensor) -> Tensor:
     """Return x [*R, B, T, N] times matrix [N, N] or [R, N, N]."""
     if matrix.dim() == 2:
         return x @ matrix
-    return torch.bmm(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
+    return affine(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
 
 
 def _normalise_diagonal(similarity: Tensor, mean: Tensor) -> Tensor:

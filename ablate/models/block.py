@@ -95,7 +95,8 @@ class Block(Sublayers):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's outputs."""
-        return self.attend(x, mask)[0]
+        z = self._added(self.attention_norm, x, self.attention(self._before(self.attention_norm, x), mask))
+        return self._finished(z)
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the block's outputs and its attention weights [*R, B, H, T, T]."""

@@ -1,0 +1,167 @@
+"""Attention and layer normalisation of R replicas on a CPU by one compiled kernel each, where there is a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ablate.models.native import load_kernels
+
+LANES = 16  # of kernels.c
+NEAR = 1e-5  # relative; float32 rounds by 1e-7
+
+
+def can_fuse(*given: Tensor) -> bool:
+    """Return whether the kernels compute tensors [R, ..., N]: float32, on a CPU, in a process with one thread."""
+    fits = all(one.device.type == "cpu" and one.dtype == torch.float32 for one in given)
+    return fits and torch.get_num_threads() == 1 and checked_kernels() is not None
+
+
+@lru_cache(maxsize=1)
+def checked_kernels() -> ctypes.CDLL | None:
+    """Return the kernels, or None: there is no compiler, or what it made disagrees with torch."""
+    kernels = load_kernels()
+    return kernels if kernels is not None and _agrees(kernels) else None
+
+
+def fused_attention(query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, heads: int, scale: float) -> Tensor:
+    """Return softmax(scale q k^T) v of every head, [R, B, T, N], of q [R, B, T, N] and k, v [R, B, S, N].
+
+    `mask` is bool [T, S], True where query i may see key j.
+    """
+    kernels, bias = checked_kernels(), None if mask is None else _bias(mask)
+    assert kernels is not None
+    if not torch.is_grad_enabled() or not (query.requires_grad or key.requires_grad or values.requires_grad):
+        return _attend(kernels, query, key, values, bias, heads, scale, keep=False)[0]
+    averages: Tensor = _Attention.apply(kernels, query, key, values, bias, heads, scale)
+    return averages
+
+
+def fused_norm(x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float) -> Tensor:
+    """Return x [R, ..., N] after layer normalisation with scale and shift [R, N]."""
+    kernels = checked_kernels()
+    assert kernels is not None
+    normalised: Tensor = _Norm.apply(kernels, x, scale, shift, epsilon)
+    return normalised
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: int, scale: float
+    ) -> Tensor:
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        averages, weights = _attend(kernels, q, k, v, bias, heads, scale, keep=True)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.kernels, ctx.heads, ctx.scale = kernels, heads, scale
+        return averages
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_attend_back(ctx.kernels, *ctx.saved_tensors, grad.contiguous(), ctx.heads, ctx.scale), *[None] * 3
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+        x, scale = x.contiguous(), scale.contiguous()
+        out, means, inverses = _normalise(kernels, x, scale, shift.contiguous(), epsilon)
+        ctx.save_for_backward(x, means, inverses, scale)
+        ctx.kernels = kernels
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_normalise_back(ctx.kernels, grad.contiguous(), *ctx.saved_tensors), None
+
+
+def _attend(
+    kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: int, scale: float, *, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """Return averages like q, and the weights [samples, blocks, heads, S, LANES]; without `keep` those of one head."""
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    samples, queries, keys, width = _sizes(q, k, heads)
+    weights = q.new_empty((samples, -(-queries // LANES), heads, keys, LANES) if keep else (keys, LANES))
+    averages, scratch = torch.empty_like(q), q.new_empty(2 * heads * width * LANES)
+    pointers = [None if one is None else one.data_ptr() for one in (q, k, v, bias, weights, averages, scratch)]
+    kernels.attend(*pointers, samples, queries, keys, heads, width, keep, scale)
+    return averages, weights
+
+
+def _attend_back(
+    kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, grad: Tensor, heads: int, scale: float
+) -> list[Tensor]:
+    samples, queries, keys, width = _sizes(q, k, heads)
+    found = [torch.empty_like(one) for one in (q, k, v)]
+    scratch = q.new_empty(((3 + 2 * -(-keys // LANES)) * heads * width + keys) * LANES)
+    pointers = [one.data_ptr() for one in (q, k, v, weights, grad, *found, scratch)]
+    kernels.attend_back(*pointers, samples, queries, keys, heads, width, scale)
+    return found
+
+
+def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, int, int, int]:
+    """Return the numbers of samples, queries and keys, and the width of a head."""
+    queries, width = q.shape[-2:]
+    return q.numel() // max(queries * width, 1), queries, k.shape[-2], width // heads
+
+
+def _bias(mask: Tensor) -> Tensor:
+    """Return what is added to similarities, [blocks of LANES queries, S, LANES]: the lowest number where a mask hides."""
+    queries, keys = mask.shape
+    added = torch.zeros(-(-queries // LANES) * LANES, keys)
+    added[:queries].masked_fill_(~mask, torch.finfo(torch.float32).min)
+    return added.view(-1, LANES, keys).mT.contiguous()
+
+
+def _normalise(
+    kernels: ctypes.CDLL, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    replicas, width = scale.shape
+    rows = x.numel() // scale.numel()
+    out, means, inverses = torch.empty_like(x), x.new_empty(replicas, rows), x.new_empty(replicas, rows)
+    scratch = x.new_empty(width * LANES)
+    pointers = [one.data_ptr() for one in (x, scale, shift, out, means, inverses, scratch)]
+    kernels.normalise(*pointers, replicas, rows, width, epsilon)
+    return out, means, inverses
+
+
+def _normalise_back(
+    kernels: ctypes.CDLL, grad: Tensor, x: Tensor, means: Tensor, inverses: Tensor, scale: Tensor
+) -> list[Tensor]:
+    replicas, width = scale.shape
+    found = [torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)]
+    scratch = x.new_empty(4 * width * LANES)
+    pointers = [one.data_ptr() for one in (grad, x, means, inverses, scale, *found, scratch)]
+    kernels.normalise_back(*pointers, replicas, x.numel() // scale.numel(), width)
+    return found
+
+
+@torch.no_grad()
+def _agrees(kernels: ctypes.CDLL) -> bool:
+    """Return whether kernels and torch agree on one attention and one norm, and on their gradients."""
+    tokens, heads, width = 19, 2, 10
+    draw = torch.Generator().manual_seed(0)
+    q, k, v, grad = (torch.randn(3, tokens, heads * width, generator=draw) for _ in range(4))
+    shift, scale = torch.randn(2, 1, heads * width, generator=draw)
+    averages, weights = _attend(kernels, q, k, v, None, heads, 0.3, keep=True)
+    out, means, inverses = _normalise(kernels, q, scale, shift, 1e-5)
+    found = [averages, *_attend_back(kernels, q, k, v, weights, grad, heads, 0.3)]
+    found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
+    with torch.enable_grad():
+        own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0])]
+        split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in own[:3]]
+        mixed = torch.softmax(split[0] @ split[1].mT * 0.3, -1) @ split[2]
+        plain = mixed.transpose(1, 2).reshape(q.shape)
+        normed = F.layer_norm(own[0], (heads * width,), own[3], own[4], 1e-5)
+        wanted = [plain, *torch.autograd.grad(plain, own[:3], grad.double())]
+        wanted += [normed, *torch.autograd.grad(normed, [own[0], own[3], own[4]], grad.double())]
+    pairs = zip(found, wanted, strict=True)
+    return all(bool((a.view(b.shape) - b).abs().max() <= NEAR * b.abs().max()) for a, b in pairs)

@@ -1,0 +1,86 @@
+"""Compiles kernels.c with the machine's C compiler, once for each processor, and loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from ablate.files import cached_bytes
+
+logger = logging.getLogger("ablate.models")
+COMPILER = "ABLATE_COMPILER"  # environment: command of a C compiler (default: cc); empty: compile nothing
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared")
+SECONDS = 60  # for the compiler; it needs one
+CHANGING = ("processor", "cpu mhz", "core id", "apicid", "initial apicid", "bogomips", "cpu cores", "siblings")
+
+_pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
+SIGNATURES = {
+    "attend": [*[_pointer] * 7, *[_long] * 6, _float],
+    "attend_back": [*[_pointer] * 9, *[_long] * 5, _float],
+    "normalise": [*[_pointer] * 7, *[_long] * 3, _float],
+    "normalise_back": [*[_pointer] * 9, *[_long] * 3],
+}
+
+
+@lru_cache(maxsize=1)
+def load_kernels() -> ctypes.CDLL | None:
+    """Return the functions of kernels.c, compiled for this processor, or None where they cannot be compiled.
+
+    The user's cache keeps the compiled file. Its name has the source, the compiler and the processor in it.
+    """
+    compiler = shutil.which(os.environ.get(COMPILER, "cc"))
+    processor = describe_processor()
+    if compiler is None or not processor or not hasattr(os, "memfd_create"):
+        return None
+    source = files("ablate.models").joinpath("kernels.c").read_bytes()
+    found = Path(compiler).resolve()
+    try:
+        about = f"{found} {found.stat().st_size} {found.stat().st_mtime_ns} {FLAGS} {processor}"
+        name = f"kernels-{sha256(source + about.encode()).hexdigest()[:32]}.so"
+        return _load(cached_bytes(name, lambda: _compile(compiler, source)))
+    except (OSError, subprocess.SubprocessError, AttributeError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        logger.info("networks train without compiled kernels: %s: %s", compiler, said.strip()[-500:])
+        return None
+
+
+def describe_processor() -> str:
+    """Return what /proc/cpuinfo says about the first processor, without what changes; empty if it cannot be read."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0]
+    except OSError:
+        return ""
+    lines = (line for line in first.splitlines() if line.partition(":")[0].strip().lower() not in CHANGING)
+    return "\n".join(lines)
+
+
+def _compile(compiler: str, source: bytes) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        code, library = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
+        code.write_bytes(source)
+        command = [compiler, *FLAGS, "-o", str(library), str(code)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+        return library.read_bytes()
+
+
+def _load(content: bytes) -> ctypes.CDLL:
+    """Load a library from memory: what was checked is what is loaded, whatever happens to the file."""
+    descriptor = os.memfd_create("ablate-kernels")
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    return library
