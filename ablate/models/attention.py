@@ -9,9 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from ablate.models.fused import can_fuse, fused_attention
-from ablate.models.layers import BRANCH_GAIN, Draw, Projection, Triangle, add_prefix, softmax, under, unit_gain
+from ablate.models.layers import (
+    BRANCH_GAIN,
+    Draw,
+    Projection,
+    Triangle,
+    add_prefix,
+    affine,
+    softmax,
+    under,
+    unit_gain,
+)
 from ablate.models.positions import first_pairs
-from ablate.models.products import affine
 from ablate.models.settings import ModelConfig
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
@@ -266,7 +275,7 @@ def _times(x: Tensor, matrix: Tensor) -> Tensor:
     """Return x [*R, B, T, N] times matrix [N, N] or [R, N, N]."""
     if matrix.dim() == 2:
         return x @ matrix
-    return affine(x.reshape(matrix.shape[0], -1, matrix.shape[1]), matrix).view(x.shape)
+    return affine(x, matrix)
 
 
 def _normalise_diagonal(similarity: Tensor, mean: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention and layer normalisation of R replicas on a CPU by one compiled kernel each, where there is a compiler."""
+"""Attention, layer normalisation and affine maps of R replicas on a CPU by compiled kernels, if there is a compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from ablate.models.native import load_kernels
 
-LANES = 16  # of kernels.c
+LANES = 16  # of kernels/vectors.h
+SMALL = 2**16  # numbers of a weight matrix: larger ones are left to torch, whose products spare the caches
 NEAR = 1e-5  # relative; float32 rounds by 1e-7
 
 
@@ -51,6 +52,19 @@ def fused_norm(x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float) -> Te
     return normalised
 
 
+def fused_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
+    kernels = checked_kernels()
+    assert kernels is not None
+    y: Tensor = _Affine.apply(kernels, x, weight, bias)
+    return y
+
+
+def is_small(weight: Tensor) -> bool:
+    """Return whether the kernels multiply by weight [R, K, N] sooner than torch does."""
+    return weight.shape[1] * weight.shape[2] <= SMALL
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -81,6 +95,24 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_normalise_back(ctx.kernels, grad.contiguous(), *ctx.saved_tensors), None
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = x.contiguous(), weight.contiguous()
+        ctx.save_for_backward(x, weight)
+        ctx.kernels, ctx.has_bias = kernels, bias is not None
+        return _multiply(kernels, x, weight, None if bias is None else bias.contiguous())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        kernels, (x, weight), grad = ctx.kernels, ctx.saved_tensors, grad.contiguous()
+        of_x = _multiply_back(kernels, grad, weight, x.shape) if ctx.needs_input_grad[1] else None
+        if not ctx.needs_input_grad[2]:
+            return None, of_x, None, grad.flatten(1, -2).sum(1) if ctx.has_bias else None
+        return None, of_x, *_weigh_back(kernels, x, grad, weight, has_bias=ctx.has_bias)
 
 
 def _attend(
@@ -144,9 +176,36 @@ def _normalise_back(
     return found
 
 
+def _multiply(kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    replicas, inner, outer = weight.shape
+    y = x.new_empty(*x.shape[:-1], outer)
+    scratch = x.new_empty((inner + 1) * -(-outer // LANES) * LANES)
+    pointers = [None if one is None else one.data_ptr() for one in (x, weight, bias, y, scratch)]
+    kernels.affine(*pointers, replicas, x.numel() // (replicas * inner), inner, outer)
+    return y
+
+
+def _multiply_back(kernels: ctypes.CDLL, grad: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+    replicas, inner, outer = weight.shape
+    of_x, scratch = grad.new_empty(shape), grad.new_empty((outer + 1) * -(-inner // LANES) * LANES)
+    pointers = [one.data_ptr() for one in (grad, weight, of_x, scratch)]
+    kernels.affine_back_x(*pointers, replicas, grad.numel() // (replicas * outer), inner, outer)
+    return of_x
+
+
+def _weigh_back(
+    kernels: ctypes.CDLL, x: Tensor, grad: Tensor, weight: Tensor, *, has_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    replicas, inner, outer = weight.shape
+    of_weight, of_bias = torch.empty_like(weight), weight.new_empty(replicas, outer) if has_bias else None
+    pointers = [None if one is None else one.data_ptr() for one in (x, grad, of_weight, of_bias)]
+    kernels.affine_back_w(*pointers, replicas, x.numel() // (replicas * inner), inner, outer)
+    return of_weight, of_bias
+
+
 @torch.no_grad()
 def _agrees(kernels: ctypes.CDLL) -> bool:
-    """Return whether kernels and torch agree on one attention and one norm, and on their gradients."""
+    """Return whether kernels and torch agree on an attention, a norm and an affine map, and on their gradients."""
     tokens, heads, width = 19, 2, 10
     draw = torch.Generator().manual_seed(0)
     q, k, v, grad = (torch.randn(3, tokens, heads * width, generator=draw) for _ in range(4))
@@ -155,13 +214,18 @@ def _agrees(kernels: ctypes.CDLL) -> bool:
     out, means, inverses = _normalise(kernels, q, scale, shift, 1e-5)
     found = [averages, *_attend_back(kernels, q, k, v, weights, grad, heads, 0.3)]
     found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
+    weight = torch.randn(1, heads * width, heads * width, generator=draw)
+    found += [_multiply(kernels, q, weight, shift), _multiply_back(kernels, grad, weight, q.shape)]
+    found += _weigh_back(kernels, q, grad, weight, has_bias=True)  # type: ignore[arg-type]
     with torch.enable_grad():
-        own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0])]
+        own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0], weight[0])]
         split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in own[:3]]
         mixed = torch.softmax(split[0] @ split[1].mT * 0.3, -1) @ split[2]
         plain = mixed.transpose(1, 2).reshape(q.shape)
         normed = F.layer_norm(own[0], (heads * width,), own[3], own[4], 1e-5)
         wanted = [plain, *torch.autograd.grad(plain, own[:3], grad.double())]
         wanted += [normed, *torch.autograd.grad(normed, [own[0], own[3], own[4]], grad.double())]
+        mapped = own[0] @ own[5] + own[4]
+        wanted += [mapped, *torch.autograd.grad(mapped, [own[0], own[5], own[4]], grad.double())]
     pairs = zip(found, wanted, strict=True)
     return all(bool((a.view(b.shape) - b).abs().max() <= NEAR * b.abs().max()) for a, b in pairs)

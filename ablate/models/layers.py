@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import RequestError
-from ablate.models.fused import can_fuse, fused_norm
-from ablate.models.products import affine
+from ablate.models.fused import can_fuse, fused_affine, fused_norm, is_small
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -47,6 +46,15 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
     return draw(path, (inputs, outputs)) / math.sqrt(inputs)
 
 
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
+    if is_small(weight) and can_fuse(x, weight):
+        return fused_affine(x, weight, bias)
+    rows = x.reshape(weight.shape[0], -1, weight.shape[1])
+    y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)
+    return y.view(*x.shape[:-1], weight.shape[2])
+
+
 class Projection(nn.Module):
     """The affine map x W + b, with W stored as in the papers: rows are inputs, columns are outputs.
 
@@ -66,8 +74,7 @@ class Projection(nn.Module):
         weight, bias = self.weight, self.bias
         if weight.dim() == 2:
             return F.linear(x, weight.mT, bias)
-        y = affine(x.reshape(weight.shape[0], -1, weight.shape[1]), weight, bias)
-        return y.view(*x.shape[:-1], weight.shape[2])
+        return affine(x, weight, bias)
 
     def initial(self, draw: Draw, *, gain: float = 1.0) -> dict[str, Tensor]:
         """Return initial values: `gain` times a unit-gain matrix, and a bias of zero."""

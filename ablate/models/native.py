@@ -1,4 +1,4 @@
-"""Compiles kernels.c with the machine's C compiler, once for each processor, and loads it."""
+"""Compiles the files of kernels/ with the machine's C compiler, once for each processor, and loads them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
@@ -27,24 +28,27 @@ SIGNATURES = {
     "attend_back": [*[_pointer] * 9, *[_long] * 5, _float],
     "normalise": [*[_pointer] * 7, *[_long] * 3, _float],
     "normalise_back": [*[_pointer] * 9, *[_long] * 3],
+    "affine": [*[_pointer] * 5, *[_long] * 4],
+    "affine_back_x": [*[_pointer] * 4, *[_long] * 4],
+    "affine_back_w": [*[_pointer] * 4, *[_long] * 4],
 }
 
 
 @lru_cache(maxsize=1)
 def load_kernels() -> ctypes.CDLL | None:
-    """Return the functions of kernels.c, compiled for this processor, or None where they cannot be compiled.
+    """Return the functions of kernels/, compiled for this processor, or None where they cannot be compiled.
 
-    The user's cache keeps the compiled file. Its name has the source, the compiler and the processor in it.
+    The user's cache keeps the compiled file. Its name depends on the source, the compiler and the processor.
     """
     compiler = shutil.which(os.environ.get(COMPILER, "cc"))
     processor = describe_processor()
     if compiler is None or not processor or not hasattr(os, "memfd_create"):
         return None
-    source = files("ablate.models").joinpath("kernels.c").read_bytes()
+    source = {one.name: one.read_bytes() for one in files("ablate.models").joinpath("kernels").iterdir()}
     found = Path(compiler).resolve()
     try:
-        about = f"{found} {found.stat().st_size} {found.stat().st_mtime_ns} {FLAGS} {processor}"
-        name = f"kernels-{sha256(source + about.encode()).hexdigest()[:32]}.so"
+        about = f"{found} {found.stat().st_size} {found.stat().st_mtime_ns} {FLAGS} {processor} {sorted(source.items())}"
+        name = f"kernels-{sha256(about.encode()).hexdigest()[:32]}.so"
         return _load(cached_bytes(name, lambda: _compile(compiler, source)))
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = getattr(error, "stderr", None) or str(error)
@@ -62,13 +66,16 @@ def describe_processor() -> str:
     return "\n".join(lines)
 
 
-def _compile(compiler: str, source: bytes) -> bytes:
+def _compile(compiler: str, source: Mapping[str, bytes]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        code, library = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
-        code.write_bytes(source)
-        command = [compiler, *FLAGS, "-o", str(library), str(code)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
-        return library.read_bytes()
+        for name, content in source.items():
+            (Path(folder) / name).write_bytes(content)
+        code = sorted(name for name in source if name.endswith(".c"))
+        command = [compiler, *FLAGS, "-o", "kernels.so", *code]
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+        )
+        return (Path(folder) / "kernels.so").read_bytes()
 
 
 def _load(content: bytes) -> ctypes.CDLL:
