@@ -85,8 +85,8 @@ class _Attention(torch.autograd.Function):
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
-        x, scale = x.contiguous(), scale.contiguous()
-        out, means, inverses = _normalise(kernels, x, scale, shift.contiguous(), epsilon)
+        x, scale = x.contiguous(), _packed(scale)
+        out, means, inverses = _normalise(kernels, x, scale, _packed(shift), epsilon)
         ctx.save_for_backward(x, means, inverses, scale)
         ctx.kernels = kernels
         return out
@@ -100,10 +100,10 @@ class _Norm(torch.autograd.Function):
 class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x, weight = x.contiguous(), weight.contiguous()
+        x, weight = x.contiguous(), _packed(weight)
         ctx.save_for_backward(x, weight)
         ctx.kernels, ctx.has_bias = kernels, bias is not None
-        return _multiply(kernels, x, weight, None if bias is None else bias.contiguous())
+        return _multiply(kernels, x, weight, None if bias is None else _packed(bias))
 
     @staticmethod
     @once_differentiable
@@ -139,6 +139,13 @@ def _attend_back(
     return found
 
 
+def _packed(rows: Tensor) -> Tensor:
+    """Return parameters [R, ...] without gaps inside a replica; between replicas there may be gaps."""
+    *_, step = rows.stride()
+    packed = step == 1 and (rows.dim() == 2 or rows.stride(1) == rows.shape[2])
+    return rows if packed else rows.contiguous()
+
+
 def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, int, int, int]:
     """Return the numbers of samples, queries and keys, and the width of a head."""
     queries, width = q.shape[-2:]
@@ -161,7 +168,7 @@ def _normalise(
     out, means, inverses = torch.empty_like(x), x.new_empty(replicas, rows), x.new_empty(replicas, rows)
     scratch = x.new_empty(width * LANES)
     pointers = [one.data_ptr() for one in (x, scale, shift, out, means, inverses, scratch)]
-    kernels.normalise(*pointers, replicas, rows, width, epsilon)
+    kernels.normalise(*pointers, scale.stride(0), shift.stride(0), replicas, rows, width, epsilon)
     return out, means, inverses
 
 
@@ -169,10 +176,10 @@ def _normalise_back(
     kernels: ctypes.CDLL, grad: Tensor, x: Tensor, means: Tensor, inverses: Tensor, scale: Tensor
 ) -> list[Tensor]:
     replicas, width = scale.shape
-    found = [torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)]
+    found = [torch.empty_like(x), x.new_empty(scale.shape), x.new_empty(scale.shape)]
     scratch = x.new_empty(4 * width * LANES)
     pointers = [one.data_ptr() for one in (grad, x, means, inverses, scale, *found, scratch)]
-    kernels.normalise_back(*pointers, replicas, x.numel() // scale.numel(), width)
+    kernels.normalise_back(*pointers, scale.stride(0), replicas, x.numel() // scale.numel(), width)
     return found
 
 
@@ -181,7 +188,8 @@ def _multiply(kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | No
     y = x.new_empty(*x.shape[:-1], outer)
     scratch = x.new_empty((inner + 1) * -(-outer // LANES) * LANES)
     pointers = [None if one is None else one.data_ptr() for one in (x, weight, bias, y, scratch)]
-    kernels.affine(*pointers, replicas, x.numel() // (replicas * inner), inner, outer)
+    strides = weight.stride(0), 0 if bias is None else bias.stride(0)
+    kernels.affine(*pointers, *strides, replicas, x.numel() // (replicas * inner), inner, outer)
     return y
 
 
@@ -189,7 +197,7 @@ def _multiply_back(kernels: ctypes.CDLL, grad: Tensor, weight: Tensor, shape: to
     replicas, inner, outer = weight.shape
     of_x, scratch = grad.new_empty(shape), grad.new_empty((outer + 1) * -(-inner // LANES) * LANES)
     pointers = [one.data_ptr() for one in (grad, weight, of_x, scratch)]
-    kernels.affine_back_x(*pointers, replicas, grad.numel() // (replicas * outer), inner, outer)
+    kernels.affine_back_x(*pointers, weight.stride(0), replicas, grad.numel() // (replicas * outer), inner, outer)
     return of_x
 
 
@@ -197,7 +205,7 @@ def _weigh_back(
     kernels: ctypes.CDLL, x: Tensor, grad: Tensor, weight: Tensor, *, has_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
     replicas, inner, outer = weight.shape
-    of_weight, of_bias = torch.empty_like(weight), weight.new_empty(replicas, outer) if has_bias else None
+    of_weight, of_bias = x.new_empty(weight.shape), x.new_empty(replicas, outer) if has_bias else None
     pointers = [None if one is None else one.data_ptr() for one in (x, grad, of_weight, of_bias)]
     kernels.affine_back_w(*pointers, replicas, x.numel() // (replicas * inner), inner, outer)
     return of_weight, of_bias

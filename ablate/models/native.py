@@ -26,10 +26,10 @@ _pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 SIGNATURES = {
     "attend": [*[_pointer] * 7, *[_long] * 6, _float],
     "attend_back": [*[_pointer] * 9, *[_long] * 5, _float],
-    "normalise": [*[_pointer] * 7, *[_long] * 3, _float],
-    "normalise_back": [*[_pointer] * 9, *[_long] * 3],
-    "affine": [*[_pointer] * 5, *[_long] * 4],
-    "affine_back_x": [*[_pointer] * 4, *[_long] * 4],
+    "normalise": [*[_pointer] * 7, *[_long] * 5, _float],
+    "normalise_back": [*[_pointer] * 9, *[_long] * 4],
+    "affine": [*[_pointer] * 5, *[_long] * 6],
+    "affine_back_x": [*[_pointer] * 4, *[_long] * 5],
     "affine_back_w": [*[_pointer] * 4, *[_long] * 4],
 }
 

@@ -1,56 +1,27 @@
-"""Compiled attention and layer norm against float64, against themselves in other company, and without a compiler."""
+"""Compiled attention and layer norm against torch in float64, and against themselves in other company."""
 
 from __future__ import annotations
 
-import ctypes
-import logging
-import os
-import shlex
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
-from ablate.files import DiskFolder
-from ablate.models import attention, fused, layers, native
-from ablate.models.fused import can_fuse, fused_attention, fused_norm
-from ablate.models.settings import ModelConfig
-from ablate.tasks import load_task
-from ablate.trainable import Member
-from ablate.training import train
-from ablate.training.pack import TrialPack
-from ablate.training.settings import TrainConfig
-from ablate.trial import Report, TrialConfig
-from support.entries import entry
-from support.kernel_cases import require_near, require_same_in_any_slot, with_gradients
-from support.model_cases import PAIR, SHAPE, TEXT, VARIANTS, ids, model, normal
-from support.small_training import numbers, one_thread, trial
+from ablate.models.fused import fused_attention, fused_norm
+from support.kernel_cases import kernels, require_near, require_same_in_any_slot, with_gradients
+from support.model_cases import normal
+from support.small_training import one_thread
 
-__all__ = ["one_thread"]
+__all__ = ["kernels", "one_thread"]
 
 LOWEST = torch.finfo(torch.float32).min
 NEAR = 3e-6  # of the largest number; float32 rounds by 1e-7
 TOKENS, HEADS, WIDTHS = (1, 5, 15, 16, 17, 32, 33, 64), (1, 2, 3, 4, 8), (1, 3, 4, 8, 15, 16, 27, 60, 64)
 EPSILON = 1e-5
-
-
-@pytest.fixture
-def kernels() -> ctypes.CDLL:
-    """The kernels. Where they are compiled, but not accepted, they are wrong, and the tests fail."""
-    if native.load_kernels() is None:
-        pytest.skip("there is no C compiler here")
-    found = fused.checked_kernels()
-    assert found is not None
-    return found
 
 
 def exact(query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, heads: int, scale: float) -> Tensor:
@@ -276,138 +247,3 @@ class TestNorm:
         with_grad = norm(*given)
         with torch.no_grad():
             assert torch.equal(norm(*given), with_grad)
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A C compiler that is called with every call noted in the file `calls` beside it, and an empty cache."""
-    real = shutil.which(os.environ.get(native.COMPILER, "cc"))
-    if real is None:
-        pytest.skip("there is no C compiler here")
-    path = tmp_path / "compiler"
-    write_script(path, f'echo called >> {shlex.quote(str(tmp_path / "calls"))}; exec {shlex.quote(real)} "$@" -O0')
-    monkeypatch.setenv(native.COMPILER, str(path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return path
-
-
-def write_script(path: Path, line: str) -> None:
-    path.write_text(f"#!/bin/sh\n{line}\n")
-    path.chmod(0o755)
-
-
-def calls(compiler: Path) -> int:
-    noted = compiler.with_name("calls")
-    return len(noted.read_text().splitlines()) if noted.exists() else 0
-
-
-def kept(compiler: Path) -> list[Path]:
-    return sorted((compiler.parent / "cache" / "ablate").glob("kernels-*.so"))
-
-
-load: Callable[[], ctypes.CDLL | None] = native.load_kernels.__wrapped__  # each call anew
-
-
-class TestLoading:
-    def test_they_are_compiled_once_and_kept(self, compiler: Path) -> None:
-        assert all(load() is not None for _ in range(3))
-        assert calls(compiler) == 1
-        assert len(kept(compiler)) == 1
-
-    def test_a_damaged_file_is_compiled_anew(self, compiler: Path) -> None:
-        load()
-        (path,) = kept(compiler)
-        whole = path.read_bytes()
-        for damaged in (whole[:-1], b"", whole[:5000] + b"\0" * 8 + whole[5008:]):
-            path.write_bytes(damaged)
-            before = calls(compiler)
-            assert load() is not None
-            assert calls(compiler) == before + 1
-            assert path.read_bytes()[65:69] == b"\x7fELF"
-
-    def test_another_compiler_or_processor_gets_a_file_of_its_own(
-        self, compiler: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        load()
-        compiler.write_text(compiler.read_text() + "# another version\n")
-        load()
-        monkeypatch.setattr(native, "describe_processor", lambda: "flags: another one")
-        load()
-        assert calls(compiler) == len(kept(compiler)) == 3
-
-    def test_without_a_folder_for_the_cache_they_are_compiled_each_time(self, compiler: Path) -> None:
-        (compiler.parent / "cache").write_text("a file where the folder should be")
-        assert [load() is None for _ in range(2)] == [False, False]
-        assert calls(compiler) == 2
-
-    @pytest.mark.parametrize("command", ["", "no-such-compiler", "/no/such/compiler"])
-    def test_without_a_compiler_there_are_none(self, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(native.COMPILER, command)
-        assert load() is None
-
-    def test_where_the_processor_is_unknown_there_are_none(
-        self, compiler: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(native, "describe_processor", str)
-        assert load() is None
-        assert calls(compiler) == 0
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ("echo the compiler is broken >&2; exit 1", "the compiler is broken"),
-            ("exit 0", "No such file"),
-            ("sleep 60", "timed out"),
-        ],
-    )
-    def test_a_compiler_that_fails_is_logged_in_one_line(
-        self,
-        line: str,
-        said: str,
-        compiler: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        write_script(compiler, line)
-        monkeypatch.setattr(native, "SECONDS", 0.2 if "sleep" in line else 60)
-        with caplog.at_level(logging.DEBUG, logger="ablate.models"):
-            assert load() is None
-        assert [record.levelno for record in caplog.records] == [logging.INFO]
-        (message,) = caplog.messages
-        assert message.startswith(f"networks train without compiled kernels: {compiler}: ")
-        assert said in message
-        assert "\n" not in message
-        assert kept(compiler) == []
-
-
-FAULTS = {
-    "exponential": ("5.0000001201e-1f", "5.01e-1f"),
-    "largest of a row": ("most > s[j]", "most < s[j]"),
-    "gradient of similarities": ("(of_s[j] - sum) * scale", "of_s[j] * scale"),
-    "gradient of keys": ("spread(kt + at, all, of_s, q", "spread(kt + at, all, w, q"),
-    "deviation": ("squares = squares / (float)width + epsilon", "squares = squares / (float)width + 2 * epsilon"),
-    "gradient of a norm": ("- d[c] * along", "- along"),
-    "gradient of the scale": ("along_scale[c] += g[c] * d[c]", "along_scale[c] += g[c]"),
-}
-
-
-def compiled(folder: Path, compiler: Path, *, fault: str = "") -> ctypes.CDLL:
-    """Return kernels from a copy of kernels.c in which something is wrong."""
-    text = Path(native.__file__).with_name("kernels.c").read_text()
-    if fault:
-        right, wrong = FAULTS[fault]
-        assert text.count(right) == 1
-        text = text.replace(right, wrong)
-    code, library = folder / f"{fault or 'right'}.c", folder / f"{fault or 'right'}.so"
-    code.write_text(text)
-    subprocess.run([str(compiler), *native.FLAGS, "-o", str(library), str(code)], check=True)
-    found = ctypes.CDLL(str(library))
-    for name, arguments in native.SIGNATURES.items():
-        getattr(found, name).argtypes, getattr(found, name).restype = arguments, None
-    return found
-
-
-def use(monkeypatch: pytest.MonkeyPatch, found: ctypes.CDLL | None) -> None:
-    """Let a compiler have made `found`, which is then checked."""
-    monkeypatch.setattr(fused, "load_kernels", lambda: found)
-    monkeypatch.setattr(fused, "checked_kernels", lru_cache(fused.checked_kernels.__wrapped__))

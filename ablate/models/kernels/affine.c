@@ -28,15 +28,15 @@ static inline void multiply(const float *x, const vec *w, const vec *b, float *o
     }
 }
 
-/* x [replicas, rows, inner] times weight [replicas, inner, outer] plus bias [replicas, outer] or NULL.
- * scratch: (inner + 1) * vectors of `outer` numbers. */
-void affine(const float *x, const float *weight, const float *bias, float *out, float *scratch, long replicas, long rows,
-            long inner, long outer) {
+/* x [replicas, rows, inner] times weight [replicas, inner, outer] plus bias [replicas, outer] or NULL; replicas of
+ * weight and bias are `stride` and `bias_stride` numbers apart. scratch: (inner + 1) * vectors of `outer` numbers. */
+void affine(const float *x, const float *weight, const float *bias, float *out, float *scratch, long stride,
+            long bias_stride, long replicas, long rows, long inner, long outer) {
     long vectors = (outer + LANES - 1) / LANES;
     vec *b = (vec *)scratch, *w = b + vectors;
-    for (long r = 0; r < replicas; r++, x += rows * inner, out += rows * outer, weight += inner * outer) {
+    for (long r = 0; r < replicas; r++, x += rows * inner, out += rows * outer, weight += stride) {
         for (long c = 0; c < vectors; c++) {
-            b[c] = bias ? load_some(bias + r * outer + c * LANES, outer - c * LANES) : (vec){0};
+            b[c] = bias ? load_some(bias + r * bias_stride + c * LANES, outer - c * LANES) : (vec){0};
             for (long k = 0; k < inner; k++)
                 w[k * vectors + c] = load_some(weight + k * outer + c * LANES, outer - c * LANES);
         }
@@ -45,12 +45,12 @@ void affine(const float *x, const float *weight, const float *bias, float *out, 
 }
 
 /* The gradient of affine() in x. scratch: (outer + 1) * vectors of `inner` numbers. */
-void affine_back_x(const float *grad, const float *weight, float *of_x, float *scratch, long replicas, long rows,
-                   long inner, long outer) {
+void affine_back_x(const float *grad, const float *weight, float *of_x, float *scratch, long stride, long replicas,
+                   long rows, long inner, long outer) {
     long vectors = (inner + LANES - 1) / LANES;
     vec *b = (vec *)scratch, *w = b + vectors;
     memset(b, 0, (outer + 1) * vectors * sizeof(vec));
-    for (long r = 0; r < replicas; r++, grad += rows * outer, of_x += rows * inner, weight += inner * outer) {
+    for (long r = 0; r < replicas; r++, grad += rows * outer, of_x += rows * inner, weight += stride) {
         for (long n = 0; n < outer; n++)
             for (long k = 0; k < inner; k++) ((float *)w)[n * vectors * LANES + k] = weight[k * outer + n];
         multiply(grad, w, b, of_x, rows, outer, inner);

@@ -9,12 +9,13 @@ static inline float total(vec v) {
     return part[0];
 }
 
-/* x and out are [replicas, rows, width], scale and shift [replicas, width], means and inverse deviations [replicas,
- * rows]. scratch: width vectors. */
+/* x and out are [replicas, rows, width], means and inverse deviations [replicas, rows]; scale and shift have `width`
+ * numbers for each replica, `scale_stride` and `shift_stride` numbers apart. scratch: width vectors. */
 void normalise(const float *x, const float *scale, const float *shift, float *out, float *means, float *inverses,
-               float *scratch, long replicas, long rows, long width, float epsilon) {
+               float *scratch, long scale_stride, long shift_stride, long replicas, long rows, long width,
+               float epsilon) {
     vec *t = (vec *)scratch;
-    for (long r = 0; r < replicas; r++, scale += width, shift += width)
+    for (long r = 0; r < replicas; r++, scale += scale_stride, shift += shift_stride)
         for (long first = 0; first < rows; first += LANES) {
             long count = smaller(LANES, rows - first), row = r * rows + first;
             vec sum = (vec){0}, squares = (vec){0};
@@ -36,9 +37,10 @@ void normalise(const float *x, const float *scale, const float *shift, float *ou
 
 /* The gradients of normalise(). scratch: 4 * width vectors. */
 void normalise_back(const float *grad, const float *x, const float *means, const float *inverses, const float *scale,
-                    float *of_x, float *of_scale, float *of_shift, float *scratch, long replicas, long rows, long width) {
+                    float *of_x, float *of_scale, float *of_shift, float *scratch, long scale_stride, long replicas,
+                    long rows, long width) {
     vec *g = (vec *)scratch, *d = g + width, *along_scale = d + width, *along_shift = along_scale + width;
-    for (long r = 0; r < replicas; r++, scale += width, of_scale += width, of_shift += width) {
+    for (long r = 0; r < replicas; r++, scale += scale_stride, of_scale += width, of_shift += width) {
         memset(along_scale, 0, 2 * width * sizeof(vec));
         for (long first = 0; first < rows; first += LANES) {
             long count = smaller(LANES, rows - first), row = r * rows + first;
