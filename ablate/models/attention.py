@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ablate.models.fused import can_fuse, fused_attention
+from ablate.models.fused import can_multiply, fused_attention
 from ablate.models.layers import (
     BRANCH_GAIN,
     Draw,
@@ -97,7 +97,7 @@ class Attention(nn.Module):
     def _can_fuse(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> bool:
         """Return whether one kernel computes the averages: similarities as they are, one mask for all samples."""
         plain = not self.normalised_diagonal and self.pair_position is None and (mask is None or mask.dim() == 2)
-        return plain and query.dim() == 4 and can_fuse(query, key, values)
+        return plain and query.dim() == 4 and can_multiply(query, key, values)
 
     def _mixed(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the averages [*R, B, T, N] of the values and their weights [R*B*H, T, T]."""

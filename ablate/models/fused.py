@@ -20,8 +20,14 @@ NEAR = 1e-5  # relative; float32 rounds by 1e-7
 
 def can_fuse(*given: Tensor) -> bool:
     """Return whether the kernels compute tensors [R, ..., N]: float32, on a CPU, in a process with one thread."""
-    fits = all(one.device.type == "cpu" and one.dtype == torch.float32 for one in given)
-    return fits and torch.get_num_threads() == 1 and checked_kernels() is not None
+    if torch.compiler.is_compiling() or any(one.device.type != "cpu" or one.dtype != torch.float32 for one in given):
+        return False
+    return torch.get_num_threads() == 1 and checked_kernels() is not None
+
+
+def can_multiply(*given: Tensor) -> bool:
+    """Return whether the kernels compute products of tensors [R, ..., N], which autocast would compute in bfloat16."""
+    return can_fuse(*given) and not torch.is_autocast_enabled("cpu")
 
 
 @lru_cache(maxsize=1)

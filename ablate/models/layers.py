@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import RequestError
-from ablate.models.fused import can_fuse, fused_affine, fused_norm, is_small
+from ablate.models.fused import can_fuse, can_multiply, fused_affine, fused_norm, is_small
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -48,7 +48,7 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
-    if is_small(weight) and can_fuse(x, weight):
+    if is_small(weight) and can_multiply(x, weight):
         return fused_affine(x, weight, bias)
     rows = x.reshape(weight.shape[0], -1, weight.shape[1])
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)

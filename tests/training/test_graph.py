@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.models import build, initial_parameters
+from ablate.models import build, fused, initial_parameters
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Classification
 from ablate.training import ReplicaGroup, multipliers
@@ -47,8 +47,9 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU take the GPU's path, which does not ask whether a row is frozen."""
+    """Let the CPU take the GPU's path, which does not ask whether a row is frozen and has only torch's operations."""
     monkeypatch.setattr(RowState, "known_alive", False)
+    monkeypatch.setattr(fused, "checked_kernels", lambda: None)
 
 
 def new_group(model: ModelConfig = MODEL, trains: Sequence[TrainConfig] = TRAINS) -> ReplicaGroup:

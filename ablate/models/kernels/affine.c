@@ -59,27 +59,36 @@ void affine_back_x(const float *grad, const float *weight, float *of_x, float *s
 
 #define CHUNK 256 /* rows: sums of sums round less than one long sum */
 
-/* of_w[k][n] += sum over i of x[i][k] * grad[i][n], for `size` values of k and `count` <= 2 vectors at n. The row after
- * the last may end before a whole vector does, so the last row is read by load_some(). */
-#define COLUMNS(size, count)                                                                        \
-    for (; k + size <= inner; k += size) {                                                          \
-        vec sum[size][count], y[count];                                                             \
-        for (int g = 0; g < size; g++)                                                              \
-            for (int c = 0; c < count; c++) sum[g][c] = (vec){0};                                   \
-        for (long i = 0; i + 1 < rows; i++) {                                                       \
-            for (int c = 0; c < count; c++) y[c] = load(grad + i * outer + n + c * LANES);          \
-            for (int g = 0; g < size; g++)                                                          \
-                for (int c = 0; c < count; c++) sum[g][c] += x[i * inner + k + g] * y[c];           \
-        }                                                                                           \
-        for (int c = 0; c < count; c++) {                                                           \
-            long left = outer - n - c * LANES;                                                      \
-            vec y = load_some(grad + (rows - 1) * outer + n + c * LANES, left);                     \
-            for (int g = 0; g < size; g++) {                                                        \
-                float *to = of_w + (k + g) * outer + n + c * LANES;                                 \
-                sum[g][c] += x[(rows - 1) * inner + k + g] * y;                                     \
-                store_some(to, load_some(to, left) + sum[g][c], left);                              \
-            }                                                                                       \
-        }                                                                                           \
+/* the number of rows of `grad` from which whole vectors up to column `at` can be read without passing its end */
+static inline long whole_rows(long rows, long outer, long at) {
+    long left = rows * outer - at;
+    return left < 0 ? 0 : smaller(rows, left / outer + 1);
+}
+
+/* of_w[k][n] += sum over i of x[i][k] * grad[i][n], for `size` values of k and `count` <= 2 vectors at n */
+#define COLUMNS(size, count)                                                                       \
+    for (; k + size <= inner; k += size) {                                                         \
+        vec sum[size][count], y[count];                                                            \
+        long i = 0, whole = whole_rows(rows, outer, n + count * LANES);                            \
+        for (int g = 0; g < size; g++)                                                             \
+            for (int c = 0; c < count; c++) sum[g][c] = (vec){0};                                  \
+        for (; i < whole; i++) {                                                                   \
+            for (int c = 0; c < count; c++) y[c] = load(grad + i * outer + n + c * LANES);         \
+            for (int g = 0; g < size; g++)                                                         \
+                for (int c = 0; c < count; c++) sum[g][c] += x[i * inner + k + g] * y[c];          \
+        }                                                                                          \
+        for (; i < rows; i++) {                                                                    \
+            for (int c = 0; c < count; c++)                                                        \
+                y[c] = load_some(grad + i * outer + n + c * LANES, outer - n - c * LANES);         \
+            for (int g = 0; g < size; g++)                                                         \
+                for (int c = 0; c < count; c++) sum[g][c] += x[i * inner + k + g] * y[c];          \
+        }                                                                                          \
+        for (int g = 0; g < size; g++)                                                             \
+            for (int c = 0; c < count; c++) {                                                      \
+                long left = outer - n - c * LANES;                                                 \
+                float *to = of_w + (k + g) * outer + n + c * LANES;                                \
+                store_some(to, load_some(to, left) + sum[g][c], left);                             \
+            }                                                                                      \
     }
 
 static inline void add_products(const float *x, const float *grad, float *of_w, float *of_b, long rows, long inner,
@@ -95,8 +104,10 @@ static inline void add_products(const float *x, const float *grad, float *of_w, 
         }
     }
     for (long n = 0; of_b && n < outer; n += LANES) {
-        vec sum = load_some(grad + (rows - 1) * outer + n, outer - n);
-        for (long i = 0; i + 1 < rows; i++) sum += load(grad + i * outer + n);
+        vec sum = (vec){0};
+        long i = 0, whole = whole_rows(rows, outer, n + LANES);
+        for (; i < whole; i++) sum += load(grad + i * outer + n);
+        for (; i < rows; i++) sum += load_some(grad + i * outer + n, outer - n);
         store_some(of_b + n, load_some(of_b + n, outer - n) + sum, outer - n);
     }
 }
