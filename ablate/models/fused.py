@@ -18,16 +18,21 @@ SMALL = 2**16  # numbers of a weight matrix: larger ones are left to torch, whos
 NEAR = 1e-5  # relative; float32 rounds by 1e-7
 
 
-def can_fuse(*given: Tensor) -> bool:
-    """Return whether the kernels compute tensors [R, ..., N]: float32, on a CPU, in a process with one thread."""
-    if torch.compiler.is_compiling() or any(one.device.type != "cpu" or one.dtype != torch.float32 for one in given):
+def can_fuse(x: Tensor) -> bool:
+    """Return whether the kernels serve x [R, ..., N]: float32, on a CPU, in a process with one thread.
+
+    Products in bfloat16 are quicker by torch, where a processor has instructions for them.
+    """
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
         return False
     return torch.get_num_threads() == 1 and checked_kernels() is not None
 
 
-def can_multiply(*given: Tensor) -> bool:
-    """Return whether the kernels compute products of tensors [R, ..., N], which autocast would compute in bfloat16."""
-    return can_fuse(*given) and not torch.is_autocast_enabled("cpu")
+def can_multiply(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the kernels multiply x [R, ..., K] by weight [R, K, N], and sooner than torch does."""
+    if weight.dtype != x.dtype or weight.shape[1] * weight.shape[2] > SMALL:
+        return False
+    return can_fuse(x) and not torch.is_autocast_enabled("cpu")
 
 
 @lru_cache(maxsize=1)
@@ -37,7 +42,9 @@ def checked_kernels() -> ctypes.CDLL | None:
     return kernels if kernels is not None and _agrees(kernels) else None
 
 
-def fused_attention(query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, heads: int, scale: float) -> Tensor:
+def fused_attention(
+    query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, heads: int, scale: float
+) -> Tensor:
     """Return softmax(scale q k^T) v of every head, [R, B, T, N], of q [R, B, T, N] and k, v [R, B, S, N].
 
     `mask` is bool [T, S], True where query i may see key j.
@@ -66,11 +73,6 @@ def fused_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
-def is_small(weight: Tensor) -> bool:
-    """Return whether the kernels multiply by weight [R, K, N] sooner than torch does."""
-    return weight.shape[1] * weight.shape[2] <= SMALL
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -85,7 +87,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_attend_back(ctx.kernels, *ctx.saved_tensors, grad.contiguous(), ctx.heads, ctx.scale), *[None] * 3
+        q, k, v, weights = ctx.saved_tensors
+        gradients = _attend_back(ctx.kernels, q, k, v, weights, grad.contiguous(), ctx.heads, ctx.scale)
+        return None, *gradients, None, None, None
 
 
 class _Norm(torch.autograd.Function):
@@ -100,7 +104,8 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_normalise_back(ctx.kernels, grad.contiguous(), *ctx.saved_tensors), None
+        x, means, inverses, scale = ctx.saved_tensors
+        return None, *_normalise_back(ctx.kernels, grad.contiguous(), x, means, inverses, scale), None
 
 
 class _Affine(torch.autograd.Function):
@@ -159,7 +164,7 @@ def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, int, int, int]:
 
 
 def _bias(mask: Tensor) -> Tensor:
-    """Return what is added to similarities, [blocks of LANES queries, S, LANES]: the lowest number where a mask hides."""
+    """Return what is added to similarities, [blocks of LANES queries, S, LANES]: the lowest where one is hidden."""
     queries, keys = mask.shape
     added = torch.zeros(-(-queries // LANES) * LANES, keys)
     added[:queries].masked_fill_(~mask, torch.finfo(torch.float32).min)
@@ -230,7 +235,7 @@ def _agrees(kernels: ctypes.CDLL) -> bool:
     found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
     weight = torch.randn(1, heads * width, heads * width, generator=draw)
     found += [_multiply(kernels, q, weight, shift), _multiply_back(kernels, grad, weight, q.shape)]
-    found += _weigh_back(kernels, q, grad, weight, has_bias=True)  # type: ignore[arg-type]
+    found += [one for one in _weigh_back(kernels, q, grad, weight, has_bias=True) if one is not None]
     with torch.enable_grad():
         own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0], weight[0])]
         split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in own[:3]]

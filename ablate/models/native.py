@@ -47,8 +47,8 @@ def load_kernels() -> ctypes.CDLL | None:
     source = {one.name: one.read_bytes() for one in files("ablate.models").joinpath("kernels").iterdir()}
     found = Path(compiler).resolve()
     try:
-        about = f"{found} {found.stat().st_size} {found.stat().st_mtime_ns} {FLAGS} {processor} {sorted(source.items())}"
-        name = f"kernels-{sha256(about.encode()).hexdigest()[:32]}.so"
+        about = (found, found.stat().st_size, found.stat().st_mtime_ns, FLAGS, processor, sorted(source.items()))
+        name = f"kernels-{sha256(repr(about).encode()).hexdigest()[:32]}.so"
         return _load(cached_bytes(name, lambda: _compile(compiler, source)))
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = getattr(error, "stderr", None) or str(error)
