@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import DiskFolder, Place, below, cached_text, copy_into, open_folder, require_writable
+from ablate.files import DiskFolder, Place, below, cached_bytes, cached_text, copy_into, open_folder, require_writable
 from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
 from support.paths import TESTS
@@ -265,3 +265,18 @@ class TestCachedText:
         assert self.cached(made) == "é = 1\r\n"
         assert len(made) == 2
         assert not path.is_symlink()
+
+    @pytest.mark.parametrize("content", [b"", b"\n", b"\x7fELF\x00\n\xff\r\n\xfe"])
+    def test_bytes_are_kept_as_they_are_and_made_again_if_damaged(
+        self, content: bytes, made: list[str], tmp_path: Path
+    ) -> None:
+        def make() -> bytes:
+            made.append("made")
+            return content
+
+        assert [cached_bytes("library.so", make) for _ in range(3)] == [content] * 3
+        assert len(made) == 1
+        path = tmp_path / "cache" / "ablate" / "library.so"
+        path.write_bytes(path.read_bytes() + b"\0")
+        assert [cached_bytes("library.so", make) for _ in range(2)] == [content] * 2
+        assert len(made) == 2

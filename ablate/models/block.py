@@ -49,6 +49,10 @@ class Sublayers(nn.Module):
         """Return the similarities of the self-attention before softmax, s [*R, B, H, T, T], unmasked."""
         return self.attention.similarity(self._before(self.attention_norm, x), mask)
 
+    def _mixed(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return x after self-attention; `_attended` also returns the weights."""
+        return self._added(self.attention_norm, x, self.attention(self._before(self.attention_norm, x), mask))
+
     def _attended(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         z, weights = self.attention.attend(self._before(self.attention_norm, x), mask)
         return self._added(self.attention_norm, x, z), weights
@@ -95,8 +99,7 @@ class Block(Sublayers):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's outputs."""
-        z = self._added(self.attention_norm, x, self.attention(self._before(self.attention_norm, x), mask))
-        return self._finished(z)
+        return self._finished(self._mixed(x, mask))
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the block's outputs and its attention weights [*R, B, H, T, T]."""

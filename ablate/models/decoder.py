@@ -78,6 +78,10 @@ class DecoderBlock(Sublayers):
         self.cross = CrossAttention(config)
         self.cross_norm = None if config.norm == "none" else LayerNorm(config.width)
 
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Memory) -> Tensor:
+        """Return the block's outputs."""
+        return self._rest(self._mixed(x, mask), memory)[0]
+
     def attend(self, x: Tensor, mask: Tensor | None, memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
         """Return outputs, self-attention weights [*R, B, H, T, T] and cross-attention weights [*R, B, H, T, S]."""
         z, weights = self._attended(x, mask)
@@ -118,8 +122,10 @@ class Decoder(Stack):
         tokens = self.embedded(x)
         mask = self.seen(tokens.shape[-2])
         for block, memory in zip(self.blocks, memories, strict=True):
-            tokens, own, over_source = block.attend(tokens, mask, memory)
-            if maps is not None:
+            if maps is None:
+                tokens = block(tokens, mask, memory)
+            else:
+                tokens, own, over_source = block.attend(tokens, mask, memory)
                 maps[0].append(own)
                 maps[1].append(over_source)
         return self.left(tokens)

@@ -49,11 +49,12 @@ def fused_attention(
 
     `mask` is bool [T, S], True where query i may see key j.
     """
-    kernels, bias = checked_kernels(), None if mask is None else _bias(mask)
+    kernels = checked_kernels()
+    hidden = None if mask is None else _hidden(mask.expand(query.shape[-2], key.shape[-2]))
     assert kernels is not None
     if not torch.is_grad_enabled() or not (query.requires_grad or key.requires_grad or values.requires_grad):
-        return _attend(kernels, query, key, values, bias, heads, scale, keep=False)[0]
-    averages: Tensor = _Attention.apply(kernels, query, key, values, bias, heads, scale)
+        return _attend(kernels, query, key, values, hidden, heads, scale, keep=False)[0]
+    averages: Tensor = _Attention.apply(kernels, query, key, values, hidden, heads, scale)
     return averages
 
 
@@ -76,19 +77,19 @@ def fused_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: int, scale: float
+        ctx: Any, kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, heads: int, scale: float
     ) -> Tensor:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        averages, weights = _attend(kernels, q, k, v, bias, heads, scale, keep=True)
-        ctx.save_for_backward(q, k, v, weights)
+        averages, weights = _attend(kernels, q, k, v, hidden, heads, scale, keep=True)
+        ctx.save_for_backward(q, k, v, hidden, weights)
         ctx.kernels, ctx.heads, ctx.scale = kernels, heads, scale
         return averages
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, weights = ctx.saved_tensors
-        gradients = _attend_back(ctx.kernels, q, k, v, weights, grad.contiguous(), ctx.heads, ctx.scale)
+        q, k, v, hidden, weights = ctx.saved_tensors
+        gradients = _attend_back(ctx.kernels, q, k, v, hidden, weights, grad.contiguous(), ctx.heads, ctx.scale)
         return None, *gradients, None, None, None
 
 
@@ -127,25 +128,42 @@ class _Affine(torch.autograd.Function):
 
 
 def _attend(
-    kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: int, scale: float, *, keep: bool
+    kernels: ctypes.CDLL,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor | None,
+    heads: int,
+    scale: float,
+    *,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return averages like q, and the weights [samples, blocks, heads, S, LANES]; without `keep` those of one head."""
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     samples, queries, keys, width = _sizes(q, k, heads)
     weights = q.new_empty((samples, -(-queries // LANES), heads, keys, LANES) if keep else (keys, LANES))
     averages, scratch = torch.empty_like(q), q.new_empty(2 * heads * width * LANES)
-    pointers = [None if one is None else one.data_ptr() for one in (q, k, v, bias, weights, averages, scratch)]
+    pointers = [None if one is None else one.data_ptr() for one in (q, k, v, hidden, weights, averages, scratch)]
     kernels.attend(*pointers, samples, queries, keys, heads, width, keep, scale)
     return averages, weights
 
 
 def _attend_back(
-    kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, grad: Tensor, heads: int, scale: float
+    kernels: ctypes.CDLL,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor | None,
+    weights: Tensor,
+    grad: Tensor,
+    heads: int,
+    scale: float,
 ) -> list[Tensor]:
     samples, queries, keys, width = _sizes(q, k, heads)
     found = [torch.empty_like(one) for one in (q, k, v)]
     scratch = q.new_empty(((3 + 2 * -(-keys // LANES)) * heads * width + keys) * LANES)
-    pointers = [one.data_ptr() for one in (q, k, v, weights, grad, *found, scratch)]
+    given = (q, k, v, hidden, weights, grad, *found, scratch)
+    pointers = [None if one is None else one.data_ptr() for one in given]
     kernels.attend_back(*pointers, samples, queries, keys, heads, width, scale)
     return found
 
@@ -163,12 +181,12 @@ def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, int, int, int]:
     return q.numel() // max(queries * width, 1), queries, k.shape[-2], width // heads
 
 
-def _bias(mask: Tensor) -> Tensor:
-    """Return what is added to similarities, [blocks of LANES queries, S, LANES]: the lowest where one is hidden."""
+def _hidden(mask: Tensor) -> Tensor:
+    """Return which keys a mask [T, S] hides from each query, 1 or 0, as float32 [blocks of LANES queries, S, LANES]."""
     queries, keys = mask.shape
-    added = torch.zeros(-(-queries // LANES) * LANES, keys)
-    added[:queries].masked_fill_(~mask, torch.finfo(torch.float32).min)
-    return added.view(-1, LANES, keys).mT.contiguous()
+    hidden = torch.zeros(-(-queries // LANES) * LANES, keys)
+    hidden[:queries] = ~mask
+    return hidden.view(-1, LANES, keys).mT.contiguous()
 
 
 def _normalise(
@@ -231,7 +249,7 @@ def _agrees(kernels: ctypes.CDLL) -> bool:
     shift, scale = torch.randn(2, 1, heads * width, generator=draw)
     averages, weights = _attend(kernels, q, k, v, None, heads, 0.3, keep=True)
     out, means, inverses = _normalise(kernels, q, scale, shift, 1e-5)
-    found = [averages, *_attend_back(kernels, q, k, v, weights, grad, heads, 0.3)]
+    found = [averages, *_attend_back(kernels, q, k, v, None, weights, grad, heads, 0.3)]
     found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
     weight = torch.randn(1, heads * width, heads * width, generator=draw)
     found += [_multiply(kernels, q, weight, shift), _multiply_back(kernels, grad, weight, q.shape)]

@@ -25,7 +25,7 @@ CHANGING = ("processor", "cpu mhz", "core id", "apicid", "initial apicid", "bogo
 _pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 SIGNATURES = {
     "attend": [*[_pointer] * 7, *[_long] * 6, _float],
-    "attend_back": [*[_pointer] * 9, *[_long] * 5, _float],
+    "attend_back": [*[_pointer] * 10, *[_long] * 5, _float],
     "normalise": [*[_pointer] * 7, *[_long] * 5, _float],
     "normalise_back": [*[_pointer] * 9, *[_long] * 4],
     "affine": [*[_pointer] * 5, *[_long] * 6],
@@ -51,8 +51,8 @@ def load_kernels() -> ctypes.CDLL | None:
         name = f"kernels-{sha256(repr(about).encode()).hexdigest()[:32]}.so"
         return _load(cached_bytes(name, lambda: _compile(compiler, source)))
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        logger.info("networks train without compiled kernels: %s: %s", compiler, said.strip()[-500:])
+        said = " ".join((getattr(error, "stderr", None) or str(error)).split())
+        logger.info("networks train without compiled kernels: %s: %s", compiler, said[-500:])
         return None
 
 
@@ -79,14 +79,14 @@ def _compile(compiler: str, source: Mapping[str, bytes]) -> bytes:
 
 
 def _load(content: bytes) -> ctypes.CDLL:
-    """Load a library from memory: what was checked is what is loaded, whatever happens to the file."""
+    """Load a library from memory: what was checked is what is loaded, whatever happens to the file.
+
+    Its descriptor stays open: the loader takes a library of the same name, which has this number, for the same library.
+    """
     descriptor = os.memfd_create("ablate-kernels")
-    try:
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None

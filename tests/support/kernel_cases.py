@@ -1,13 +1,18 @@
-"""What the tests of compiled kernels and of batched products share: faulty kernels, and replicates in other company."""
+"""What the tests of compiled kernels share: faulty kernels, memory with an end, and replicates in other company."""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
+import mmap
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import subprocess
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +20,8 @@ from torch import Tensor
 
 from ablate.models import fused, native
 
-REPLICAS = 8
-FOLLOWED = 5  # the replicate that is compared, among eight, alone, in another slot, and among four
+FOLLOWED = 5  # the replicate that is compared: among eight, alone, in another slot, and among four
 SLOTS = ([5], [5, 0], [1, 2, 5, 6])
-ZERO = 1e-9  # some sums that are zero are not quite in float64 either
 
 FAULTS = {
     "exponential": ("5.0000001201e-1f", "5.01e-1f"),
@@ -28,6 +31,8 @@ FAULTS = {
     "deviation": ("squares = squares / (float)width + epsilon", "squares = squares / (float)width + 100 * epsilon"),
     "gradient of a norm": ("- d[c] * along", "- along"),
     "gradient of a norm's scale": ("along_scale[c] += g[c] * d[c]", "along_scale[c] += g[c]"),
+    "bias": ("sum[g][c] = b[at + c]", "sum[g][c] = (vec){0}"),
+    "gradient of a product": ("weight[k * outer + n]", "weight[n * outer + k]"),
 }
 
 
@@ -37,7 +42,7 @@ def kernels() -> ctypes.CDLL:
     if native.load_kernels() is None:
         pytest.skip("there is no C compiler here")
     found = fused.checked_kernels()
-    assert found is not None, "what the compiler made of kernels.c disagrees with torch"
+    assert found is not None, "what the compiler made of the kernels disagrees with torch"
     return found
 
 
@@ -50,19 +55,23 @@ def real_compiler() -> str:
 
 
 def compiled(folder: Path, *, fault: str = "") -> Path:
-    """Compile a copy of kernels.c in which something is wrong, quickly, and return the library."""
-    text = Path(native.__file__).with_name("kernels.c").read_text()
-    if fault:
-        right, wrong = FAULTS[fault]
-        assert text.count(right) == 1, fault
-        text = text.replace(right, wrong)
-    path = folder / f"{fault or 'right'}.so"
-    path.write_bytes(native._compile(real_compiler(), f'#pragma GCC optimize "O0"\n{text}'.encode()))
-    return path
+    """Compile a copy of the kernels in which something is wrong, without optimisation, and return the library."""
+    copy = shutil.copytree(Path(native.__file__).with_name("kernels"), folder / f"{fault or 'right'}")
+    right, wrong = FAULTS[fault] if fault else ("", "")
+    places = 0
+    for path in copy.glob("*.c"):
+        text = path.read_text()
+        places += text.count(right) if fault else 1
+        path.write_text(text.replace(right, wrong) if fault else text)
+    assert places > 0, f"{fault}: the kernels have no {right}"
+    library = copy / "kernels.so"
+    code = sorted(map(str, copy.glob("*.c")))
+    subprocess.run([real_compiler(), *native.FLAGS, "-O0", "-o", str(library), *code], check=True)
+    return library
 
 
 def opened(path: Path) -> ctypes.CDLL:
-    """Load a library with the functions of kernels.c."""
+    """Load a library with the functions of the kernels."""
     found = ctypes.CDLL(str(path))
     for name, arguments in native.SIGNATURES.items():
         getattr(found, name).argtypes, getattr(found, name).restype = arguments, None
@@ -83,17 +92,69 @@ def with_gradients(compute: Callable[..., Tensor], given: Sequence[Tensor], grad
 
 
 def require_near(found: Sequence[Tensor], wanted: Sequence[Tensor], relative: float, case: object = "") -> None:
-    """Assert that tensors differ by at most `relative` times the largest number of the wanted one."""
+    """Assert that tensors differ by at most `relative` times the largest number of the wanted one, or times one.
+
+    What they were computed from is of order one, so a small number may be the difference of two that were rounded.
+    """
     for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
         assert one.shape == other.shape, (case, place)
         error, size = float((one - other).abs().max()), float(other.abs().max())
-        assert error <= relative * size + ZERO, f"{case}: tensor {place} is {error:.3g} off, and {size:.3g} large"
+        assert error <= relative * max(size, 1), f"{case}: tensor {place} is {error:.3g} off, and {size:.3g} large"
 
 
 def require_same_in_any_slot(compute: Callable[..., Tensor], given: Sequence[Tensor], grad: Tensor) -> None:
-    """Assert that a replicate of `given`, [8, ...] each, has equal results and gradients in any slot of 1, 2, 4 and 8."""
+    """Assert that a replicate of `given`, [8, ...] each, has equal results and gradients in any slot of 1, 2, 4, 8."""
     together = with_gradients(compute, given, grad)
     for slots in SLOTS:
         found = with_gradients(compute, [one[slots] for one in given], grad[slots])
         at = slots.index(FOLLOWED)
         assert all(torch.equal(one[at], other[FOLLOWED]) for one, other in zip(found, together, strict=True)), slots
+
+
+def fenced(like: Tensor, *, above: bool) -> Tensor:
+    """Return a copy of `like` in memory that ends, or begins, at a page that can be neither read nor written."""
+    size, page = like.numel() * like.element_size(), mmap.PAGESIZE
+    whole = -(-size // page) * page
+    memory = mmap.mmap(-1, whole + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    fence, offset = (address + whole, whole - size) if above else (address, page)
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(page), 0) == 0
+    copied = torch.frombuffer(memory, dtype=like.dtype, count=like.numel(), offset=offset)
+    return copied.view(like.shape).copy_(like)
+
+
+def case_beyond_fences(
+    compute: Callable[..., object], cases: Mapping[str, Sequence[Tensor]], *, above: bool
+) -> str | None:
+    """Return the first case in which `compute` touches a fence, or fails; its process ends there.
+
+    What it is given, and all that the kernels allocate, is fenced; what they allocate is not a number at first.
+    """
+    begun = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the other process
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        try:
+            _fence_allocations(above=above)
+            for place, given in enumerate(cases.values()):
+                begun[:2] = place.to_bytes(2, "big")
+                compute(*(fenced(one, above=above) for one in given))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return None if status == 0 else list(cases)[int.from_bytes(begun[:2], "big")]
+
+
+def _fence_allocations(*, above: bool) -> None:
+    plain = Tensor.new_empty
+
+    def new_empty(like: Tensor, *shape: Any) -> Tensor:
+        return fenced(plain(like, *shape).fill_(torch.nan), above=above)
+
+    def empty_like(like: Tensor) -> Tensor:
+        return new_empty(like, like.shape)
+
+    vars(torch)["empty_like"] = empty_like
+    type.__setattr__(Tensor, "new_empty", new_empty)

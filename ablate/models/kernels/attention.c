@@ -32,11 +32,12 @@ static inline void product(vec *out, const float *a, long row, long column, cons
     GROUP(8) GROUP(4) GROUP(1)
 }
 
-/* softmax of s * scale + bias over its `count` vectors */
-static inline void softmax(vec *s, const vec *bias, long count, float scale) {
+/* softmax of s * scale over its `count` vectors; a number that is hidden (not 0) is replaced by the lowest one */
+static inline void softmax(vec *s, const vec *hidden, long count, float scale) {
     vec most = splat(-__builtin_inff()), sum = (vec){0};
     for (long j = 0; j < count; j++) {
-        s[j] = bias ? s[j] * scale + bias[j] : s[j] * scale;
+        s[j] *= scale;
+        if (hidden) s[j] = pick(hidden[j] != splat(0.0f), splat(-__FLT_MAX__), s[j]);
         most = pick(most > s[j], most, s[j]);
     }
     for (long j = 0; j < count; j++) {
@@ -47,11 +48,11 @@ static inline void softmax(vec *s, const vec *bias, long count, float scale) {
     for (long j = 0; j < count; j++) s[j] *= sum;
 }
 
-/* Queries, keys, values and out are [samples, tokens, heads * width], bias is NULL or [blocks of LANES queries, keys,
+/* Queries, keys, values and out are [samples, tokens, heads * width], hidden is NULL or [blocks of LANES queries, keys,
  * LANES]. Weights are [samples, blocks, heads, keys, LANES] if `kept`, and [keys, LANES] otherwise.
  * scratch: 2 * heads * width vectors. */
-void attend(const float *q, const float *k, const float *v, const float *bias, float *weights, float *out, float *scratch,
-            long samples, long queries, long keys, long heads, long width, long kept, float scale) {
+void attend(const float *q, const float *k, const float *v, const float *hidden, float *weights, float *out,
+            float *scratch, long samples, long queries, long keys, long heads, long width, long kept, float scale) {
     long all = heads * width;
     vec *qt = (vec *)scratch, *ot = qt + all, *w = (vec *)weights;
     for (long s = 0; s < samples; s++)
@@ -61,7 +62,7 @@ void attend(const float *q, const float *k, const float *v, const float *bias, f
             for (long h = 0; h < heads; h++, w += kept ? keys : 0) {
                 long head = s * keys * all + h * width;
                 product(w, k + head, all, 1, qt + h * width, keys, width);
-                softmax(w, bias ? (const vec *)bias + first / LANES * keys : 0, keys, scale);
+                softmax(w, hidden ? (const vec *)hidden + first / LANES * keys : 0, keys, scale);
                 product(ot + h * width, v + head, 1, all, w, width, keys);
             }
             put_columns(out + own, ot, rows, all);
@@ -80,8 +81,8 @@ static inline void spread(vec *to, long all, const vec *s, const float *x, long 
 }
 
 /* The gradients of attend(). scratch: (3 + 2 * blocks of LANES keys) * heads * width + keys vectors. */
-void attend_back(const float *q, const float *k, const float *v, const float *weights, const float *grad, float *of_q,
-                 float *of_k, float *of_v, float *scratch, long samples, long queries, long keys, long heads, long width,
+void attend_back(const float *q, const float *k, const float *v, const float *hidden, const float *weights,
+                 const float *grad, float *of_q, float *of_k, float *of_v, float *scratch, long samples, long queries, long keys, long heads, long width,
                  float scale) {
     long all = heads * width, blocks = (keys + LANES - 1) / LANES;
     vec *gt = (vec *)scratch, *qt = gt + all, *part = qt + all, *kt = part + all, *vt = kt + blocks * all,
@@ -91,13 +92,17 @@ void attend_back(const float *q, const float *k, const float *v, const float *we
         memset(kt, 0, 2 * blocks * all * sizeof(vec));
         for (long first = 0; first < queries; first += LANES) {
             long rows = smaller(LANES, queries - first), own = (s * queries + first) * all;
+            const vec *out_of_sight = hidden ? (const vec *)hidden + first / LANES * keys : 0;
             columns(gt, grad + own, rows, all);
             for (long h = 0; h < heads; h++, w += keys) {
                 long at = h * width, head = s * keys * all + at;
                 vec sum = (vec){0};
                 product(of_s, v + head, all, 1, gt + at, keys, width);
                 for (long j = 0; j < keys; j++) sum += w[j] * of_s[j];
-                for (long j = 0; j < keys; j++) of_s[j] = w[j] * (of_s[j] - sum) * scale;
+                for (long j = 0; j < keys; j++) {
+                    of_s[j] = w[j] * (of_s[j] - sum) * scale;
+                    if (out_of_sight) of_s[j] = pick(out_of_sight[j] != splat(0.0f), splat(0.0f), of_s[j]);
+                }
                 product(qt + at, k + head, 1, all, of_s, width, keys);
                 spread(vt + at, all, w, grad + own + at, rows, keys, width, part);
                 spread(kt + at, all, of_s, q + own + at, rows, keys, width, part);
