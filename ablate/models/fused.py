@@ -28,9 +28,18 @@ def can_fuse(x: Tensor) -> bool:
     return torch.get_num_threads() == 1 and checked_kernels() is not None
 
 
+def can_normalise(x: Tensor, scale: Tensor) -> bool:
+    """Return whether the kernels normalise x [R, ..., N] with scale [R, N]."""
+    return scale.dtype == x.dtype and scale.shape == (x.shape[0], x.shape[-1]) and can_fuse(x)
+
+
 def can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the kernels multiply x [R, ..., K] by weight [R, K, N], and sooner than torch does."""
-    if weight.dtype != x.dtype or weight.shape[1] * weight.shape[2] > SMALL:
+    """Return whether the kernels multiply x [R, ..., K] by weight [R, K, N], and sooner than torch does.
+
+    Shapes that do not fit are left to torch, which says so.
+    """
+    replicas, inner, outer = weight.shape
+    if weight.dtype != x.dtype or inner * outer > SMALL or x.shape[0] != replicas or x.shape[-1] != inner:
         return False
     return can_fuse(x) and not torch.is_autocast_enabled("cpu")
 
@@ -258,11 +267,14 @@ def _agrees(kernels: ctypes.CDLL) -> bool:
         own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0], weight[0])]
         split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in own[:3]]
         mixed = torch.softmax(split[0] @ split[1].mT * 0.3, -1) @ split[2]
-        plain = mixed.transpose(1, 2).reshape(q.shape)
+        wanted = _with_gradients(mixed.transpose(1, 2).reshape(q.shape), own[:3], grad)
         normed = F.layer_norm(own[0], (heads * width,), own[3], own[4], 1e-5)
-        wanted = [plain, *torch.autograd.grad(plain, own[:3], grad.double())]
-        wanted += [normed, *torch.autograd.grad(normed, [own[0], own[3], own[4]], grad.double())]
-        mapped = own[0] @ own[5] + own[4]
-        wanted += [mapped, *torch.autograd.grad(mapped, [own[0], own[5], own[4]], grad.double())]
+        wanted += _with_gradients(normed, [own[0], own[3], own[4]], grad)
+        wanted += _with_gradients(own[0] @ own[5] + own[4], [own[0], own[5], own[4]], grad)
     pairs = zip(found, wanted, strict=True)
     return all(bool((a.view(b.shape) - b).abs().max() <= NEAR * b.abs().max()) for a, b in pairs)
+
+
+def _with_gradients(out: Tensor, given: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """Return `out` and its gradients; for gradients of outputs torch.autograd.grad would import sympy, for .3 s."""
+    return [out, *torch.autograd.grad((out * grad).sum(), given)]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.errors import RequestError
-from ablate.models.fused import can_fuse, can_multiply, fused_affine, fused_norm
+from ablate.models.fused import can_multiply, can_normalise, fused_affine, fused_norm
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -130,7 +130,7 @@ def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     than those for float32: for N = 60 twice as long forward and three times backward.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
-    if can_fuse(wide):
+    if can_normalise(wide, scale):
         return fused_norm(wide, scale, shift, epsilon=NORM_EPSILON).to(x.dtype)
     if len(x) == 1:
         first = F.layer_norm(wide.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON)

@@ -6,15 +6,16 @@ import ctypes
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from ablate.files import cached_bytes
+from ablate.files import cache_folder, cached_bytes
 
 logger = logging.getLogger("ablate.models")
 COMPILER = "ABLATE_COMPILER"  # environment: command of a C compiler (default: cc); empty: compile nothing
@@ -48,8 +49,9 @@ def load_kernels() -> ctypes.CDLL | None:
     found = Path(compiler).resolve()
     try:
         about = (found, found.stat().st_size, found.stat().st_mtime_ns, FLAGS, processor, sorted(source.items()))
-        name = f"kernels-{sha256(repr(about).encode()).hexdigest()[:32]}.so"
-        return _load(cached_bytes(name, lambda: _compile(compiler, source)))
+        name = f"kernels/{sha256(repr(about).encode()).hexdigest()[:32]}.so"
+        compiled = partial(_compile, compiler, source)
+        return _load(cached_bytes(name, compiled) if _has_private_cache() else compiled())
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = " ".join((getattr(error, "stderr", None) or str(error)).split())
         logger.info("networks train without compiled kernels: %s: %s", compiler, said[-500:])
@@ -64,6 +66,17 @@ def describe_processor() -> str:
         return ""
     lines = (line for line in first.splitlines() if line.partition(":")[0].strip().lower() not in CHANGING)
     return "\n".join(lines)
+
+
+def _has_private_cache() -> bool:
+    """Return whether nobody else can put files into the cache of kernels, which is created if it is missing."""
+    try:
+        folder = cache_folder() / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+    except (OSError, RuntimeError):  # not to be written, no home folder
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def _compile(compiler: str, source: Mapping[str, bytes]) -> bytes:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,7 @@ def calls(compiler: Path) -> int:
 
 
 def kept(compiler: Path) -> list[Path]:
-    return sorted((compiler.parent / "cache" / "ablate").glob("kernels-*.so"))
+    return sorted((compiler.parent / "cache" / "ablate" / "kernels").glob("*.so"))
 
 
 def test_they_are_compiled_once_and_kept(compiler: Path) -> None:
@@ -56,6 +59,17 @@ def test_a_damaged_file_is_compiled_anew(compiler: Path) -> None:
         assert load() is not None
         assert calls(compiler) == before + 1
         assert path.read_bytes().partition(b"\n")[2].startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_what_others_could_have_written_is_not_loaded(mode: int, compiler: Path) -> None:
+    load()
+    (path,) = kept(compiler)
+    path.write_bytes(sha256(b"planted").hexdigest().encode() + b"\nplanted")  # as whole as a file of ours
+    path.parent.chmod(mode)
+    assert load() is not None
+    assert calls(compiler) == 2
+    assert path.read_bytes().endswith(b"planted")
 
 
 def test_another_compiler_processor_or_source_gets_a_file_of_its_own(
@@ -132,3 +146,11 @@ def test_a_second_library_is_not_taken_for_the_first(tmp_path: Path) -> None:
     assert first._handle != second._handle
     with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
         native._load(b"no library")
+
+
+def test_the_comparison_with_torch_imports_nothing_slow() -> None:
+    script = (
+        "import sys; from ablate.models.fused import checked_kernels; checked_kernels(); print('sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
