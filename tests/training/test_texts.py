@@ -196,7 +196,7 @@ def test_what_replicates_write_is_judged_in_validation_and_at_the_end_of_a_confi
 def test_a_small_translator_learns_to_write() -> None:
     settings = TrainConfig(epochs=12, batch_size=16, learning_rate=2e-2)
     model = ModelConfig(width=32, depth=1, mlp=32)
-    reports = list(train(trial("build_pairs", model=model, seeds=(3,), train=settings), data=translation(600)))
+    reports = list(train(trial("build_pairs", model=model, seeds=(0,), train=settings), data=translation(600)))
     assert reports[-1].metrics[0]["val_exact"] > 0.8
     assert reports[0].metrics[0]["val_exact"] < 0.2
 
