@@ -84,7 +84,7 @@ class Attention(nn.Module):
         """Return the attention outputs [*R, B, T, N]."""
         query, key = self._compared(x)
         values = self._averaged(x, key)
-        if self._can_fuse(query, mask):
+        if self._can_fuse(query, key, values, mask):
             return self._projected(fused_attention(query, key, values, mask, self.heads, self.scale))
         return self._projected(self._mixed(query, key, values, mask)[0])
 
@@ -94,10 +94,10 @@ class Attention(nn.Module):
         mixed, weights = self._mixed(query, key, self._averaged(x, key), mask)
         return self._projected(mixed), weights.view(*x.shape[:-2], self.heads, *weights.shape[1:])
 
-    def _can_fuse(self, query: Tensor, mask: Tensor | None) -> bool:
+    def _can_fuse(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> bool:
         """Return whether one kernel computes the averages: similarities as they are, one mask for all samples."""
         plain = not self.normalised_diagonal and self.pair_position is None and (mask is None or mask.dim() == 2)
-        return plain and query.dim() == 4 and can_fuse(query)
+        return plain and query.dim() == 4 and can_fuse(query, key, values)
 
     def _mixed(self, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the averages [*R, B, T, N] of the values and their weights [R*B*H, T, T]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -14,34 +14,39 @@ from torch.autograd.function import once_differentiable
 from ablate.models.native import load_kernels
 
 LANES = 16  # of kernels/vectors.h
-SMALL = 2**16  # numbers of a weight matrix: larger ones are left to torch, whose products spare the caches
+SMALL = (
+    2**16
+)  # numbers of a weight matrix: larger ones are left to torch, which multiplies in blocks that fit the caches
 NEAR = 1e-5  # relative; float32 rounds by 1e-7
 
 
-def can_fuse(x: Tensor) -> bool:
-    """Return whether the kernels serve x [R, ..., N]: float32, on a CPU, in a process with one thread.
+def can_fuse(*given: Tensor) -> bool:
+    """Return whether the kernels serve tensors [R, ...]: float32, on a CPU, in a process with one thread.
 
-    Products in bfloat16 are quicker by torch, where a processor has instructions for them.
+    Transforms of torch.func and torch.compile see torch's operations only.
     """
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.float32:
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if any(one.device.type != "cpu" or one.dtype != torch.float32 for one in given):
         return False
     return torch.get_num_threads() == 1 and checked_kernels() is not None
 
 
-def can_normalise(x: Tensor, scale: Tensor) -> bool:
-    """Return whether the kernels normalise x [R, ..., N] with scale [R, N]."""
-    return scale.dtype == x.dtype and scale.shape == (x.shape[0], x.shape[-1]) and can_fuse(x)
+def can_normalise(x: Tensor, scale: Tensor, shift: Tensor) -> bool:
+    """Return whether the kernels normalise x [R, ..., N] with scale and shift [R, N]."""
+    return scale.shape == shift.shape == (x.shape[0], x.shape[-1]) and can_fuse(x, scale, shift)
 
 
-def can_multiply(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the kernels multiply x [R, ..., K] by weight [R, K, N], and sooner than torch does.
+def can_multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether the kernels multiply x [R, ..., K] by weight [R, K, N] and add bias [R, N].
 
-    Shapes that do not fit are left to torch, which says so.
+    Shapes that do not fit are left to torch, which says so, and so are products under autocast: in bfloat16 they are
+    faster by torch, where the processor has instructions for them.
     """
     replicas, inner, outer = weight.shape
-    if weight.dtype != x.dtype or inner * outer > SMALL or x.shape[0] != replicas or x.shape[-1] != inner:
+    if inner * outer > SMALL or x.shape[0] != replicas or x.shape[-1] != inner or torch.is_autocast_enabled("cpu"):
         return False
-    return can_fuse(x) and not torch.is_autocast_enabled("cpu")
+    return can_fuse(x, weight) if bias is None else bias.shape == (replicas, outer) and can_fuse(x, weight, bias)
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +137,8 @@ class _Affine(torch.autograd.Function):
         kernels, (x, weight), grad = ctx.kernels, ctx.saved_tensors, grad.contiguous()
         of_x = _multiply_back(kernels, grad, weight, x.shape) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[2]:
-            return None, of_x, None, grad.flatten(1, -2).sum(1) if ctx.has_bias else None
+            of_bias = grad.reshape(len(grad), -1, grad.shape[-1]).sum(1) if ctx.needs_input_grad[3] else None
+            return None, of_x, None, of_bias
         return None, of_x, *_weigh_back(kernels, x, grad, weight, has_bias=ctx.has_bias)
 
 
@@ -178,7 +184,7 @@ def _attend_back(
 
 
 def _packed(rows: Tensor) -> Tensor:
-    """Return parameters [R, ...] without gaps inside a replica; between replicas there may be gaps."""
+    """Return parameters [R, N] or [R, K, N] without gaps inside a replica; between replicas there may be gaps."""
     *_, step = rows.stride()
     packed = step == 1 and (rows.dim() == 2 or rows.stride(1) == rows.shape[2])
     return rows if packed else rows.contiguous()
@@ -193,7 +199,7 @@ def _sizes(q: Tensor, k: Tensor, heads: int) -> tuple[int, int, int, int]:
 def _hidden(mask: Tensor) -> Tensor:
     """Return which keys a mask [T, S] hides from each query, 1 or 0, as float32 [blocks of LANES queries, S, LANES]."""
     queries, keys = mask.shape
-    hidden = torch.zeros(-(-queries // LANES) * LANES, keys)
+    hidden = torch.zeros(-(-queries // LANES) * LANES, keys, dtype=torch.float32, device=mask.device)
     hidden[:queries] = ~mask
     return hidden.view(-1, LANES, keys).mT.contiguous()
 
@@ -249,28 +255,32 @@ def _weigh_back(
     return of_weight, of_bias
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def _agrees(kernels: ctypes.CDLL) -> bool:
     """Return whether kernels and torch agree on an attention, a norm and an affine map, and on their gradients."""
     tokens, heads, width = 19, 2, 10
-    draw = torch.Generator().manual_seed(0)
-    q, k, v, grad = (torch.randn(3, tokens, heads * width, generator=draw) for _ in range(4))
-    shift, scale = torch.randn(2, 1, heads * width, generator=draw)
-    averages, weights = _attend(kernels, q, k, v, None, heads, 0.3, keep=True)
+    draw = partial(torch.randn, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32, device="cpu")
+    q, k, v, grad = draw(4, 3, tokens, heads * width).unbind()
+    (shift, scale), weight = draw(2, 1, heads * width).unbind(), draw(1, heads * width, heads * width)
+    seen = torch.ones(tokens, tokens, dtype=torch.bool, device="cpu").tril()
+    hidden = _hidden(seen)
+    averages, weights = _attend(kernels, q, k, v, hidden, heads, 0.3, keep=True)
     out, means, inverses = _normalise(kernels, q, scale, shift, 1e-5)
-    found = [averages, *_attend_back(kernels, q, k, v, None, weights, grad, heads, 0.3)]
+    found = [averages, *_attend_back(kernels, q, k, v, hidden, weights, grad, heads, 0.3)]
+    found += [_attend(kernels, q, k, v, hidden, heads, 0.3, keep=False)[0]]
     found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
-    weight = torch.randn(1, heads * width, heads * width, generator=draw)
     found += [_multiply(kernels, q, weight, shift), _multiply_back(kernels, grad, weight, q.shape)]
     found += [one for one in _weigh_back(kernels, q, grad, weight, has_bias=True) if one is not None]
     with torch.enable_grad():
-        own = [one.double().requires_grad_() for one in (q, k, v, scale[0], shift[0], weight[0])]
-        split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in own[:3]]
-        mixed = torch.softmax(split[0] @ split[1].mT * 0.3, -1) @ split[2]
-        wanted = _with_gradients(mixed.transpose(1, 2).reshape(q.shape), own[:3], grad)
-        normed = F.layer_norm(own[0], (heads * width,), own[3], own[4], 1e-5)
-        wanted += _with_gradients(normed, [own[0], own[3], own[4]], grad)
-        wanted += _with_gradients(own[0] @ own[5] + own[4], [own[0], own[5], own[4]], grad)
+        q, k, v, scale, shift, weight = (one.double().requires_grad_() for one in (q, k, v, scale, shift, weight))
+        split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in (q, k, v)]
+        similarity = (split[0] @ split[1].mT * 0.3).masked_fill(~seen, -torch.inf)
+        mixed = (torch.softmax(similarity, -1) @ split[2]).transpose(1, 2).reshape(q.shape)
+        wanted = [*_with_gradients(mixed, [q, k, v], grad), mixed]
+        normed = F.layer_norm(q, (heads * width,), scale[0], shift[0], 1e-5)
+        wanted += _with_gradients(normed, [q, scale, shift], grad)
+        wanted += _with_gradients(q @ weight[0] + shift, [q, weight, shift], grad)
     pairs = zip(found, wanted, strict=True)
     return all(bool((a.view(b.shape) - b).abs().max() <= NEAR * b.abs().max()) for a, b in pairs)
 

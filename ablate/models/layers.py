@@ -48,7 +48,7 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
-    if can_multiply(x, weight):
+    if can_multiply(x, weight, bias):
         return fused_affine(x, weight, bias)
     rows = x.reshape(weight.shape[0], -1, weight.shape[1])
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)
@@ -130,7 +130,7 @@ def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     than those for float32: for N = 60 twice as long forward and three times backward.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
-    if can_normalise(wide, scale):
+    if can_normalise(wide, scale, shift):
         return fused_norm(wide, scale, shift, epsilon=NORM_EPSILON).to(x.dtype)
     if len(x) == 1:
         first = F.layer_norm(wide.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON)

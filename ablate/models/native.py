@@ -14,13 +14,15 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ablate.files import cache_folder, cached_bytes
 
 logger = logging.getLogger("ablate.models")
-COMPILER = "ABLATE_COMPILER"  # environment: command of a C compiler (default: cc); empty: compile nothing
+COMPILER = "ABLATE_COMPILER"  # environment: name or path of a C compiler (default: cc); empty: compile nothing
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared")
 SECONDS = 60  # for the compiler; it needs one
+NEEDED = "avx512f"  # of /proc/cpuinfo: with shorter vectors torch is faster
 CHANGING = ("processor", "cpu mhz", "core id", "apicid", "initial apicid", "bogomips", "cpu cores", "siblings")
 
 _pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
@@ -41,21 +43,29 @@ def load_kernels() -> ctypes.CDLL | None:
 
     The user's cache keeps the compiled file. Its name depends on the source, the compiler and the processor.
     """
-    compiler = shutil.which(os.environ.get(COMPILER, "cc"))
-    processor = describe_processor()
-    if compiler is None or not processor or not hasattr(os, "memfd_create"):
+    wanted, processor = os.environ.get(COMPILER, "cc"), describe_processor()
+    if not wanted or NEEDED not in processor.split() or not hasattr(os, "memfd_create"):
         return None
-    source = {one.name: one.read_bytes() for one in files("ablate.models").joinpath("kernels").iterdir()}
-    found = Path(compiler).resolve()
     try:
-        about = (found, found.stat().st_size, found.stat().st_mtime_ns, FLAGS, processor, sorted(source.items()))
-        name = f"kernels/{sha256(repr(about).encode()).hexdigest()[:32]}.so"
+        compiler = _path_of(wanted)
+        parts = files("ablate.models").joinpath("kernels").iterdir()
+        source = {part.name: part.read_bytes() for part in parts if part.name.endswith((".c", ".h"))}
+        about = compiler.stat()
+        key = (compiler, about.st_size, about.st_mtime_ns, FLAGS, processor, sorted(source.items()))
+        name = f"kernels/{sha256(repr(key).encode()).hexdigest()[:32]}.so"
         compiled = partial(_compile, compiler, source)
         return _load(cached_bytes(name, compiled) if _has_private_cache() else compiled())
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = " ".join((getattr(error, "stderr", None) or str(error)).split())
-        logger.info("networks train without compiled kernels: %s: %s", compiler, said[-500:])
+        logger.info("networks train without compiled kernels: %s: %s", wanted, said[-500:])
         return None
+
+
+def _path_of(compiler: str) -> Path:
+    found = shutil.which(compiler)
+    if found is None:
+        raise FileNotFoundError("there is no such C compiler")
+    return Path(found).resolve()
 
 
 def describe_processor() -> str:
@@ -69,25 +79,24 @@ def describe_processor() -> str:
 
 
 def _has_private_cache() -> bool:
-    """Return whether nobody else can put files into the cache of kernels, which is created if it is missing."""
+    """Return whether nobody else can enter the cache of kernels, which is created if it is missing."""
     try:
         folder = cache_folder() / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.lstat()
     except (OSError, RuntimeError):  # not to be written, no home folder
         return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
 
 
-def _compile(compiler: str, source: Mapping[str, bytes]) -> bytes:
+def _compile(compiler: Path, source: Mapping[str, bytes]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         for name, content in source.items():
             (Path(folder) / name).write_bytes(content)
         code = sorted(name for name in source if name.endswith(".c"))
-        command = [compiler, *FLAGS, "-o", "kernels.so", *code]
-        subprocess.run(
-            command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
-        )
+        command = [str(compiler), *FLAGS, "-o", "kernels.so", *code]
+        quiet: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
+        subprocess.run(command, cwd=folder, check=True, timeout=SECONDS, **quiet)
         return (Path(folder) / "kernels.so").read_bytes()
 
 

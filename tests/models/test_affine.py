@@ -163,3 +163,23 @@ def test_torch_computes_the_same_where_there_are_no_kernels(
     require_near(with_gradients(affine, given, grad), wanted, NEAR)
     pretend_compiled(None, monkeypatch)
     require_near(with_gradients(affine, given, grad), wanted, NEAR)
+
+
+def test_what_does_not_fit_is_left_to_torch() -> None:
+    """A bias for all replicates is broadcast; other types, widths and numbers of replicates are refused."""
+    x, weight, bias, _ = parts(2, 5, 7, 9)
+    torch.testing.assert_close(affine(x, weight, bias[:1]), exact(x, weight, bias[:1].expand(2, -1)))
+    for given in ((x, weight, bias.bfloat16()), (x, weight.double(), bias), (x[..., :6], weight, bias)):
+        with pytest.raises(RuntimeError, match=r"type|size|shape"):
+            affine(*given)
+    with pytest.raises(RuntimeError, match=r"size|shape"):
+        affine(x[:1], weight)
+
+
+def test_transforms_of_torch_func_see_torchs_operations() -> None:
+    x, weight, bias, grad = parts(2, 5, 7, 9)
+
+    def loss(weight: Tensor) -> Tensor:
+        return (affine(x, weight, bias) * grad).sum()
+
+    require_near([torch.func.grad(loss)(weight)], [x.double().mT @ grad.double()], NEAR)

@@ -61,7 +61,7 @@ def test_a_damaged_file_is_compiled_anew(compiler: Path) -> None:
         assert path.read_bytes().partition(b"\n")[2].startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o775])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o755])
 def test_what_others_could_have_written_is_not_loaded(mode: int, compiler: Path) -> None:
     load()
     (path,) = kept(compiler)
@@ -78,7 +78,7 @@ def test_another_compiler_processor_or_source_gets_a_file_of_its_own(
     load()
     compiler.write_text(compiler.read_text() + "# another version\n")
     load()
-    monkeypatch.setattr(native, "describe_processor", lambda: "flags: another one")
+    monkeypatch.setattr(native, "describe_processor", lambda: "flags : another avx512f")
     load()
     changed = tmp_path / "models" / "kernels"
     changed.mkdir(parents=True)
@@ -154,3 +154,16 @@ def test_the_comparison_with_torch_imports_nothing_slow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_processors_with_shorter_vectors_have_no_kernels(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "describe_processor", lambda: "flags : sse2 avx2 avx512bw")
+    assert load() is None
+    assert calls(compiler) == 0
+
+
+@pytest.mark.parametrize("line", ["torch.set_default_dtype(torch.bfloat16)", "torch.inference_mode().__enter__()"])
+def test_the_comparison_does_not_depend_on_torchs_defaults(line: str) -> None:
+    script = f"import torch\n{line}\nfrom ablate.models import fused\nprint(fused.checked_kernels() is not None)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{native.load_kernels() is not None}\n"

@@ -119,6 +119,7 @@ void affine_back_w(const float *x, const float *grad, float *of_weight, float *o
     if (of_bias) memset(of_bias, 0, replicas * outer * sizeof(float));
     for (long r = 0; r < replicas; r++)
         for (long first = 0; first < rows; first += CHUNK)
-            add_products(x + (r * rows + first) * inner, grad + (r * rows + first) * outer, of_weight + r * inner * outer,
-                         of_bias ? of_bias + r * outer : 0, smaller(CHUNK, rows - first), inner, outer);
+            add_products(x + (r * rows + first) * inner, grad + (r * rows + first) * outer,
+                         of_weight + r * inner * outer, of_bias ? of_bias + r * outer : 0,
+                         smaller(CHUNK, rows - first), inner, outer);
 }

@@ -17,7 +17,7 @@ static inline vec exponential(vec x) {
     return pick(tiny, splat(0.0f), p * (vec)power);
 }
 
-/* out[m] = sum over k of a[m * row + k * column] * b[k], for `size` values of m at once, which keep the processor busy */
+/* out[m] = sum over k of a[m * row + k * column] * b[k], for `size` values of m at once */
 #define GROUP(size)                                                                                   \
     for (; m + size <= count; m += size) {                                                            \
         vec sum[size];                                                                                \
@@ -69,8 +69,10 @@ void attend(const float *q, const float *k, const float *v, const float *hidden,
         }
 }
 
-/* to[c], with keys as lanes, += sum over i of x[i][c] * s[j][i], for `rows` <= LANES queries i and all keys j */
-static inline void spread(vec *to, long all, const vec *s, const float *x, long rows, long keys, long width, vec *part) {
+/* Add to to[c], with keys j as lanes, the sum of x[i][c] * s[j][i] over `rows` <= LANES queries i. `to` has `all`
+ * vectors for each LANES keys. */
+static inline void spread(vec *to, long all, const vec *s, const float *x, long rows, long keys, long width,
+                          vec *part) {
     for (long first = 0; first < keys; first += LANES, to += all) {
         vec t[LANES];
         for (long j = 0; j < LANES; j++) t[j] = first + j < keys ? s[first + j] : (vec){0};
@@ -82,8 +84,8 @@ static inline void spread(vec *to, long all, const vec *s, const float *x, long 
 
 /* The gradients of attend(). scratch: (3 + 2 * blocks of LANES keys) * heads * width + keys vectors. */
 void attend_back(const float *q, const float *k, const float *v, const float *hidden, const float *weights,
-                 const float *grad, float *of_q, float *of_k, float *of_v, float *scratch, long samples, long queries, long keys, long heads, long width,
-                 float scale) {
+                 const float *grad, float *of_q, float *of_k, float *of_v, float *scratch, long samples, long queries,
+                 long keys, long heads, long width, float scale) {
     long all = heads * width, blocks = (keys + LANES - 1) / LANES;
     vec *gt = (vec *)scratch, *qt = gt + all, *part = qt + all, *kt = part + all, *vt = kt + blocks * all,
         *of_s = vt + blocks * all;

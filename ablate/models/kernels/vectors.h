@@ -1,24 +1,24 @@
 /* Vectors of LANES numbers, and what the kernels share. The kernels compute in float32 with one thread.
  *
- * A sample, and a row of a matrix, is computed from its values alone, in one order: no result depends on how many others
- * there are.
+ * A sample, and a row of a matrix, is computed from its values alone, in one order: no result depends on how many
+ * others there are.
  */
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
+#ifndef __AVX512F__
+#error "vectors of 16 numbers need AVX-512: with shorter ones torch is faster"
+#endif
+
 #define LANES 16
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-static inline vec load(const float *from) {
-    vec v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
+static inline vec load(const float *from) { return *(const vec *)from; }
 
-static inline void store(float *to, vec v) { memcpy(to, &v, sizeof v); }
+static inline void store(float *to, vec v) { *(vec *)to = v; }
 
 static inline vec splat(float x) { return (vec){0} + x; }
 
@@ -28,12 +28,16 @@ static inline long smaller(long a, long b) { return a < b ? a : b; }
 
 /* the first LANES of `left` numbers, and 0 beyond */
 static inline vec load_some(const float *from, long left) {
+    if (left >= LANES) return load(from);
     vec v = (vec){0};
-    memcpy(&v, from, smaller(left, LANES) * sizeof(float));
+    memcpy(&v, from, left * sizeof(float));
     return v;
 }
 
-static inline void store_some(float *to, vec v, long left) { memcpy(to, &v, smaller(left, LANES) * sizeof(float)); }
+static inline void store_some(float *to, vec v, long left) {
+    if (left >= LANES) store(to, v);
+    else memcpy(to, &v, left * sizeof(float));
+}
 
 /* one of the two vectors in which blocks of `size` lanes of a and b change places */
 static inline vec exchange(vec a, vec b, int size, int second) {
