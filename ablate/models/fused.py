@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,6 +19,7 @@ SMALL = (
     2**16
 )  # numbers of a weight matrix: larger ones are left to torch, which multiplies in blocks that fit the caches
 NEAR = 1e-5  # relative; float32 rounds by 1e-7
+_kept = threading.local()
 
 
 def can_fuse(*given: Tensor) -> bool:
@@ -27,8 +29,9 @@ def can_fuse(*given: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if any(one.device.type != "cpu" or one.dtype != torch.float32 for one in given):
-        return False
+    for one in given:
+        if one.dtype != torch.float32 or not one.is_cpu:
+            return False
     return torch.get_num_threads() == 1 and checked_kernels() is not None
 
 
@@ -157,7 +160,7 @@ def _attend(
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     samples, queries, keys, width = _sizes(q, k, heads)
     weights = q.new_empty((samples, -(-queries // LANES), heads, keys, LANES) if keep else (keys, LANES))
-    averages, scratch = torch.empty_like(q), q.new_empty(2 * heads * width * LANES)
+    averages, scratch = torch.empty_like(q), _scratch(2 * heads * width)
     pointers = [None if one is None else one.data_ptr() for one in (q, k, v, hidden, weights, averages, scratch)]
     kernels.attend(*pointers, samples, queries, keys, heads, width, keep, scale)
     return averages, weights
@@ -176,11 +179,19 @@ def _attend_back(
 ) -> list[Tensor]:
     samples, queries, keys, width = _sizes(q, k, heads)
     found = [torch.empty_like(one) for one in (q, k, v)]
-    scratch = q.new_empty(((3 + 2 * -(-keys // LANES)) * heads * width + keys) * LANES)
+    scratch = _scratch((3 + 2 * -(-keys // LANES)) * heads * width + keys)
     given = (q, k, v, hidden, weights, grad, *found, scratch)
     pointers = [None if one is None else one.data_ptr() for one in given]
     kernels.attend_back(*pointers, samples, queries, keys, heads, width, scale)
     return found
+
+
+def _scratch(vectors: int) -> Tensor:
+    """Return memory for `vectors` of LANES numbers, which the next call of this thread uses again."""
+    memory: Tensor | None = getattr(_kept, "memory", None)
+    if memory is None or memory.numel() < vectors * LANES:
+        memory = _kept.memory = torch.empty(vectors * LANES, dtype=torch.float32, device="cpu")
+    return memory
 
 
 def _packed(rows: Tensor) -> Tensor:
@@ -210,7 +221,7 @@ def _normalise(
     replicas, width = scale.shape
     rows = x.numel() // scale.numel()
     out, means, inverses = torch.empty_like(x), x.new_empty(replicas, rows), x.new_empty(replicas, rows)
-    scratch = x.new_empty(width * LANES)
+    scratch = _scratch(width)
     pointers = [one.data_ptr() for one in (x, scale, shift, out, means, inverses, scratch)]
     kernels.normalise(*pointers, scale.stride(0), shift.stride(0), replicas, rows, width, epsilon)
     return out, means, inverses
@@ -221,7 +232,7 @@ def _normalise_back(
 ) -> list[Tensor]:
     replicas, width = scale.shape
     found = [torch.empty_like(x), x.new_empty(scale.shape), x.new_empty(scale.shape)]
-    scratch = x.new_empty(4 * width * LANES)
+    scratch = _scratch(4 * width)
     pointers = [one.data_ptr() for one in (grad, x, means, inverses, scale, *found, scratch)]
     kernels.normalise_back(*pointers, scale.stride(0), replicas, x.numel() // scale.numel(), width)
     return found
@@ -230,7 +241,7 @@ def _normalise_back(
 def _multiply(kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     replicas, inner, outer = weight.shape
     y = x.new_empty(*x.shape[:-1], outer)
-    scratch = x.new_empty((inner + 1) * -(-outer // LANES) * LANES)
+    scratch = _scratch((inner + 1) * -(-outer // LANES))
     pointers = [None if one is None else one.data_ptr() for one in (x, weight, bias, y, scratch)]
     strides = weight.stride(0), 0 if bias is None else bias.stride(0)
     kernels.affine(*pointers, *strides, replicas, x.numel() // (replicas * inner), inner, outer)
@@ -239,7 +250,7 @@ def _multiply(kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | No
 
 def _multiply_back(kernels: ctypes.CDLL, grad: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
     replicas, inner, outer = weight.shape
-    of_x, scratch = grad.new_empty(shape), grad.new_empty((outer + 1) * -(-inner // LANES) * LANES)
+    of_x, scratch = grad.new_empty(shape), _scratch((outer + 1) * -(-inner // LANES))
     pointers = [one.data_ptr() for one in (grad, weight, of_x, scratch)]
     kernels.affine_back_x(*pointers, weight.stride(0), replicas, grad.numel() // (replicas * outer), inner, outer)
     return of_x

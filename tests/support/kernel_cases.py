@@ -156,5 +156,9 @@ def _fence_allocations(*, above: bool) -> None:
     def empty_like(like: Tensor) -> Tensor:
         return new_empty(like, like.shape)
 
+    def scratch(vectors: int) -> Tensor:
+        return new_empty(torch.empty(0), vectors * fused.LANES)
+
     vars(torch)["empty_like"] = empty_like
+    vars(fused)["_scratch"] = scratch
     type.__setattr__(Tensor, "new_empty", new_empty)
