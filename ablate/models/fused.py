@@ -15,9 +15,7 @@ from torch.autograd.function import once_differentiable
 from ablate.models.native import load_kernels
 
 LANES = 16  # of kernels/vectors.h
-SMALL = (
-    2**16
-)  # numbers of a weight matrix: larger ones are left to torch, which multiplies in blocks that fit the caches
+SMALL = 2**16  # weights of a matrix: torch multiplies larger ones in blocks that fit the caches
 NEAR = 1e-5  # relative; float32 rounds by 1e-7
 _kept = threading.local()
 
@@ -69,9 +67,10 @@ def fused_attention(
     kernels = checked_kernels()
     hidden = None if mask is None else _hidden(mask.expand(query.shape[-2], key.shape[-2]))
     assert kernels is not None
-    if not torch.is_grad_enabled() or not (query.requires_grad or key.requires_grad or values.requires_grad):
-        return _attend(kernels, query, key, values, hidden, heads, scale, keep=False)[0]
-    averages: Tensor = _Attention.apply(kernels, query, key, values, hidden, heads, scale)
+    q, k, v = query.contiguous(), key.contiguous(), values.contiguous()
+    if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _attend(kernels, q, k, v, hidden, heads, scale, keep=False)[0]
+    averages: Tensor = _Attention.apply(kernels, q, k, v, hidden, heads, scale)
     return averages
 
 
@@ -96,7 +95,6 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, heads: int, scale: float
     ) -> Tensor:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         averages, weights = _attend(kernels, q, k, v, hidden, heads, scale, keep=True)
         ctx.save_for_backward(q, k, v, hidden, weights)
         ctx.kernels, ctx.heads, ctx.scale = kernels, heads, scale
@@ -157,7 +155,6 @@ def _attend(
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return averages like q, and the weights [samples, blocks, heads, S, LANES]; without `keep` those of one head."""
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     samples, queries, keys, width = _sizes(q, k, heads)
     weights = q.new_empty((samples, -(-queries // LANES), heads, keys, LANES) if keep else (keys, LANES))
     averages, scratch = torch.empty_like(q), _scratch(2 * heads * width)

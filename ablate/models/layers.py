@@ -124,10 +124,10 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise x [R, B, T, N] by one fused pass per replicate, in float32 if x has half precision.
+    """Normalise x [R, B, T, N] by a compiled kernel or by one pass per replicate, in float32 if x has half precision.
 
-    On a CPU one pass per replicate takes a quarter less time than one for all. torch's kernels for bfloat16 take longer
-    than those for float32: for N = 60 twice as long forward and three times backward.
+    By torch on a CPU, one pass per replicate takes a quarter less time than one for all. Its kernels for bfloat16 take
+    longer than those for float32: for N = 60 twice as long forward and three times backward.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
     if can_normalise(wide, scale, shift):
