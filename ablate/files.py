@@ -26,7 +26,17 @@ Place = Path | str
 REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
 PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
-STUDY_FOLDERS = ("checkpoints", "export", "maps", "report", "tensorboard", "wandb")  # in a study's home
+STUDY_FOLDERS = (
+    "checkpoints",
+    "code",
+    "export",
+    "maps",
+    "models",
+    "report",
+    "tensorboard",
+    "wandb",
+)  # in a study's home
+SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder
 
 
 def below(place: Place, *names: str) -> Place:
@@ -61,12 +71,18 @@ def open_folder(place: Place) -> Folder:
 
     Absolute paths and `file:///path` are folders on a disk as well.
     """
-    if isinstance(place, Path):
-        return DiskFolder(place)
-    path = Path(unquote(place.removeprefix("file://")))
-    if path.is_absolute():
+    path = disk_path(place)
+    if path is not None:
         return DiskFolder(path)
-    return StoreFolder(*_file_system(place))
+    return StoreFolder(*_file_system(str(place)))
+
+
+def disk_path(place: Place) -> Path | None:
+    """Return the path of a place on a disk, or None if it is an object store's URL."""
+    if isinstance(place, Path):
+        return place
+    path = Path(unquote(place.removeprefix("file://")))
+    return path if path.is_absolute() else None
 
 
 def require_writable(place: Place, *, called: Place | None = None) -> None:
@@ -109,7 +125,8 @@ def refuse_links(home: Path, *, folders: Sequence[str] = STUDY_FOLDERS) -> None:
     """Raise RequestError if a symbolic link leads a study's ledger, or anything in `folders`, out of its home.
 
     Whoever made the link would choose what is read and overwritten. `home` and the folders above it may be links. A
-    table or study file that is a link is replaced when it is written (`DiskFolder.write`).
+    table or study file that is a link is replaced when it is written (`DiskFolder.write`). What a seed's folder holds
+    is the user's code's own, and no command reads or writes it.
     """
     for path in _entries(home, folders):
         if path.is_symlink():
@@ -122,6 +139,8 @@ def _entries(home: Path, folders: Sequence[str]) -> Iterator[Path]:
         yield place
         for folder, below_it, files in os.walk(place):
             yield from (Path(folder, name) for name in (*below_it, *files))
+            if place.name == STUDY_FOLDERS[0] and len(Path(folder).relative_to(place).parts) == 2:  # of one trial
+                below_it[:] = [name for name in below_it if not name.startswith(SEED_FOLDER)]
 
 
 def make_file(path: Path) -> None:

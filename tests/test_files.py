@@ -15,7 +15,17 @@ import pytest
 import torch
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import DiskFolder, Place, below, cached_bytes, cached_text, copy_into, open_folder, require_writable
+from ablate.files import (
+    DiskFolder,
+    Place,
+    below,
+    cached_bytes,
+    cached_text,
+    copy_into,
+    open_folder,
+    refuse_links,
+    require_writable,
+)
 from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
 from support.paths import TESTS
@@ -280,3 +290,30 @@ class TestCachedText:
         path.write_bytes(path.read_bytes() + b"\0")
         assert [cached_bytes("library.so", make) for _ in range(2)] == [content] * 2
         assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/data/000001/seed-0",
+        "checkpoints/data/seed-0",
+        "checkpoints/seed-0/000001/x",
+        "models",
+        "code",
+        "code/m",
+    ],
+)
+def test_a_link_out_of_a_study_is_refused(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "home" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path)
+    with pytest.raises(RequestError, match="is a symbolic link"):
+        refuse_links(tmp_path / "home")
+
+
+def test_links_of_a_users_code_stay_in_its_seeds_folder(tmp_path: Path) -> None:
+    """Training libraries write links such as `latest` beside their checkpoints."""
+    folder = tmp_path / "checkpoints" / "data" / "000001" / "seed-0" / "run"
+    folder.mkdir(parents=True)
+    (folder / "latest").symlink_to("step-10")
+    refuse_links(tmp_path)

@@ -1,0 +1,149 @@
+"""What a trial prints, kept as a file beside its checkpoints; and the durable folder of each of its seeds."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import re
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+from ablate.errors import RequestError
+from ablate.files import SEED_FOLDER, Place, disk_path, open_folder
+from ablate.plain_text import printable
+from ablate.redaction import error_text, redact_url
+
+OUTPUT = "output.txt"
+KEPT_BYTES = 2**20  # of the newest output
+DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")  # colours, cursor
+
+logger = logging.getLogger("ablate.functions")
+
+
+class OutputLog:
+    """Keeps the newest output of a trial in memory and in a file of its checkpoint folder; safe for threads.
+
+    The file begins with what earlier attempts have written. It is written at most once a second on a disk, and every
+    30 seconds in an object store. A place that cannot be read or written is logged once and never ends a trial. With
+    `place=None` the output stays in memory.
+    """
+
+    def __init__(self, place: Place | None, name: str = OUTPUT) -> None:
+        self._place, self._name = place, name
+        self._interval = STORE_SECONDS if place is not None and disk_path(place) is None else DISK_SECONDS
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._written = time.monotonic()
+        self._changed = self._warned = False
+        self._kept = bytearray(self._earlier())
+
+    def write(self, content: bytes) -> None:
+        """Append `content`; the file gets it within the interval of the place, without a wait of the caller."""
+        with self._lock:
+            self._kept += content
+            if len(self._kept) > 2 * KEPT_BYTES:  # cut rarely, so that every byte is moved once
+                del self._kept[:-KEPT_BYTES]
+            self._changed = self._changed or bool(content)
+            if self._place is not None and self._changed and self._timer is None:
+                due = self._written + self._interval - time.monotonic()
+                self._timer = threading.Timer(max(due, 0.0), self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Write the file now if it lacks output."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._place is None or not self._changed:
+                return
+            try:
+                open_folder(self._place).write(self._name, bytes(self._kept[-KEPT_BYTES:]))
+                self._changed = False
+            except OSError as error:
+                self._warn("written", error)
+            self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Write the file a last time."""
+        self.flush()
+
+    def tail(self, lines: int) -> list[str]:
+        """Return the last lines of the output that are not empty, safe for a terminal."""
+        with self._lock:
+            text = _shown(bytes(self._kept[-KEPT_BYTES:]))
+        return [line for line in text.split("\n") if line.strip()][-lines:]
+
+    def _earlier(self) -> bytes:
+        if self._place is None:
+            return b""
+        try:
+            return open_folder(self._place).read(self._name)[-KEPT_BYTES:]
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._warn("read", error)
+            return b""
+
+    def _warn(self, what: str, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            assert self._place is not None
+            where = f"{redact_url(self._place)}/{self._name}"
+            logger.warning("%s: output cannot be %s: %s", where, what, error_text(error, self._place))
+
+
+def read_output(place: Place, name: str = OUTPUT) -> str:
+    """Return what the trial of a checkpoint folder has printed, safe for a terminal; '' if nothing is kept.
+
+    Raises RequestError if the place does not answer.
+    """
+    try:
+        return _shown(open_folder(place).read(name))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise RequestError(f"{redact_url(place)}/{name}: cannot be read ({error_text(error, place)})") from error
+
+
+def seed_folder(checkpoints: Place | None, seed: int) -> Path:
+    """Return the folder of a trial's seed for files of the user's code, and create it.
+
+    It is `seed-SEED` in the trial's checkpoint folder if that is on a disk. For an object store, or without
+    checkpoints, it is a folder of this machine that is removed with the process: nothing in it outlives a restart.
+    Raises OSError if it cannot be created.
+    """
+    if checkpoints is None:
+        place = Path(tempfile.mkdtemp(dir=_scratch()))
+    else:
+        place = disk_path(checkpoints) or _scratch() / sha256(str(checkpoints).encode()).hexdigest()[:16]
+    folder = place.absolute() / f"{SEED_FOLDER}{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def terminal_line(line: str) -> str:
+    r"""Return what a terminal shows of a line without its `\n`: the text after the last `\r`, without escapes."""
+    shown = line.rstrip("\r").rpartition("\r")[2]
+    return _ESCAPES.sub("", shown) if "\x1b" in shown else shown
+
+
+def _shown(content: bytes) -> str:
+    return printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
+
+
+@lru_cache(maxsize=1)
+def _scratch() -> Path:
+    from ablate.scratch import scratch_folder  # imports SQLAlchemy
+
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(scratch_folder("seeds"))

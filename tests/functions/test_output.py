@@ -1,0 +1,98 @@
+"""What a trial prints: the newest of it is kept in its folder, whoever wrote it and however it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ablate.functions.output import KEPT_BYTES, OUTPUT, OutputLog, read_output, seed_folder
+
+
+def test_the_newest_output_is_kept_across_attempts(tmp_path: Path) -> None:
+    whole = b""
+    for attempt in range(3):
+        log = OutputLog(tmp_path / "t")
+        for line in range(60_000):
+            text = b"attempt %d line %d\n" % (attempt, line)
+            whole += text
+            log.write(text)
+        log.close()
+    assert (tmp_path / "t" / OUTPUT).read_bytes() == whole[-KEPT_BYTES:]
+
+
+def test_output_is_written_without_a_further_call(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    log.write(b"begun\n")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / OUTPUT).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert read_output(tmp_path) == "begun\n"
+    log.close()
+
+
+def test_threads_lose_nothing(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+
+    def work(mark: int) -> None:
+        for _ in range(1000):
+            log.write(b"%d" % mark * 9 + b"\n")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    lines = read_output(tmp_path).split()
+    assert sorted(lines) == sorted(str(n) * 9 for n in range(4) for _ in range(1000))
+
+
+def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    log = OutputLog(tmp_path / "file" / "below")
+    with caplog.at_level(logging.WARNING, "ablate"):
+        for _ in range(3):
+            log.write(b"x\n")
+            log.flush()
+    assert (len(caplog.records), log.tail(5)) == (1, ["x"] * 3)
+    assert "output cannot be" in caplog.text
+
+
+def test_what_is_shown_cannot_control_a_terminal(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    log.write("a\rb\x1b[31mred\x1b[0m größe\x07\n10%\r50%\r100%\r\n\xa9 \x1b]0;title\x07x".encode() + b"\xff\x9b")
+    log.close()
+    assert read_output(tmp_path) == "bred größe\\x07\n100%\n\xa9 x\ufffd\ufffd"
+    assert log.tail(1) == ["\xa9 x\ufffd\ufffd"]
+
+
+def test_without_a_place_the_output_stays_in_memory() -> None:
+    log = OutputLog(None)
+    log.write(b"one\n\ntwo\n")
+    log.close()
+    assert log.tail(5) == ["one", "two"]
+
+
+def test_nothing_is_kept_of_a_silent_trial(tmp_path: Path) -> None:
+    OutputLog(tmp_path / "t").close()
+    assert read_output(tmp_path / "t") == ""
+    assert not (tmp_path / "t").exists()
+
+
+def test_each_seed_has_a_folder_that_stays(tmp_path: Path) -> None:
+    place = tmp_path / "000003"
+    assert seed_folder(place, 7) == seed_folder(f"file://{place}", 7) == place / "seed-7"
+    assert seed_folder(place, 8) != seed_folder(place, 7)
+
+
+def test_without_a_disk_a_seed_has_a_folder_of_this_process() -> None:
+    store = "s3://bucket/study/checkpoints/data/000003"
+    folder = seed_folder(store, 7)
+    assert folder.is_dir()
+    assert folder == seed_folder(store, 7)
+    others = (seed_folder(store, 8), seed_folder(f"{store}4", 7), seed_folder(None, 7), seed_folder(None, 7))
+    assert len({folder, *others}) == 5
