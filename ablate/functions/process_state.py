@@ -56,9 +56,12 @@ class ProcessState:
         """Return in words what of this state is not as it was `before`."""
         return (*map(self._words(before), self._changed(before)), *self._left_over(before))
 
-    def put_back(self) -> tuple[str, ...]:
-        """Make the process what it was in this state; return in words what cannot be put back."""
-        now = ProcessState.now() if self.whole else ProcessState.of_turn()
+    def put_back(self, now: ProcessState | None = None) -> tuple[str, ...]:
+        """Make the process what it was in this state; return in words what cannot be put back.
+
+        `now` is the present state, if it has been read already.
+        """
+        now = now or (ProcessState.now() if self.whole else ProcessState.of_turn())
         items, words = _items(whole=self.whole), now._words(self)
         failed: list[str] = []
         for name in now._changed(self):
