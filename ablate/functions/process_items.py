@@ -1,0 +1,165 @@
+"""What a user's code can change of Python in its process: each item with how it is read and set."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import logging
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+LIMITS = ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_STACK", "RLIMIT_CPU")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing of a process: its name in a sentence, how it is read, and how it is set (None if it cannot be)."""
+
+    words: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object] | None = None
+
+
+def of_python() -> Iterator[Item]:
+    """Yield what two calls that take turns may each have in their own way."""
+    yield Item(words="the working directory", read=_folder, write=_enter)
+    yield Item(words="sys.argv", read=lambda: list(sys.argv), write=lambda value: setattr(sys, "argv", list(value)))
+    yield Item(words="sys.path", read=lambda: list(sys.path), write=lambda value: setattr(sys, "path", list(value)))
+    yield Item(words="the environment", read=lambda: dict(os.environ), write=_set_environment)
+    yield Item(words="the umask", read=_umask, write=lambda value: os.umask(value))
+    yield Item(words="the recursion limit", read=sys.getrecursionlimit, write=sys.setrecursionlimit)
+    yield Item(words="the locale", read=lambda: locale.setlocale(locale.LC_ALL), write=_set_locale)
+    yield Item(words="the warnings filters", read=lambda: _Filters(warnings.filters), write=lambda value: value.give())
+    yield Item(words="the handlers and levels of logging", read=_logging, write=_set_logging)
+    yield Item(words="the garbage collector", read=lambda: (gc.isenabled(), gc.get_threshold()), write=_set_collector)
+    for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook"):
+        yield Item(words=f"sys.{name}", read=lambda n=name: getattr(sys, n), write=lambda v, n=name: setattr(sys, n, v))  # type: ignore[misc]
+    for name in SIGNALS:
+        number = signal.Signals[name]
+        yield Item(
+            words=f"the handler of {name}",
+            read=lambda n=number: signal.getsignal(n),  # type: ignore[misc]
+            write=lambda value, n=number: signal.signal(n, value),  # type: ignore[misc]
+        )
+    yield Item(words="the alarm clock (signal.alarm)", read=_Timer.now, write=lambda value: value.give())
+
+
+def set_once(*, multiprocessing: bool) -> Iterator[Item]:
+    """Yield what belongs to the whole process, with the start method if `multiprocessing` is imported."""
+    for name in LIMITS:
+        number = getattr(resource, name)
+        yield Item(
+            words=f"the limit {name}",
+            read=lambda n=number: resource.getrlimit(n),  # type: ignore[misc]
+            write=lambda value, n=number: resource.setrlimit(n, value),  # type: ignore[misc]
+        )
+    for number in (0, 1, 2):
+        yield Item(words=f"file descriptor {number}", read=lambda n=number: _file(n))  # type: ignore[misc]
+    if multiprocessing:
+        import multiprocessing as processes
+
+        yield Item(
+            words="multiprocessing.set_start_method",
+            read=lambda: processes.get_start_method(allow_none=True),
+            write=lambda value: processes.set_start_method(value, force=True),
+        )
+
+
+class _Filters:
+    """The list of warnings filters, as an object that `catch_warnings` puts back, and what it held."""
+
+    def __init__(self, filters: Any) -> None:
+        self._list, self._content = filters, list(filters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Filters) and self._list is other._list and self._content == other._content
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def give(self) -> None:
+        self._list[:] = self._content
+        warnings.filters = self._list
+        with warnings.catch_warnings():  # Python forgets what it has cached of other filters
+            pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timer:
+    """The timer of SIGALRM; two are equal if both run or none does, since time passes."""
+
+    runs: bool
+    seconds: float = field(compare=False)
+    interval: float
+
+    @staticmethod
+    def now() -> _Timer:
+        seconds, interval = signal.getitimer(signal.ITIMER_REAL)
+        return _Timer(runs=seconds > 0, seconds=seconds, interval=interval)
+
+    def give(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self.seconds, self.interval)
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _enter(folder: str | None) -> None:
+    if folder is None:
+        raise FileNotFoundError("it was deleted")
+    os.chdir(folder)
+
+
+def _set_environment(value: dict[str, str]) -> None:
+    for name in os.environ.keys() - value.keys():
+        del os.environ[name]
+    os.environ.update({name: text for name, text in value.items() if os.environ.get(name) != text})
+
+
+def _umask() -> int:
+    before = os.umask(0o077)  # it can only be read by setting it
+    os.umask(before)
+    return before
+
+
+def _set_locale(value: str) -> None:
+    try:
+        locale.setlocale(locale.LC_ALL, value)
+    except locale.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def _logging() -> dict[str, Any]:
+    root = logging.getLogger()
+    return {"level": root.level, "handlers": list(root.handlers), "disable": root.manager.disable}
+
+
+def _set_logging(value: dict[str, Any]) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = value["handlers"]
+    root.setLevel(value["level"])
+    logging.disable(value["disable"])
+
+
+def _set_collector(value: tuple[bool, tuple[int, int, int]]) -> None:
+    (gc.enable if value[0] else gc.disable)()
+    gc.set_threshold(*value[1])
+
+
+def _file(descriptor: int) -> tuple[int, int] | None:
+    """Return what identifies the open file, or None for a closed descriptor."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,160 @@
+"""What a user's code can change of its process besides random generators: to compare, to swap and to put back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ablate.functions import process_items
+from ablate.functions.process_items import Item
+
+HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")  # of tqdm, and of a multiprocessing queue
+HARMLESS_CHILDREN = (  # parts of command lines: servers that libraries start once and use again
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "torch/_inductor/compile_worker",
+    "joblib.externals.loky",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """The state of this process at one moment.
+
+    `now()` reads all of it (about 0.1 ms), `of_turn()` only what can be swapped between two calls that take turns and
+    what must not differ between them (about 0.05 ms). NumPy, torch and multiprocessing are read if they are imported;
+    an item that one of two states lacks is not compared. The handlers of signals are set in the main thread only.
+    """
+
+    values: Mapping[str, Any]
+    whole: bool
+    threads: frozenset[threading.Thread] = frozenset()
+    children: Mapping[int, str] = field(default_factory=dict)  # names of programs by process id
+
+    @staticmethod
+    def now() -> ProcessState:
+        """Return the whole state of now."""
+        return ProcessState(
+            values={item.words: item.read() for item in _items(whole=True).values()},
+            whole=True,
+            threads=frozenset(_threads()),
+            children=dict(_children()),
+        )
+
+    @staticmethod
+    def of_turn() -> ProcessState:
+        """Return the state of now without threads, children and what a process sets once."""
+        return ProcessState(values={item.words: item.read() for item in _items(whole=False).values()}, whole=False)
+
+    def differences(self, before: ProcessState) -> tuple[str, ...]:
+        """Return in words what of this state is not as it was `before`."""
+        return (*map(self._words(before), self._changed(before)), *self._left_over(before))
+
+    def put_back(self) -> tuple[str, ...]:
+        """Make the process what it was in this state; return in words what cannot be put back."""
+        now = ProcessState.now() if self.whole else ProcessState.of_turn()
+        items, words = _items(whole=self.whole), now._words(self)
+        failed: list[str] = []
+        for name in now._changed(self):
+            write = items[name].write
+            try:
+                if write is None:
+                    failed.append(words(name))
+                else:
+                    write(self.values[name])
+            except (OSError, ValueError, TypeError, RuntimeError) as error:
+                failed.append(f"{words(name)} ({error})")
+        return (*failed, *now._left_over(self))
+
+    def _changed(self, before: ProcessState) -> list[str]:
+        both = self.values.keys() & before.values.keys()
+        return [name for name in self.values if name in both and self.values[name] != before.values[name]]
+
+    def _words(self, before: ProcessState) -> Callable[[str], str]:
+        """Return what names an item, with the keys that differ if its value is a dictionary."""
+
+        def words(name: str) -> str:
+            new, old = self.values[name], before.values[name]
+            if not isinstance(new, dict) or not isinstance(old, dict):
+                return name
+            return f"{name} ({', '.join(sorted(k for k in new.keys() | old.keys() if new.get(k) != old.get(k)))})"
+
+        return words
+
+    def _left_over(self, before: ProcessState) -> Iterator[str]:
+        for thread in sorted(self.threads - before.threads, key=lambda each: each.name):
+            if thread.is_alive():
+                yield f"a thread that is still running ({thread.name!r})"
+        for pid, command in self.children.items():
+            if pid not in before.children:
+                yield f"a process that is still running ({pid}, {command})"
+
+
+def _items(*, whole: bool) -> dict[str, Item]:
+    return _known(whole, "numpy" in sys.modules, "multiprocessing" in sys.modules, "torch" in sys.modules)
+
+
+@lru_cache
+def _known(whole: bool, numpy: bool, multiprocessing: bool, torch: bool) -> dict[str, Item]:
+    """Return the items by words; the further arguments say which modules are imported."""
+    items = [*process_items.of_python()]
+    if numpy:
+        import numpy as np
+
+        items.append(Item(words="numpy.seterr", read=np.geterr, write=lambda value: np.seterr(**value)))
+    if torch:
+        from ablate.functions import torch_state
+
+        items += torch_state.of_turn()
+    if whole:
+        items += process_items.set_once(multiprocessing=multiprocessing)
+        if torch:
+            items += torch_state.set_once()
+    return {item.words: item for item in items}
+
+
+def _threads() -> Iterator[threading.Thread]:
+    for thread in threading.enumerate():
+        known = type(thread).__name__ in HARMLESS_THREADS or thread.name in HARMLESS_THREADS
+        if not known and not type(thread).__module__.startswith("joblib.externals.loky"):
+            yield thread
+
+
+def _children() -> Iterator[tuple[int, str]]:
+    """Yield process id and program of each child that runs and is not known to be harmless.
+
+    Its arguments are left out: they may hold passwords.
+    """
+    for pid in _child_numbers():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:  # it has ended in between
+            continue
+        if command and not any(part in command for part in HARMLESS_CHILDREN):  # one that has ended has no command
+            yield pid, Path(command.partition("\0")[0]).name
+
+
+def _child_numbers() -> list[int]:
+    try:
+        found = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    except OSError:  # a thread has ended in between
+        return _child_numbers()
+    if found:
+        return [int(pid) for text in found for pid in text.split()]
+    own = str(os.getpid())  # a kernel without lists of children
+    stats = {path.name: _stat(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    return [int(pid) for pid, fields in stats.items() if fields[1:2] == [own]]
+
+
+def _stat(process: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command: state, parent, …; nothing for one that has ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
