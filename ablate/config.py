@@ -53,6 +53,13 @@ class Size(Frozen):
     """Floating-point operations of one forward pass of one sample (a multiply-add counts two)."""
 
 
+class Counted(Frozen):
+    """What running a user's code tells of a network's size; `note` says why nothing is known."""
+
+    params: int | None = None
+    note: str = ""
+
+
 class DatasetFacts(Frozen):
     """What a trainable must know of a data set before it trains, without loading any data."""
 

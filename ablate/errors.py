@@ -28,11 +28,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ablate.plain_text import one_printable_line
 
 FAULTS_SHOWN = 20
 NAMES_SHOWN = 50
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
+TrialFault = Literal["trial", "memory", "died"]
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command continues
 
 
@@ -169,7 +172,16 @@ class ResultsDownError(AblateError):
 
 
 class TrialError(AblateError):
-    """One trial cannot continue; it is recorded as FAIL and the study continues."""
+    """One trial cannot continue; it is recorded as FAIL and the study continues.
+
+    `kind` is "memory" for a lack of memory and "died" for a killed process, which another attempt may not meet.
+    `detail` is the traceback, where the error arose in another process.
+    """
+
+    def __init__(self, message: str, kind: TrialFault = "trial", detail: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.detail = detail
 
 
 class PausedError(AblateError):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +23,8 @@ from typing import Any
 from ablate.config import TaskConfig, TrainableSettings
 from ablate.errors import AblateError, RegistryError, did_you_mean
 from ablate.redaction import error_text
+
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Registry:
@@ -53,9 +58,8 @@ class Registry:
             module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
         except AblateError:
             raise
-        except Exception as error:  # a user's module may fail in any way
-            reason = error_text(error, first_line=True)
-            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {reason}") from error
+        except (Exception, SystemExit) as error:  # a user's module may fail in any way
+            raise RegistryError(f"{self.kind} {name!r}: cannot import {module_name!r}: {_reason(error)}") from error
         try:
             part = getattr(module, attribute)
         except AttributeError:
@@ -66,6 +70,40 @@ class Registry:
         if not callable(part):
             raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
         return part  # type: ignore[no-any-return]
+
+
+def _reason(error: Exception | SystemExit) -> str:
+    """Return why a module does not import."""
+    if not isinstance(error, SystemExit):
+        return error_text(error, first_line=True)
+    *_, last = traceback.extract_tb(error.__traceback__)
+    code = "" if error.code is None else repr(error.code)
+    rule = "code that is imported must not end the process: put it under `if __name__ == '__main__':`"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(os.getcwd())]
+    where = own[-1] if own else last
+    return f"{Path(where.filename).name}:{where.lineno} calls sys.exit({code}); {rule}"
+
+
+def import_paths(value: Any) -> tuple[str, ...]:
+    """Return the texts in `value`, mappings and lists of texts, that have the form of an import path, sorted."""
+    found: set[str] = set()
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, str) and IMPORT_PATH.fullmatch(each):
+            found.add(each)
+        elif isinstance(each, Mapping):
+            rest += each.values()
+        elif isinstance(each, list | tuple):
+            rest += each
+    return tuple(sorted(found))
+
+
+def import_named(value: Any) -> None:
+    """Import the modules of the import paths in `value`; one that cannot be imported is left to whoever loads it."""
+    for path in import_paths(value):
+        with suppress(Exception):
+            _import_own(path.partition(":")[0])
 
 
 def _import_own(module_name: str) -> ModuleType:
@@ -156,7 +194,7 @@ TRAINABLES = Registry("trainable", {FAMILY: "ablate.training.transformer:Transfo
 OWN_TRAINABLES = Registry(
     "trainable",
     {
-        OWN_FUNCTION: "ablate.functions.trainable:FunctionTrainable",
+        OWN_FUNCTION: "ablate.functions.border.guarded:GuardedFunction",
         OWN_COMMAND: "ablate.functions.command:CommandTrainable",
     },
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from ablate import config
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
 from ablate.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.trial import Report, TrialConfig, TrialKey
@@ -134,8 +134,8 @@ class Trainable(Protocol):
     def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
         """Return the size of a configuration, counted without training it, or None if only a report tells it."""
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
-        """Return the trainable parameters of a configuration that `measure` cannot size, or None if it is unknown.
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return the trainable parameters of a configuration that `measure` cannot size, or why they are unknown.
 
         The user's code is run up to its first epoch, so a plan asks this and a search does not. Raises RequestError for
         a fault that is found on the way.

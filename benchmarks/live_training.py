@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ablate.execution.memory import keep_freed_memory
+from ablate.functions.memory import keep_freed_memory
 from ablate.study.file import read_study
 from ablate.trainable import load_trainable
 from ablate.trial import TrialConfig, TrialKey

@@ -40,7 +40,7 @@ def measure(name: str, rows: int) -> float:
     """Return the microseconds of CPU time per replica and step in this process."""
     import torch
 
-    from ablate.execution.memory import keep_freed_memory
+    from ablate.functions.memory import keep_freed_memory
     from ablate.registry import read_task
     from ablate.tasks import load_task
     from ablate.training import FamilySettings, train

@@ -25,7 +25,7 @@ import torch
 from plain import DECAY, RATE, VARIANTS, plain_epochs
 from record import made_by
 
-from ablate.execution.memory import keep_freed_memory
+from ablate.functions.memory import keep_freed_memory
 from ablate.models import measure
 from ablate.models.settings import ModelConfig
 from ablate.registry import read_task

@@ -6,6 +6,7 @@ import logging
 import shlex
 import signal
 import sys
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -25,7 +26,7 @@ from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
-from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError
+from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.locations import RUNS, Locations
 
 app = typer.Typer(
@@ -112,6 +113,7 @@ def search(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
     code_changed: options.CodeChanged = False,
+    keep_going: options.KeepGoing = False,
 ) -> None:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
     _drive(
@@ -122,6 +124,7 @@ def search(
             cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
             device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
             takeover=takeover, relocate=relocate, code_changed=code_changed, from_study=from_study,
+            keep_going=keep_going,
         ),
         deterministic=deterministic,
     )  # fmt: skip
@@ -153,6 +156,7 @@ def compare(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
     code_changed: options.CodeChanged = False,
+    keep_going: options.KeepGoing = False,
 ) -> None:
     """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
     from ablate.study import load_study
@@ -168,7 +172,7 @@ def compare(
             tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
             cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
             device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
-            takeover=takeover, relocate=relocate, code_changed=code_changed,
+            takeover=takeover, relocate=relocate, code_changed=code_changed, keep_going=keep_going,
         ),
         scale=scale,
         only=only,
@@ -247,6 +251,7 @@ def resume(
     takeover: options.Takeover = False,
     relocate: options.Relocate = False,
     code_changed: options.CodeChanged = False,
+    keep_going: options.KeepGoing = False,
 ) -> None:
     """Continue a study by its name, with the study file that its ledger holds."""
     from ablate.inspection.studies import read_study
@@ -256,7 +261,7 @@ def resume(
         executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
         pack=options.pack_size(pack), address=address, autoscale=autoscale, device=device, grace_seconds=grace,
         metrics_port=metrics_port, metrics_host=metrics_host, takeover=takeover, relocate=relocate,
-        code_changed=code_changed,
+        code_changed=code_changed, keep_going=keep_going,
     )  # fmt: skip
     found = read_study(study, asked)
     _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)
@@ -349,6 +354,17 @@ def main() -> None:
         except AblateError as error:
             errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             sys.exit(error.exit_code)
+        finally:
+            if border := sys.modules.get("ablate.functions.border.guarded"):  # else no user's code has run
+                border.end_processes()
+
+
+def _refuse_other_end(end: SystemExit) -> None:
+    """Raise StudyFailedError if neither Typer nor ablate ended the process, but code that the command called."""
+    *_, (frame, line) = traceback.walk_tb(end.__traceback__)
+    if frame.f_globals.get("__name__", "").partition(".")[0] not in ("typer", "click", "ablate"):
+        place = f"{frame.f_code.co_filename}:{line}"
+        raise StudyFailedError(f"{place} called sys.exit({end.code!r}) before the command was done") from end
 
 
 def _run() -> None:
@@ -356,6 +372,7 @@ def _run() -> None:
     try:
         app()
     except SystemExit as end:
+        _refuse_other_end(end)
         if end.code:
             raise
     if is_reader_gone():

@@ -131,10 +131,10 @@ def _of_task(name: str, task: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, str]]:
-    from ablate.functions.function import Function
+    from ablate.functions.border.guarded import GuardedFunction
 
-    found = Function.of(function)
-    read, metrics = found.names_read(), found.metrics_named()
+    found = GuardedFunction(function).describe()
+    read, metrics = found.names, found.metrics
     config = {each: example(each) for each in (*sorted(read.required), *sorted(read.optional - read.required))}
     notes = NOTES | {f"config.{each}": note(each) for each in config}
     if read.required:
@@ -151,8 +151,8 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
         content["epochs"] = 9
         notes["epochs"] = "reports of a full trial: what run.epochs() gives"
     content |= {"objectives": objectives, "replicates": 1, "budget": {"trials": 24}}
-    content["confirm"] = {"replicates": 3} if found.test is not None else None
-    if found.test is None:
+    content["confirm"] = {"replicates": 3} if found.has_test else None
+    if not found.has_test:
         notes["confirm"] = "to read a test split once, add `def test(model, config)` beside the function"
     return content, notes
 

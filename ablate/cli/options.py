@@ -130,6 +130,10 @@ EarlierStudy = Annotated[
 Grace = Annotated[
     float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
 ]
+KeepGoing = Annotated[
+    bool,
+    typer.Option("--keep-going", help="Go on although the first two trials failed before their first report."),
+]
 CodeChanged = Annotated[
     bool,
     typer.Option(

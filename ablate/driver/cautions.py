@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from ablate.config import DatasetFacts, TrainableSettings
+from ablate.driver.code import trainable_of
 from ablate.randomness import stream
 from ablate.study import Study
 from ablate.study.space import FloatRange, Range, Space
-from ablate.trainable import load_trainable
 
 DRAWN = 400  # configurations drawn from a space
 
@@ -24,7 +24,7 @@ def cautions(study: Study, facts: Mapping[str, DatasetFacts]) -> tuple[str, ...]
 
 def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:
     any_settings = next(_configurations(study, label), None)
-    for remark in load_trainable(study.trainable).remarks(study.task(label), facts, any_settings):
+    for remark in trainable_of(study).remarks(study.task(label), facts, any_settings):
         yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
     rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]

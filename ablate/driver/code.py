@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ablate.errors import StudyMismatchError
+from ablate.functions.border.guarded import Guarded
 from ablate.ledger import Ledger, StudyWriter
-from ablate.registry import own_code
+from ablate.registry import TRAINABLES, import_paths, own_code
 from ablate.study import Study
-from ablate.trainable import load_trainable
+from ablate.trainable import Trainable, load_trainable
 
-IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 CODE = "code"  # the event that holds the files; of several, the last is valid
 
 
@@ -46,7 +44,7 @@ def source_files(study: Study) -> dict[str, str]:
 
     These are the files of its training function, and of each network, task and part that it names by import path.
     """
-    found = load_trainable(study.trainable).source_files()
+    found = trainable_of(study).source_files()
     mine = {place.absolute() for place in own_code(study.trainable)}
     for place in user_code(study):
         files = [place] if place.is_file() else sorted(place.rglob("*.py"))
@@ -57,19 +55,17 @@ def source_files(study: Study) -> dict[str, str]:
 
 def user_code(study: Study) -> tuple[Path, ...]:
     """Return the user's packages and files that a study names by import path, which its workers need."""
-    named = sorted({text for text in _texts(study.model_dump(mode="json")) if IMPORT_PATH.fullmatch(text)})
+    named = import_paths(study.model_dump(mode="json"))
     return tuple(dict.fromkeys(place.absolute() for text in named for place in own_code(text)))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
+def trainable_of(study: Study) -> Trainable:
+    """Return what a study tunes; where it names code by import path, in a form that runs it in a process of its own."""
+    found = load_trainable(study.trainable)
+    named = import_paths(
+        study.model_dump(mode="json", exclude={"sampler", "scheduler"})
+    )  # these are the driver's parts
+    return Guarded(study.trainable) if named and study.trainable in TRAINABLES.names() else found
 
 
 def _recorded(ledger: Ledger, study: str) -> dict[str, str] | None:

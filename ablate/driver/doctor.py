@@ -45,7 +45,7 @@ def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     yield Examination(
         what="software", good=True, seen=f"ablate {__version__}, Python {platform.python_version()}, {_versions()}"
     )
-    yield _look("runs", lambda: _runs(locations.runs_dir.absolute()))
+    yield _look("runs", lambda: _runs(locations.root))
     yield _look("ledger", lambda: _ledger(locations))
     if locations.store is not None:
         yield _look("store", lambda: _store(str(locations.store)))

@@ -32,4 +32,5 @@ class RunOptions(Locations):
     extend: bool = False
     takeover: bool = False
     code_changed: bool = False
+    keep_going: bool = False
     from_study: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,16 +13,18 @@ import polars as pl
 
 from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
+from ablate.driver.code import trainable_of
+from ablate.driver.own_sizes import OwnSizes, thinned
 from ablate.driver.power import Earlier, PlannedPower, plan_power
+from ablate.registry import TRAINABLES
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.design import confounded
-from ablate.study.space import Choices, Range, Space
-from ablate.trainable import PlannedTrials, load_trainable
+from ablate.study.space import Space
+from ablate.trainable import PlannedTrials, Trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
 from ablate.tuning.twins import TwinSizes
 
-SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 
 
@@ -130,24 +131,23 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
 
     Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
     """
-    rows: list[PlannedRow] = []
-    trainable = load_trainable(study.trainable)
+    trainable = trainable_of(study)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
-    for dataset in study.labels:
-        rows.extend(_rows(study, dataset, facts[dataset]))
-    by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}
+    sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
+    by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
+    rows = [row for label in study.labels for row in by_dataset[label]]
     seconds = _seconds(study, by_dataset, facts, data_dir, study.replicates) if measure_time else None
     seeds = study.tune.replicates if study.tune is not None and measure_time else None
     of_tuning = None if seeds is None else _seconds(study, by_dataset, facts, data_dir, seeds)
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={d: architectures(study, study.space_for(d)).cardinality() for d in study.labels},
+        architectures={label: sizing[label].axes.cardinality() for label in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         confirmation_budget=study.confirm.budget if study.confirm else None,
         seconds_per_trial=seconds,
-        cautions=cautions(study, facts),
+        cautions=(*cautions(study, facts), *(note for label in study.labels for note in sizing[label].notes())),
         earlier=earlier,
         tuning=tuning_trials(study),
         seconds_per_tuning_trial=of_tuning,
@@ -158,38 +158,64 @@ def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> fl
     return None if seconds is None else sum(trials[name] * each for name, each in seconds.items()) / 3600
 
 
-def _rows(study: Study, dataset: str, facts: DatasetFacts) -> Iterator[PlannedRow]:
-    listed = _plan_design(study, dataset) if study.compare is not None else _plan_search(study, dataset)
-    task, trainable, begun = study.task(dataset), load_trainable(study.trainable), time.monotonic()
-    twins = TwinSizes(study=study, dataset=dataset, measure=trainable.measure, facts=lambda: facts)
-    for values in listed[:: -(-len(listed) // LISTED)]:
-        settings = twins.settings_of(values)
-        size = trainable.measure(settings, facts)
-        patient = time.monotonic() - begun < SIZING_SECONDS
-        counted = trainable.count_by_running(settings, dataset) if size is None and patient else None
-        yield PlannedRow(
-            variant=_row_name(values),
-            dataset=dataset,
-            settings=settings,
-            size=size,
-            params=counted if size is None else size.params,
-            q=None if size is None else facts.overdetermination(size, task, study.protocol),
-        )
+@dataclass(frozen=True, kw_only=True)
+class _Sizing:
+    """What sizes the networks of one data set; `own` is there for a user's function, which is run to size one."""
 
+    study: Study
+    dataset: str
+    facts: DatasetFacts
+    trainable: Trainable
+    twins: TwinSizes
+    axes: Space
+    own: OwnSizes | None
 
-def _plan_search(study: Study, dataset: str) -> list[dict[str, Any]]:
-    """Return the architectures of a search, or a part of them if the space is large."""
-    return list(itertools.islice(_thin(architectures(study, study.space_for(dataset))).grid(), ENUMERATED))
+    @staticmethod
+    def of(study: Study, dataset: str, facts: DatasetFacts, trainable: Trainable) -> _Sizing:
+        twins = TwinSizes(study=study, dataset=dataset, measure=trainable.measure, facts=lambda: facts)
+        own, axes = None, architectures(study, study.space_for(dataset))
+        if study.trainable not in TRAINABLES.names():
+            own = OwnSizes(
+                study=study,
+                dataset=dataset,
+                settings_of=twins.settings_of,
+                count=lambda settings: trainable.count_by_running(settings, dataset),
+            )
+            axes = own.architectures(axes)
+        return _Sizing(study=study, dataset=dataset, facts=facts, trainable=trainable, twins=twins, axes=axes, own=own)
 
+    def rows(self) -> Iterator[PlannedRow]:
+        """Yield a row for each architecture that the plan lists."""
+        study, task = self.study, self.study.task(self.dataset)
+        listed = self._design() if study.compare is not None else self._search()
+        for values in listed[:: -(-len(listed) // LISTED)]:
+            settings = self.twins.settings_of(values if self.own is None else self.own.inside(values))
+            size = self.trainable.measure(settings, self.facts)
+            yield PlannedRow(
+                variant=_row_name(values),
+                dataset=self.dataset,
+                settings=settings,
+                size=size,
+                params=self.own.params(values) if self.own is not None else None if size is None else size.params,
+                q=None if size is None else self.facts.overdetermination(size, task, study.protocol),
+            )
 
-def _plan_design(study: Study, dataset: str) -> list[dict[str, Any]]:
-    """Return each architecture of a comparison once, with all variants of one configuration together."""
-    found = {}
-    axes = architectures(study, study.space_for(dataset)).names()
-    for parameters in study.design(dataset):
-        values = {name: value for name, value in parameters.items() if name in axes}
-        found[json.dumps(values)] = values
-    return list(found.values())
+    def notes(self) -> tuple[str, ...]:
+        """Return why sizes are unknown, a line each."""
+        return () if self.own is None else tuple(f"{self.dataset}: {note}" for note in self.own.notes)
+
+    def _search(self) -> list[dict[str, Any]]:
+        """Return the architectures of a search, or a part of them if the space is large."""
+        return list(itertools.islice(_thin(self.axes).grid(), ENUMERATED))
+
+    def _design(self) -> list[dict[str, Any]]:
+        """Return each architecture of a comparison once, with all variants of one configuration together."""
+        found = {}
+        names = self.axes.names()
+        for parameters in self.study.design(self.dataset):
+            values = {name: value for name, value in parameters.items() if name in names}
+            found[json.dumps(values)] = values
+        return list(found.values())
 
 
 def _thin(space: Space) -> Space:
@@ -197,14 +223,7 @@ def _thin(space: Space) -> Space:
     count = space.cardinality()
     if count is not None and count <= LISTED:
         return space
-    return Space(ranges={name: _thinned_range(spec) for name, spec in space.ranges.items()})
-
-
-def _thinned_range(spec: Range) -> Range:
-    if isinstance(spec, Choices):
-        return spec
-    grid = spec.grid() or ()
-    return Choices(choices=tuple(dict.fromkeys((grid[0], grid[len(grid) // 2], grid[-1]))), when=spec.when)
+    return Space(ranges={name: thinned(spec) for name, spec in space.ranges.items()})
 
 
 def _row_name(values: dict[str, Any]) -> str:
@@ -231,7 +250,7 @@ def _seconds(
             protocol=study.protocol,
         )
         sized = [(row.settings, row.size) for row in listed if row.size is not None]
-        seconds = load_trainable(study.trainable).estimate_seconds(sized, planned)
+        seconds = trainable_of(study).estimate_seconds(sized, planned)
         if seconds is None:
             return None
         found[label] = seconds

@@ -19,7 +19,7 @@ from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
-from ablate.driver.code import note_code, refuse_other_code, source_files, user_code
+from ablate.driver.code import note_code, refuse_other_code, source_files, trainable_of, user_code
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.margins import note_margins
 from ablate.driver.options import RunOptions
@@ -35,6 +35,7 @@ from ablate.errors import (
 )
 from ablate.execution import Executor
 from ablate.files import Place, copy_into, require_writable
+from ablate.functions.border.guarded import processes_ended
 from ablate.functions.source import CODE
 from ablate.garbage import collect_as_usual
 from ablate.inspection.studies import results_of, select_networks, write_results
@@ -44,7 +45,7 @@ from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
-from ablate.trainable import Trainable, load_trainable
+from ablate.trainable import Trainable
 from ablate.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
@@ -83,8 +84,13 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
+    with processes_ended():
+        return _search(study, text, options, console)
+
+
+def _search(study: Study, text: str, options: RunOptions, console: Console) -> FinishedStudy:
     facts = _check_first(study, options)
-    home, trainable = options.home(study.name), load_trainable(study.trainable)
+    home, trainable = options.home(study.name), trainable_of(study)
     with places.open_study(study.name, options) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
         files = source_files(study)
@@ -105,7 +111,14 @@ def search(
             discard, get = partial(_discard, root), facts.__getitem__
             key = partial(_group_key, trainable, facts)
             engine = Search(
-                study, writer, ledger, measure=trainable.measure, facts_of=get, group_key=key, discard=discard
+                study,
+                writer,
+                ledger,
+                measure=trainable.measure,
+                facts_of=get,
+                group_key=key,
+                discard=discard,
+                keep_going=options.keep_going,
             )
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
@@ -121,7 +134,7 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
     """Return the facts of each data set; raise what makes the study impossible before anything is started."""
     with _code_explained(options.home(study.name)):
         facts = check_data(study, options.data_dir)
-    measure = load_trainable(study.trainable).measure
+    measure = trainable_of(study).measure
     require_searchable(study, measure=measure, facts_of=facts.__getitem__)
     if options.pack != 1:
         _refuse_timed(study, options)
@@ -224,7 +237,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
     """Return the facts of every data set; raise DataError or RequestError if one is missing or does not fit."""
     facts: dict[str, DatasetFacts] = {}
     missing: dict[str, str] = {}
-    trainable = load_trainable(study.trainable)
+    trainable = trainable_of(study)
     for label in study.labels:
         trainable.check(study.given_for(label), confirms=study.opens_test)
         task = study.datasets[label]

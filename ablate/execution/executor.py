@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ablate.errors import CheckpointDownError, TrialError
+from ablate.errors import NO_MEMORY, CheckpointDownError, TrialError
 from ablate.plain_text import storable
 from ablate.redaction import error_text
 from ablate.trial import Report, TrialKey
@@ -36,14 +36,14 @@ class Executor(Protocol):
 class Failure:
     """Why a trial cannot continue: a message of one line, and the traceback for an event in the ledger.
 
-    `kind` is the cause. `trial` is an error of the trial itself. `memory` is a lack of memory, which another attempt
-    may not meet. `pack` is an error that met all trials of a pack, one of which may have caused it. `store` means that
-    checkpoints cannot be written: it ends the driver and is not a fault of the trial.
+    `kind` is the cause. `trial` is an error of the trial itself. `memory` is a lack of memory and `died` a killed
+    process, which another attempt may not meet. `pack` is an error that met all trials of a pack, one of which may have
+    caused it. `store` means that checkpoints cannot be written: it ends the driver and is not a fault of the trial.
     """
 
     message: str
     traceback: str = ""
-    kind: Literal["trial", "memory", "pack", "store"] = "trial"
+    kind: Literal["trial", "memory", "died", "pack", "store"] = "trial"
 
     @staticmethod
     def of(error: BaseException) -> Failure:
@@ -51,12 +51,15 @@ class Failure:
         text, name = error_text(error, first_line=True), type(error).__name__
         own = isinstance(error, TrialError | CheckpointDownError)
         message = storable(text if own or text == name else f"{name}: {text}")
-        kind: Literal["trial", "memory", "store"] = "trial"
+        kind: Literal["trial", "memory", "died", "store"] = error.kind if isinstance(error, TrialError) else "trial"
+        detail = error.detail if isinstance(error, TrialError) else ""
         if isinstance(error, CheckpointDownError):
             kind = "store"
         elif isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text:
             kind = "memory"  # by name: torch is not imported here
-        return Failure(message=message, traceback=storable("".join(traceback.format_exception(error))), kind=kind)
+        return Failure(
+            message=message, traceback=storable(detail or "".join(traceback.format_exception(error))), kind=kind
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +73,15 @@ class Crowded:
 
 
 Outcome = Report | Failure | Paused | Crowded
-NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a worker returns: the outcomes of some trials of its pack, and the size that it has measured, once."""
+    """What a worker returns: the outcomes of some trials of its pack, and the size that it has measured, once.
+
+    `notes` are for the user, by subject: what the worker noticed of a user's code.
+    """
 
     outcomes: Mapping[TrialKey, Outcome]
     size: int | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)

@@ -54,6 +54,7 @@ class LocalExecutor:
                     threads=self.threads,
                     packed=pack.packed,
                     measure=pack.measures,
+                    grace_seconds=self.grace_seconds,
                 )
                 _run_pack(packing, pack, assignment, interruption, on_event)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import PausedError, TrialError
+from ablate.errors import PausedError
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
-from ablate.execution.memory import keep_freed_memory
+from ablate.functions.alone import Alone
+from ablate.functions.border.guarded import Guarded, GuardedPack, runs_own_code, take_notes
+from ablate.functions.memory import keep_freed_memory
 from ablate.garbage import collecting_rarely
 from ablate.registry import Registry
 from ablate.trainable import Member, Pack, load_trainable
@@ -28,7 +30,7 @@ class Assignment:
     measures how many such trials it should train together, at most that many. `device` is a torch device, never
     `auto`. `trainer`, an import path, takes the place of the trainable's `train`. Parts given by import path are also
     searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
-    was sent.
+    was sent. A user's code may take `grace_seconds` for its end.
     """
 
     members: tuple[Member, ...]
@@ -40,6 +42,7 @@ class Assignment:
     measure: int = 0
     search_path: tuple[str, ...] = ()
     code: Any = None
+    grace_seconds: float = 25.0
 
     def __str__(self) -> str:
         return ", ".join(str(member.config.key) for member in self.members)
@@ -73,7 +76,7 @@ class PackRun:
             outcomes = {key: outcome_of(each) for key, each in found.items()}
         ended = [key for key, each in outcomes.items() if not isinstance(each, Report) or each.final]
         self._keys = [key for key in self._keys if key not in ended]
-        return Turn(outcomes=outcomes)
+        return Turn(outcomes=outcomes, notes=take_notes())
 
     def change(self, ended: Sequence[TrialKey], joined: Sequence[Member]) -> None:
         """Stop those of the trials `ended` that still train, and add others."""
@@ -95,19 +98,34 @@ class PackRun:
         keep_freed_memory()
         os.environ["OMP_NUM_THREADS"] = str(given.threads)  # read when torch is imported, which may be later
         sys.path.extend(place for place in given.search_path if place not in sys.path)
-        trainable = load_trainable(given.members[0].config.trainable)
-        train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(given.threads)
         place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
-        pack: Pack = trainable.open_pack(**place) if given.packed else _Alone(train, place)
+        if self._guarded:
+            pack: Pack = GuardedPack(
+                given.members[0].config.trainable,
+                packed=given.packed,
+                threads=given.threads,
+                grace_seconds=given.grace_seconds,
+                place=place,
+            )
+        else:
+            trainable = load_trainable(given.members[0].config.trainable)
+            train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
+            if torch := sys.modules.get("torch"):
+                torch.set_num_threads(given.threads)
+            pack = trainable.open_pack(**place) if given.packed else Alone(train, place)
+        self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
         return pack
+
+    @property
+    def _guarded(self) -> bool:
+        """Whether the trials run a user's code, which a process of its own then runs."""
+        return self._assignment.trainer is None and runs_own_code(self._assignment.members[0].config)
 
     def _measured(self) -> Turn:
         given = self._assignment
         config, most, self._measures = given.members[0].config, self._measures, 0
-        trainable = load_trainable(config.trainable)
+        trainable = Guarded(config.trainable) if self._guarded else load_trainable(config.trainable)
         size = trainable.measure_pack(config, data_dir=given.data_dir, device=given.device, most=most)
         return Turn(outcomes={}, size=size)
 
@@ -129,40 +147,3 @@ def outcome_of(found: Report | Exception) -> Outcome:
     if isinstance(found, Report):
         return found
     return Paused() if isinstance(found, PausedError) else Failure.of(found)
-
-
-class _Alone:
-    """A trial that trains by itself, as a pack of one."""
-
-    def __init__(self, train: Callable[..., Iterator[Report]], place: Mapping[str, Any]) -> None:
-        self._train, self._place = train, place
-        self._key: TrialKey | None = None
-        self._reports: Any = None
-
-    def add(self, members: Sequence[Member]) -> None:
-        """Begin the trial; none is added to it."""
-        for member in members:
-            assert self._key is None, f"{self._key} trains alone"
-            self._key = member.config.key
-            where = {"checkpoints": member.checkpoints, "attempt": member.attempt}
-            self._reports = self._train(member.config, **where, **self._place)
-
-    def drop(self, key: TrialKey) -> None:
-        """Stop the trial."""
-        self.close()
-
-    def advance(self) -> Mapping[TrialKey, Report | Exception]:
-        """Return the trial's next report, or the exception that took its place."""
-        assert self._key is not None
-        try:
-            return {self._key: next(self._reports)}
-        except StopIteration:
-            return {self._key: TrialError("training ended before its final report")}
-        except Exception as error:
-            return {self._key: error}
-
-    def close(self) -> None:
-        """Close the generator, so that it releases files and device memory."""
-        close = getattr(self._reports, "close", None)
-        if close is not None:
-            close()

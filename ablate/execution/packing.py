@@ -56,6 +56,7 @@ class Packing:
     most: PackSize = 1
     slots: Callable[[], int] = lambda: 1
     _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
+    _said: set[str] = field(default_factory=set)  # subjects of notes, each logged once
     _alone: bool = False  # whether the trial that was last handed out to a free worker has no group key
 
     def begin(self) -> RunningPack | None:
@@ -77,6 +78,10 @@ class Packing:
 
         Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
+        for subject, note in turn.notes.items():
+            if subject not in self._said:
+                self._said.add(subject)
+                logger.warning("%s", note)
         if pack.packed:
             self._learn(pack, turn)
         found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
@@ -144,7 +149,7 @@ class Packing:
             if _ends_driver(outcome):
                 raise CheckpointDownError(f"trial {key}: {outcome.message}")
             logger.warning("trial %s failed: %s", key, outcome.message)
-            retry = outcome.kind in ("memory", "pack")
+            retry = outcome.kind in ("memory", "died", "pack")
             self.search.fail(key, outcome.message, retry=retry, detail=outcome.traceback)
             return False
         if isinstance(outcome, Paused | Crowded):

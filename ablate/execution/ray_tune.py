@@ -147,4 +147,5 @@ class RayExecutor:
             measure=pack.measures,
             search_path=tuple(sys.path),
             code=code,
+            grace_seconds=self.grace_seconds,
         )

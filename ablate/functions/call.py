@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from traceback import walk_tb
 from types import GeneratorType
 from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from ablate.errors import AblateError, PausedError, TrialError
-from ablate.functions.blame import OWN, as_trial_error, place_of_generator
+from ablate.errors import NO_MEMORY, AblateError, PausedError, TrialError
+from ablate.functions.blame import ABLATE, place_of_generator, user_line
 from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.function import Function
 from ablate.functions.keeping import GlobalRandomness
@@ -27,14 +27,12 @@ Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
 Check = Callable[[object, Run], dict[str, float]]
 CLOSINGS = 10  # attempts to close a generator that yields again
 
-logger = logging.getLogger("ablate.functions")
-
 
 class Call:
     """A call of the function: for one seed of a trial, or for all seeds of a stacked function.
 
-    The function runs on a stack of its own (a greenlet), in the thread of whoever advances it. A call has its own global
-    random state and its own state of the process: what it changes is put back while others run.
+    The function runs on a stack of its own (a greenlet), in the thread of whoever advances it. A call has its own
+    global random state and its own state of the process: what it changes is put back while others run.
     """
 
     def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
@@ -53,6 +51,11 @@ class Call:
 
     _state: ProcessState | None  # None before the first turn
 
+    @property
+    def place(self) -> str:
+        """The line of the user's code that made the last report, as `mine.py:12: `; empty without one."""
+        return self._door.place
+
     def advance(self) -> Metrics | None:
         """Return the metrics of the next report, or None at the end of the function.
 
@@ -62,37 +65,29 @@ class Call:
         with self._own_state():
             self._switch(self._waiting.switch)
         if self._metrics is not None and self._mixed:
-            mixed = ", ".join(self._mixed)
-            self.stop()
             raise TrialError(
-                f"{self._place()}the report is made inside a block that the calls of other seeds would be in too"
-                f" ({mixed}): report after the block"
+                f"{self.place}the report is made inside a block that the calls of other seeds would be in too"
+                f" ({', '.join(self._mixed)}): report after the block"
             )
         return self._metrics
 
     def finish(self) -> None:
-        """Let the function run to its end after its last report; what happens there is logged, the report stands."""
+        """Let the function run to its end after its last report; raise TrialError for what goes wrong there."""
         self.run.stays = True
-        try:
-            if self.advance() is not None:
-                logger.warning("%sthe function reports again after its last epoch, so it was ended", self._place())
-                self.stop()
-        except (TrialError, PausedError) as error:
-            logger.warning("after the last report, which stands: %s", error)
+        if self.advance() is not None:
+            place = self.place
+            self.stop()
+            raise TrialError(f"{place}the function reports again after its last epoch, so it was ended there")
 
     def stop(self) -> None:
         """End the function, if it has begun and not ended, at its `yield` or `run.report`: its `finally` blocks run.
 
-        What it raises then is logged.
+        Raises TrialError for what it raises then.
         """
-        if self._state is None or self._stack.dead:
-            return
-        end = self._door.end(TrialStoppedError, "the study has stopped this trial")
-        try:
+        if self._state is not None and not self._stack.dead:
+            end = self._door.end(TrialStoppedError, "the study has stopped this trial")
             with self._own_state():
                 self._switch(lambda: self._waiting.throw(end))
-        except (TrialError, PausedError) as error:
-            logger.warning("while its trial was ended: %s", error)
 
     def test(self) -> Metrics:
         """Return what the function's `test` says of the kept model."""
@@ -147,7 +142,8 @@ class Call:
             return PausedError(str(error))
         epoch = self.run.epoch + (0 if self.run.loops or self.run.epoch == 0 else 1)
         when = "" if self.run.stays else f" in epoch {epoch}" if epoch else " before its first report"
-        return as_trial_error(error, when, place=self._door.place)
+        memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error)
+        return TrialError(user_line(error, when, place=self.place), "memory" if memory else "trial")
 
     def _checked(self, value: object, check: Check) -> Metrics:
         if not isinstance(self.run, Runs):
@@ -155,9 +151,6 @@ class Call:
         if not isinstance(value, list | tuple) or len(value) != len(self.run):
             raise TrialError(f"a function with `runs` gives a list of {len(self.run)} dictionaries, one for each seed")
         return tuple(check(one, run) for one, run in zip(value, self.run, strict=True))
-
-    def _place(self) -> str:
-        return f"{self._door.place}: " if self._door.place else ""
 
     @contextmanager
     def _own_state(self) -> Iterator[None]:
@@ -169,7 +162,7 @@ class Call:
         else:
             self._randomness.give()
             if failed := self._state.put_back(outside):
-                raise TrialError(f"{self._place()}what the function changed cannot be given back: {', '.join(failed)}")
+                raise TrialError(f"{self.place}what the function changed cannot be given back: {', '.join(failed)}")
         try:
             yield
         finally:
@@ -189,11 +182,10 @@ def _close(generator: GeneratorType[Any, Any, Any]) -> None:
         except RuntimeError as error:
             if "ignored GeneratorExit" not in str(error):
                 raise
-    logger.warning("%s: the function yields again whenever it is ended, so it was left", place)
-    return None
+    raise TrialError(f"{place}the function yields again whenever it is ended, so it was left")
 
 
 def _raised_here(error: BaseException) -> bool:
     """Return whether this package itself raised an error, such as the handler of a signal."""
     frames = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
-    return frames[-1].startswith(OWN)
+    return Path(frames[-1]).is_relative_to(ABLATE)

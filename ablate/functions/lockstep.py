@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 
-from ablate.errors import TrialError
+from ablate.errors import AblateError, PausedError, TrialError
 from ablate.files import Place
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
@@ -20,6 +21,8 @@ from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.progress import Stopwatch
 from ablate.trial import Report, TrialConfig
+
+logger = logging.getLogger("ablate.functions")
 
 
 @dataclass(kw_only=True)
@@ -49,8 +52,7 @@ class _Lockstep:
                 yield from self.reports()
         else:
             yield from self.reports()
-        for call in self.calls:
-            call.finish()
+        _raise_first([call.finish for call in self.calls])
 
     def read_test(self, found: Checkpoint | None) -> Iterator[Report]:
         """Yield the last report of the evaluated trial with what `test` says of its networks.
@@ -99,12 +101,12 @@ class _Lockstep:
                 f"the function ended after {epoch} of {self.config.epochs} epochs: make a report in each; the study"
                 " stops trials early, not the function"
             )
-        reached = {call.run.epoch for call in self.calls}
-        if reached != {epoch + 1}:
-            raise TrialError(
-                f"the function reported in epoch {max(reached)} where {epoch + 1} was due: report once in each epoch of"
-                " run.epochs()"
-            )
+        for call in self.calls:
+            if call.run.epoch != epoch + 1:
+                raise TrialError(
+                    f"{call.place}the function reported in epoch {call.run.epoch} where {epoch + 1} was due: report"
+                    " once in each epoch of run.epochs()"
+                )
 
     def tested(self, metrics: Sequence[Mapping[str, float]]) -> Metrics:
         """Return `metrics` with those of the test split added."""
@@ -160,9 +162,28 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     )
     try:
         yield from lockstep.read_test(found) if config.evaluates is not None else lockstep.resumed(found)
-    finally:
+    except GeneratorExit:
+        _raise_first([call.stop for call in lockstep.calls])
+        raise
+    except BaseException:
         for call in lockstep.calls:
-            call.stop()
+            try:
+                call.stop()
+            except (TrialError, PausedError) as error:  # the first error is what ended the trial
+                logger.warning("while its trial was ended: %s", error)
+        raise
+
+
+def _raise_first(steps: Iterable[Callable[[], None]]) -> None:
+    """Take every step, and then raise the first TrialError of them, if there is one."""
+    failed: list[AblateError] = []
+    for step in steps:
+        try:
+            step()
+        except (TrialError, PausedError) as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, context: TrialContext) -> list[Call]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from typing import Any
 
 import torch
 
+from ablate.config import Counted
 from ablate.errors import RequestError, TrialError
+from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.run import Run
 from ablate.functions.settings import FunctionSettings
@@ -52,25 +52,27 @@ class SizingRuns(Runs):
         raise _LoopReachedError
 
 
-def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> int | None:
-    """Return the number of trainable parameters of what `run.build` makes before the first epoch, or None.
+def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> Counted:
+    """Return the number of trainable parameters of what `run.build` makes before the first epoch.
 
-    None is returned for a function without a loop over `run.epochs()`, and for one that cannot run without values
-    in its weights. Raises RequestError if a part that is to be replaced does not exist, or an object cannot be kept.
+    Nothing is known of a function without a loop over `run.epochs()`. Of one that fails, in code that needs values in
+    its weights or for another reason, the note says where. Raises RequestError if a part that is to be replaced does
+    not exist, or an object cannot be kept.
     """
     if not function.reports_epochs:
-        return None
+        return Counted()
     common: dict[str, Any] = {"study_seed": 0, "dataset": dataset, "length": settings.epochs, "device": "meta"}
     common["replace"] = settings.replace
     run = SizingRuns(seeds=(0, 1), **common) if function.stacked else SizingRun(seed=0, **common)
     try:
-        with redirect_stdout(sys.stderr), torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             begun: Any = function.train(dict(settings.config), run)
             next(begun)
     except _LoopReachedError:
-        return next(iter(run)).params if isinstance(run, SizingRuns) else run.params
+        return Counted(params=next(iter(run)).params if isinstance(run, SizingRuns) else run.params)
     except TrialError as error:
         raise RequestError(f"trainable {function.name!r}: {error}") from error
-    except Exception:  # the user's code, on weights without values
-        return None
-    return None
+    except BaseException as error:  # whatever a user's code raises is told
+        why = "; the weights have no values in a plan" if "meta" in str(error) else ""
+        return Counted(note=f"the size is unknown before training: {user_line(error)}{why}")
+    return Counted()

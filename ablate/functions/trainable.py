@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
-from ablate.functions.function import Function
+from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
     from ablate.trainable import Pack, PlannedTrials, TrialContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a new study file needs to know of a function: the settings that it reads, its metrics and its form."""
+
+    names: NamesRead
+    metrics: tuple[str, ...]
+    reports_epochs: bool
+    has_test: bool
 
 
 class OwnTrainable:
@@ -31,9 +42,9 @@ class OwnTrainable:
         """Return None: only a report tells the size, if at all."""
         return None
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
-        """Return None: nothing of a user's is run for a plan."""
-        return None
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return nothing: nothing of a user's is run for a plan."""
+        return Counted()
 
     def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
         """Return None: nothing of a user's is run for a plan."""
@@ -54,7 +65,10 @@ class OwnTrainable:
 
 
 class FunctionTrainable(OwnTrainable):
-    """Calls `train(config, run)` of a user's module, once for each seed of a trial."""
+    """Calls `train(config, run)` of a user's module in this process, once for each seed of a trial.
+
+    Everything but the process that runs a user's code has a `border.guarded.GuardedFunction` instead.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,14 +86,17 @@ class FunctionTrainable(OwnTrainable):
         """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
         return self.function.source_files()
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
-        """Return nothing."""
-        return ()
+    def describe(self) -> Described:
+        """Return what a new study file needs to know of the function."""
+        found = self.function
+        return Described(
+            names=found.names_read(),
+            metrics=found.metrics_named(),
+            reports_epochs=found.reports_epochs,
+            has_test=found.test is not None,
+        )
 
-    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
-        """Return None: only its reports tell what a function measures."""
-
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""
         from ablate.functions.sizing import count_by_running
 

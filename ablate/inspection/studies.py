@@ -77,7 +77,7 @@ def known_names(locations: Locations) -> list[str]:
     if locations.storage is not None:
         with Ledger.open(locations.storage, create=False) as ledger:
             return [record.name for record in ledger.studies()]
-    return sorted(path.parent.name for path in locations.runs_dir.glob("*/ledger.sqlite"))
+    return sorted(path.parent.name for path in locations.root.glob("*/ledger.sqlite"))
 
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:

@@ -199,7 +199,7 @@ def _belongs(place: Place, owner: Owner, asked: str, locations: Locations) -> st
             f"{redact_url(place)} belongs to the ledger {owner.storage}, which is not there any more. Put it back, or"
             " move that folder away."
         )
-    own = f"{locations.runs_dir.absolute()}/"
+    own = f"{locations.root}/"
     default = sqlite_file(owner.storage)
     inside = default is not None and default.name == "ledger.sqlite" and str(default).startswith(own)
     advice = "Leave --storage out (and ABLATE_STORAGE)" if inside else f"Type --storage {owner.storage}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablate.errors import RequestError
 from ablate.files import Place, below, make_folder, refuse_links, require_writable
 
 RUNS = Path("runs")
+RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")
 OTHER_FOLDER = "Choose another folder with --runs-dir or ABLATE_RUNS."
 
 VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracking-uri": "MLFLOW_TRACKING_URI"}
@@ -16,7 +18,10 @@ VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracki
 
 @dataclass(frozen=True, kw_only=True)
 class Locations:
-    """Folders and addresses of one command; `relocate` accepts other ones than a study began with."""
+    """Folders and addresses of one command; `relocate` accepts other ones than a study began with.
+
+    Relative paths begin at `folder`, the working directory when the object is made, whatever becomes of it later.
+    """
 
     runs_dir: Path
     storage: str | None = None
@@ -25,6 +30,18 @@ class Locations:
     tracker: str = "mlflow"
     tracking_uri: str | None = None
     relocate: bool = False
+    folder: Path = field(default_factory=Path.cwd, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", self.folder / self.data_dir)
+        if self.storage is not None and (relative := RELATIVE_SQLITE.fullmatch(self.storage)):
+            object.__setattr__(self, "storage", f"{relative[1]}{self.folder}/{relative[2]}")
+
+    @property
+    def root(self) -> Path:
+        """The folder of the studies' homes, as an absolute path."""
+        return self.folder / self.runs_dir
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -37,7 +54,7 @@ class Locations:
 
     def home(self, study: str) -> Path:
         """Return the folder of `study`: ledger, checkpoints, tables, report."""
-        return self.runs_dir / study
+        return self.root / study
 
     def checkpoint_root(self, study: str) -> Place:
         """Return the place below which checkpoints of `study` lie: in `store`, or in the study's home."""

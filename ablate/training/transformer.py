@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.files import Place
 from ablate.models.settings import BUILT_IN, InputShape
 from ablate.registry import read_task
@@ -67,8 +67,9 @@ class Transformer:
         assert isinstance(settings, FamilySettings)
         return measure(settings.model, _shape(facts))
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> None:
-        """Return None: `measure` sizes every network."""
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return nothing: `measure` sizes every network."""
+        return Counted()
 
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
         """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.config import DatasetFacts
+from ablate.errors import StudyFailedError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
@@ -31,7 +32,8 @@ class Search(SearchStages):
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
-    `poll_seconds` pass between two looks for users' requests.
+    `poll_seconds` pass between two looks for users' requests. Without `keep_going`, the study ends when its first two
+    trials fail before their first report.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -48,8 +50,10 @@ class Search(SearchStages):
         patience: Patience = PATIENCE,
         poll_seconds: float = POLL_SECONDS,
         discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
+        keep_going: bool = True,
     ) -> None:
         self.study = study
+        self._keep_going = keep_going
         self._patience = patience
         self._writer = writer
         self._ledger = ledger
@@ -143,7 +147,8 @@ class Search(SearchStages):
         """Record that a trial's attempt failed; with `retry` it is handed out again.
 
         The third failed attempt without a new report, over all drivers, ends the trial as FAIL (see Patience). `detail`
-        is the traceback, which is stored in the event.
+        is the traceback, which is stored in the event. Raises StudyFailedError, once the failure is committed, if it is
+        the second one of a study in which no trial has reported.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -160,6 +165,19 @@ class Search(SearchStages):
             self._note(subsearch, FAILED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
             self._writer.finish(key, TrialState.FAIL, message)
             self._end(subsearch, trial, TrialState.FAIL)
+            if not retry and not self._keep_going:
+                self._refuse_hopeless(message)
+
+    def _refuse_hopeless(self, message: str) -> None:
+        """Raise StudyFailedError if two trials have failed and none has reported."""
+        trials = [trial for each in self._subsearches.values() for trial in each.trials.values()]
+        failed = sum(trial.state is TrialState.FAIL for trial in trials)
+        if failed > 1 and not any(trial.decisions for trial in trials):
+            raise StudyFailedError(
+                f"study {self.study.name!r}: {failed} trials have failed before their first report and none has"
+                f" reported, so the study ends here. The last one: {message}. Correct the code and run the command"
+                " again; --keep-going goes on all the same"
+            )
 
     def pause(self, key: TrialKey) -> None:
         """Set a trial that has paused back to WAITING; it continues from its checkpoint.

@@ -95,7 +95,7 @@ class TwinSizes:
         if key not in self._counts:
             size = self.measure(settings, self.facts())
             running = load_trainable(self.study.trainable).count_by_running
-            self._counts[key] = running(settings, self.dataset) if size is None else size.params
+            self._counts[key] = running(settings, self.dataset).params if size is None else size.params
         return self._counts[key]
 
     def _fault(self, rule: str) -> RequestError:

@@ -58,9 +58,21 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
                 "--relocate",
                 "--deterministic",
                 "--from",
+                "--keep-going",
             },
         ),
-        ("compare", {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate"}),
+        (
+            "compare",
+            {
+                "--code-changed",
+                "--cpus-per-trial",
+                "--pack",
+                "--tracker",
+                "--extend",
+                "--relocate",
+                "--keep-going",
+            },
+        ),
     ],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:

@@ -1,0 +1,299 @@
+"""Trainables whose code is a user's: each call goes to a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.errors import AblateError, RegistryError, TrialError
+from ablate.files import Place
+from ablate.functions.border.process import UserProcess, error_of
+from ablate.functions.border.told import Told
+from ablate.functions.output import OutputLog
+from ablate.functions.trainable import Described, OwnTrainable
+from ablate.registry import import_paths
+from ablate.trainable import Member, Pack, load_trainable
+from ablate.trial import Report, TrialConfig, TrialKey
+
+if TYPE_CHECKING:
+    from ablate.trainable import PlannedTrials, ServedNetwork, TrialContext
+
+STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
+_PROCESSES: dict[tuple[object, ...], UserProcess] = {}  # by trainable, folder and search path
+_NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
+
+
+def process_for(name: str) -> UserProcess:
+    """Return this process's one process for the code of a trainable; a new one if there is none."""
+    key = (name, os.getpid(), os.path.realpath("."), *sys.path)
+    found = _PROCESSES.get(key)
+    if found is None or not found.alive:
+        found = _PROCESSES[key] = UserProcess()
+    return found
+
+
+def end_processes() -> None:
+    """End the processes of this one that run a user's code."""
+    for process in _PROCESSES.values():
+        process.end()
+    _PROCESSES.clear()
+
+
+atexit.register(end_processes)
+
+
+@contextmanager
+def processes_ended() -> Iterator[None]:
+    """End, after the block, the processes that run a user's code."""
+    try:
+        yield
+    finally:
+        end_processes()
+
+
+def take_notes() -> dict[str, str]:
+    """Return what the user is to know of the code's processes by subject, each time only what is new."""
+    notes = dict(_NOTES)
+    _NOTES.clear()
+    return notes
+
+
+def runs_own_code(config: TrialConfig) -> bool:
+    """Return whether a trial runs a user's code in Python: its function, or a network, task or part by import path."""
+    return bool(import_paths([config.trainable, config.settings.model_dump(mode="json"), config.task.task]))
+
+
+class GuardedPack:
+    """A pack that a process of its own trains; what this process prints is kept beside the trials' checkpoints.
+
+    An error of one trial is its outcome, as in any pack; the end of the process is an error of all. `grace_seconds` is
+    the time in which the code may end by itself after the last report of a trial, or after it is stopped.
+    """
+
+    def __init__(
+        self, name: str, *, packed: bool, threads: int, grace_seconds: float, place: Mapping[str, Any]
+    ) -> None:
+        self._name, self._grace = name, grace_seconds
+        self._pause: Callable[[], bool] = place["pause"]
+        self._logs: dict[TrialKey, OutputLog] = {}
+        self._process = process_for(name)
+        self._process.sink = self._write
+        where = {key: value for key, value in place.items() if key != "pause"}
+        self._process.ask("open", name, packed, threads, where)
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Add trials to the pack."""
+        if not members:
+            return
+        for member in members:
+            self._logs[member.config.key] = OutputLog(member.checkpoints)
+        self._process.ask("add", list(members))
+
+    def drop(self, key: TrialKey) -> None:
+        """Stop a trial; its code ends within the grace time, or its process is ended."""
+        if self._process.alive:
+            self._within_grace("drop", key)
+        self._logs.pop(key).close()
+
+    def advance(self) -> Mapping[TrialKey, Report | Exception]:
+        """Return what the trials have to say next; raise TrialError if the process has ended."""
+        answer: dict[TrialKey, Report | Told] = self._process.ask("advance", pause=self._pause)
+        for key, each in answer.items():
+            if key in self._logs and (isinstance(each, Told) or each.final):
+                self._logs[key].flush()
+        return {key: error_of(each) if isinstance(each, Told) else each for key, each in answer.items()}
+
+    def close(self) -> None:
+        """Let the code end; replace a process that cannot be put back to what it was."""
+        left = self._within_grace("close") if self._process.alive else ()
+        if left:
+            self._process.end()
+            more = f" and {len(left) - 1} more" if left[1:] else ""
+            _NOTES["replaced"] = (
+                f"{self._name} leaves {left[0]}{more}, so the next trial gets a new process, which imports the code"
+                " again. (This is said once.)"
+            )
+        self._process.sink = _drop
+        for log in self._logs.values():
+            log.close()
+
+    def _write(self, content: bytes) -> None:
+        for log in self._logs.values():
+            log.write(content)
+
+    def _within_grace(self, request: str, *arguments: Any) -> Any:
+        """Return the answer to a request that runs the end of a user's code; a fault of it is a note."""
+        stopped: list[float] = []
+
+        def limit() -> float:
+            if self._pause() and not stopped:
+                stopped.append(monotonic() - begun + STOP_SECONDS)
+            return min([self._grace, *stopped])
+
+        begun = monotonic()
+        try:
+            return self._process.ask(request, *arguments, limit=limit)
+        except TimeoutError:
+            _NOTES["late"] = (
+                f"{self._name} did not end by itself within --grace ({self._grace:g} s) after its trial, so its process"
+                " was ended. (This is said once.)"
+            )
+        except AblateError as error:
+            _NOTES[str(error)] = f"{self._name}, after its trial had ended: {error}"
+        return ()
+
+
+def _drop(content: bytes) -> None:
+    """Keep nothing of an output."""
+
+
+def _show(content: bytes) -> None:
+    """Show what code prints while it is looked at, not trained, where messages go."""
+    sys.stderr.write(content.decode(errors="replace"))
+    sys.stderr.flush()
+
+
+def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
+    """Return what a method of a trainable returns in its process; raise RegistryError if the process ends."""
+    process = process_for(name)
+    process.sink = _show
+    try:
+        return process.ask("call", name, method, arguments, options)
+    except TrialError as error:
+        raise RegistryError(f"trainable {name!r}: {error}") from error
+    finally:
+        process.sink = _drop
+
+
+class _Trained:
+    """How a guarded trainable trains: in a pack of its process."""
+
+    name: str
+
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
+        """Yield the trial's reports; closing the generator stops the trial."""
+        member = Member(config=config, checkpoints=context["checkpoints"], attempt=context["attempt"])
+        place = {"data_dir": context["data_dir"], "device": context["device"], "pause": context["pause"]}
+        pack = GuardedPack(self.name, packed=False, threads=1, grace_seconds=STOP_SECONDS, place=place)
+        try:
+            pack.add([member])
+            while True:
+                found = pack.advance()[config.key]
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+                if found.final:
+                    return
+        finally:
+            pack.close()
+
+
+class GuardedFunction(_Trained, OwnTrainable):
+    """A training function of the user's; what it is called with and what it returns cross a border."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
+        _asked(self.name, "check", tuple(given), confirms=confirms)
+
+    def source_files(self) -> dict[str, str]:
+        """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
+        found: dict[str, str] = _asked(self.name, "source_files")
+        return found
+
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
+        """Return None: only its reports tell what a function measures."""
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""
+        found: Counted = _asked(self.name, "count_by_running", settings, dataset)
+        return found
+
+    def describe(self) -> Described:
+        """Return what a new study file needs to know of the function."""
+        found: Described = _asked(self.name, "describe")
+        return found
+
+
+class Guarded(_Trained):
+    """Another trainable whose settings name a user's code: every call of it crosses the border."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._ask = partial(_asked, name)
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """See `Trainable.check`."""
+        self._ask("check", tuple(given), confirms=confirms)
+
+    def source_files(self) -> dict[str, str]:
+        """See `Trainable.source_files`."""
+        found: dict[str, str] = self._ask("source_files")
+        return found
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """See `Trainable.check_data`."""
+        self._ask("check_data", task, data_dir)
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
+        """See `Trainable.find_facts`."""
+        found: DatasetFacts = self._ask("find_facts", task, data_dir)
+        return found
+
+    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+        """See `Trainable.remarks`."""
+        found: tuple[str, ...] = self._ask("remarks", task, facts, settings)
+        return found
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
+        """See `Trainable.metrics`."""
+        found: tuple[str, ...] | None = self._ask("metrics", task, facts)
+        return found
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
+        """See `Trainable.measure`."""
+        found: Size | None = self._ask("measure", settings, facts)
+        return found
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """See `Trainable.count_by_running`."""
+        found: Counted = self._ask("count_by_running", settings, dataset)
+        return found
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
+        """See `Trainable.estimate_seconds`."""
+        found: float | None = self._ask("estimate_seconds", rows, planned)
+        return found
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
+        """See `Trainable.group_key`."""
+        found: str | None = self._ask("group_key", config, facts)
+        return found
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """See `Trainable.open_pack`."""
+        place = {"data_dir": data_dir, "device": device, "pause": pause}
+        return GuardedPack(self.name, packed=True, threads=1, grace_seconds=STOP_SECONDS, place=place)
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """See `Trainable.measure_pack`."""
+        found: int = self._ask("measure_pack", config, data_dir=data_dir, device=device, most=most)
+        return found
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
+        """See `Trainable.serve`; the network is rebuilt in this process, which writes it for MLflow."""
+        return load_trainable(self.name).serve(config, checkpoints=checkpoints, data_dir=data_dir)

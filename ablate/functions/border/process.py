@@ -1,0 +1,170 @@
+"""A process that runs a user's code, seen from the driver or from a Ray worker: requests, output and end."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from time import monotonic
+from typing import Any, Literal
+
+from ablate import errors
+from ablate.errors import AblateError, PausedError, TrialError
+from ablate.functions.border.told import Told, crash_place
+from ablate.functions.launchers import own_environment
+from ablate.functions.processes import end_all
+
+ASK_SECONDS = 0.1  # between two looks at whether the trial is to pause
+OUTPUT_BYTES = 2**16  # of the output that is read at a time
+TAIL_BYTES = 2**13  # of the output that is searched for the place of a crash
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    " from ablate.functions.border.inside import main; main(*map(int, sys.argv[2:]))"
+)
+
+
+class UserProcess:
+    """One process for the code of one trainable; it answers one request at a time.
+
+    It has a session of its own, so that Ctrl-C in a terminal does not reach it, and it ends with the thread that
+    started it. `sink` gets what it prints.
+    """
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        read, write = os.pipe()
+        shared = os.memfd_create("ablate-pause")
+        os.ftruncate(shared, 1)
+        self._paused = mmap.mmap(shared, 1)
+        places = [os.path.abspath(place) for place in sys.path]
+        words = [json.dumps(places), str(theirs.fileno()), str(shared), str(os.getpid())]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", START, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            env=own_environment(os.environ),
+            pass_fds=(theirs.fileno(), shared),
+            start_new_session=True,
+        )
+        for number in (write, shared):
+            os.close(number)
+        theirs.close()
+        os.set_blocking(read, False)
+        self._output = read
+        self._ended = os.pidfd_open(self._process.pid)
+        self._selector = selectors.DefaultSelector()
+        for number in (self._output, self._ended, self._connection.fileno()):
+            self._selector.register(number, selectors.EVENT_READ)
+        self._tail = b""
+        self.sink: Callable[[bytes], object] = lambda content: None
+        self.alive = True
+
+    def ask(
+        self,
+        request: str,
+        *arguments: Any,
+        pause: Callable[[], bool] = lambda: False,
+        limit: Callable[[], float | None] = lambda: None,
+    ) -> Any:
+        """Return the answer to a request; raise the error that it ended with, or TrialError if the process has ended.
+
+        Once `pause()` is true, the process is told to pause. After `limit()` seconds, if it is a number, the process is
+        ended and TimeoutError raised. Any other exception that arrives here while the request runs, such as
+        KeyboardInterrupt, ends the process too.
+        """
+        if not self.alive:
+            raise TrialError("its process has ended", "died")
+        try:
+            self._paused[0] = 0
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended; the reason is found below
+                self._connection.send((request, arguments))
+            kind, value = self._answer(pause, limit)
+        except BaseException:
+            self.end()
+            raise
+        if kind == "error":
+            raise error_of(value)
+        return value
+
+    def _answer(self, pause: Callable[[], bool], limit: Callable[[], float | None]) -> tuple[str, Any]:
+        begun = monotonic()
+        while True:
+            ready = {key.fd for key, _ in self._selector.select(ASK_SECONDS)}
+            self._read_output()
+            if self._connection.poll():
+                try:
+                    answer: tuple[str, Any] = self._connection.recv()
+                except (EOFError, ConnectionResetError):
+                    raise self._death() from None
+                self._read_output()  # all that it printed before its answer
+                return answer
+            if self._ended in ready:
+                raise self._death()
+            if pause():
+                self._paused[0] = 1
+            seconds = limit()
+            if seconds is not None and monotonic() - begun > seconds:
+                raise TimeoutError
+
+    def _read_output(self) -> None:
+        while True:
+            try:
+                content = os.read(self._output, OUTPUT_BYTES)
+            except BlockingIOError:
+                return
+            if not content:
+                with suppress(KeyError):  # it was at its end before
+                    self._selector.unregister(self._output)
+                return
+            self._tail = (self._tail + content)[-TAIL_BYTES:]
+            self.sink(content)
+
+    def _death(self) -> TrialError:
+        code = self._process.wait()
+        self._read_output()
+        place = crash_place(self._tail.decode(errors="replace"))
+        return TrialError(*_told_death(code, place))
+
+    def end(self) -> None:
+        """End the process and all that it has started, at once."""
+        if not self.alive:
+            return
+        self.alive = False
+        end_all(self._process.pid)
+        self._process.wait()
+        with suppress(OSError):
+            self._read_output()
+        self._selector.close()
+        self._connection.close()
+        self._paused.close()
+        for number in (self._output, self._ended):
+            os.close(number)
+
+
+def _told_death(code: int, place: str) -> tuple[str, Literal["trial", "died"]]:
+    """Return what became of a process, and whether that is certain ("trial") or may not happen again ("died")."""
+    if code >= 0:
+        return f"{place}its process ended with exit code {code}: the code called os._exit({code})", "trial"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    why = ", which the kernel sends where memory is short" if -code == signal.SIGKILL else ""
+    return f"{place}its process was ended by {name}{why}", "died"
+
+
+def error_of(told: Told) -> AblateError | MemoryError:
+    """Return the error that a process told of, with its traceback as `detail`."""
+    if told.type == PausedError.__name__:
+        return PausedError(told.text)
+    if told.type == TrialError.__name__:
+        return TrialError(told.text, told.kind, told.detail)
+    kind: type[AblateError] = getattr(errors, told.type)
+    error = kind(told.text)
+    error.__notes__ = [told.detail]
+    return error

@@ -1,0 +1,46 @@
+"""What a process says of an error of its user's code: one line with file and line, and the traceback."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Literal
+
+from ablate import errors
+from ablate.errors import NO_MEMORY, AblateError, RequestError, TrialError
+from ablate.functions.blame import is_own_file, shown_place, user_line
+from ablate.plain_text import storable
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler writes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """An error as it crosses the border: the name of its class in `ablate.errors`, its line and its traceback."""
+
+    type: str
+    text: str
+    detail: str = ""
+    kind: Literal["trial", "memory", "died"] = "trial"
+
+
+def tell(error: BaseException) -> Told:
+    """Return what is said of an error; any one that is not ablate's own becomes a TrialError."""
+    detail = storable("".join(traceback.format_exception(error)))
+    name = type(error).__name__
+    if isinstance(error, AblateError) and hasattr(errors, name) and type(error) is getattr(errors, name):
+        kind = error.kind if isinstance(error, TrialError) else "trial"
+        return Told(type=name, text=storable(str(error)), detail=detail, kind=kind)
+    if isinstance(error, RequestError):  # a kind of it with further arguments
+        return Told(type=RequestError.__name__, text=storable(str(error)), detail=detail)
+    text = user_line(error)
+    memory = isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text
+    return Told(type=TrialError.__name__, text=storable(text), detail=detail, kind="memory" if memory else "trial")
+
+
+def crash_place(output: str) -> str:
+    """Return the place of a crash that the last output of a process names, as `mine.py:12: `; empty without one."""
+    found = [(file, int(line)) for file, line in _FRAME.findall(output)]
+    own = [each for each in found if is_own_file(each[0])]
+    return f"{shown_place(*own[0])}: " if own else ""

@@ -1,0 +1,60 @@
+"""Ends a process with everything that it has started, also what left its group or session."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+PDEATHSIG, SUBREAPER = 1, 36  # options of prctl(2) on Linux
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, and give it the orphans among its descendants.
+
+    `parent` is the process that was to be the parent; if another one is, it has ended already, and so does this one.
+    """
+    with suppress(OSError, AttributeError):
+        control = ctypes.CDLL(None).prctl
+        control(PDEATHSIG, signal.SIGKILL)
+        control(SUBREAPER, 1)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def children(process: int) -> tuple[int, ...]:
+    """Return the processes that a process has started and that have not ended; of all its threads."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return tuple(found)
+
+
+def descendants(process: int) -> tuple[int, ...]:
+    """Return the children of a process, their children, and so on."""
+    found = list(children(process))
+    for each in found:  # grows while it is read
+        found += children(each)
+    return tuple(found)
+
+
+def end_all(process: int) -> None:
+    """Kill a process, its group and its descendants, until none is left."""
+    doomed = {process}
+    while doomed:
+        for each in doomed:  # stopped first, so that none starts another one meanwhile
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGSTOP)
+        found = set(descendants(process)) - doomed
+        if not found:
+            break
+        doomed |= found
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
+    for each in doomed:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(each, signal.SIGKILL)
