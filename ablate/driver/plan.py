@@ -142,7 +142,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={label: sizing[label].axes.cardinality() for label in study.labels},
+        architectures={label: sizing[label].architectures() for label in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         confirmation_budget=study.confirm.budget if study.confirm else None,
@@ -199,6 +199,11 @@ class _Sizing:
                 params=self.own.params(values) if self.own is not None else None if size is None else size.params,
                 q=None if size is None else self.facts.overdetermination(size, task, study.protocol),
             )
+
+    def architectures(self) -> int | None:
+        """Return the number of architectures, or None if there are too many to count or their sizes are unknown."""
+        unknown = self.own is not None and not self.own.knows_sizes and not self.study.rows
+        return None if unknown else self.axes.cardinality()
 
     def notes(self) -> tuple[str, ...]:
         """Return why sizes are unknown, a line each."""
