@@ -15,8 +15,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 import ablate
 from ablate.errors import TrialError
-from ablate.functions.replacing import replace_parts
 from ablate.models.keyed import build_keyed, count_parameters
+from ablate.models.parts.replacing import replace_parts
 from support.commands import run
 
 IMAGES = torch.linspace(0, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
@@ -89,8 +89,8 @@ def test_a_part_of_your_own_is_made_from_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ({"7": "identity"}, r"no module has the path '7'\. Known: 0, 1, 1\.0, 1\.1, 2"),
-        ({"*.*.*": "identity"}, r"no module has the path '\*\.\*\.\*'"),
+        ({"7": "identity"}, r"no module, parameter or buffer has the path '7'\. Known: 0, 1, 1\.0, 1\.1, 2"),
+        ({"*.*.*.*": "identity"}, r"no module, parameter or buffer has the path '\*\.\*\.\*\.\*'"),
         ({"0": "identiy"}, r"replace 0: 'identiy' is none of identity, zero, freeze"),
         ({"0": {"share": "9"}}, r"replace 0: share: no module has the path '9'"),
         ({"2": {"share": "0"}}, r"replace 2: share: 0 has weights of other shapes"),
@@ -113,7 +113,7 @@ def test_a_part_that_is_called_by_name_cannot_be_removed() -> None:
         {"layer*.*.bn2": "identity"},
         {"layer3.1": "identity", "layer4.1": "remove"},
         {"layer2.1.conv2": {"share": "layer2.1.conv1"}},
-        {"layer1": "freeze", "maxpool": "identity"},
+        {"layer1": "freeze", "maxpool": "torch.nn:Identity"},
         {"layer4.*.relu": "zero"},
     ],
     ids=str,
@@ -256,4 +256,4 @@ def test_each_part_of_a_network_of_someone_else_is_left_out_once(
     (tmp_path / "study.yaml").write_text(wrong)
     run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
     said = " ".join(run(capfd, "trial", "wrong", "3")[1].split())
-    assert "no module has the path 'encoder.layers.encoder_layer_9'" in said
+    assert "no module, parameter or buffer has the path 'encoder.layers.encoder_layer_9'" in said
