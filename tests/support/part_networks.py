@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ class ClosureNet(nn.Module):
         super().__init__()
         self.parts = nn.ModuleDict({"up": nn.Linear(8, 16), "down": nn.Linear(16, 8)})
         parts: Any = self.parts
-        self.mlp = lambda x: parts["down"](parts["up"](x).relu())
+        self.mlp: Callable[[Tensor], Tensor] = lambda x: parts["down"](parts["up"](x).relu())
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class ClosureBlock(nn.Module):
         self.attn = nn.Linear(width, width)
         self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
         m: Any = self.mlp
-        self.mlpf = lambda x: m.c_proj(F.gelu(m.c_fc(x)))
+        self.mlpf: Callable[[Tensor], Tensor] = lambda x: m.c_proj(F.gelu(m.c_fc(x)))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))

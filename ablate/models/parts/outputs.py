@@ -76,6 +76,13 @@ def differing_shapes(part: nn.Module) -> tuple[str, str] | None:
     return None
 
 
+def is_shape_known(part: nn.Module) -> bool:
+    """Return whether `differing_shapes` knows the answer without a call."""
+    return keeps_shape(part) or isinstance(
+        part, (nn.Linear, Projection, nn.RNNBase, nn.MultiheadAttention, *CONVOLUTIONS)
+    )
+
+
 def _of_convolution(part: Any) -> tuple[str, str] | None:
     places = len(part.kernel_size)
     same = part.padding == "same" or all(

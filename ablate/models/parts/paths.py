@@ -28,8 +28,8 @@ def find(network: nn.Module, pattern: str) -> list[str]:
                     f" self.register_buffer({name!r}, ...). Known: {', '.join(shown(tensor_paths(network)))}"
                 )
     rule = f"no module, parameter or buffer has the path {pattern!r}"
-    own = [path for path in tensor_paths(network) if not path.endswith(("weight", "bias"))]
-    raise TrialError(f"replace: {rule}. {did_you_mean(pattern, shown([*module_paths(network), *own]))}")
+    named = [path for path in tensor_paths(network) if "." not in path or not path.endswith(("weight", "bias"))]
+    raise TrialError(f"replace: {rule}. {did_you_mean(pattern, shown([*module_paths(network), *named]))}")
 
 
 def module_paths(network: nn.Module) -> list[str]:

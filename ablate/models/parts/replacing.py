@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ablate.errors import TrialError, did_you_mean
-from ablate.models.parts.outputs import differing_shapes
+from ablate.models.parts.outputs import differing_shapes, is_shape_known
 from ablate.models.parts.paths import find, has_forward, module_paths, place, shown
 from ablate.models.parts.skipping import Skip
 from ablate.models.parts.watching import Replacements
@@ -107,6 +107,7 @@ def _apply(
     assert old is not None
     if action in (IDENTITY, ZERO):
         _refuse_skipping(old, path, action)
+        record.unsure |= action == IDENTITY and not is_shape_known(old)
         new: nn.Module = Skip(old, action, path, record)
     elif isinstance(action, Mapping) and list(action) == [SHARE]:
         new = _shared(network, old, path, str(action[SHARE]))
