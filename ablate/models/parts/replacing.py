@@ -45,7 +45,7 @@ def replace_parts(
     for path, action in actions.items():
         parent, name = places[path]
         if path not in modules:
-            frozen |= _change_tensor(network, parent, name, path, action, record)
+            frozen |= _change_tensor(network, parent, name, path, actions, record)
         elif action == FREEZE:
             frozen |= {f"{path}.{inner}": value for inner, value in getattr(parent, name).named_parameters()}
     for value in frozen.values():
@@ -164,16 +164,17 @@ def _remove(parent: nn.Module, part: nn.Module, path: str) -> None:
 
 
 def _change_tensor(
-    network: nn.Module, parent: nn.Module, name: str, path: str, action: Any, record: Replacements
+    network: nn.Module, parent: nn.Module, name: str, path: str, actions: Mapping[str, Any], record: Replacements
 ) -> dict[str, nn.Parameter]:
     """Zero a parameter or a buffer, and return the parameter that is not to be trained, by its path."""
+    action = actions[path]
     value = getattr(parent, name)
     is_parameter = isinstance(value, nn.Parameter)
     if action not in ((ZERO, FREEZE) if is_parameter else (ZERO,)):
         kind, known = ("parameter", "zero or freeze") if is_parameter else ("buffer", "zero")
         raise TrialError(f"replace {path}: {action!r}: this is a {kind}, whose action is {known}")
     held = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    others = [other for other, tensor in held if tensor is value and other != path]
+    others = [other for other, tensor in held if tensor is value and actions.get(other) != action]
     if others:
         raise TrialError(f"replace {path}: {action}: {', '.join(others)} is the same tensor and would change too")
     if action == ZERO:

@@ -49,7 +49,7 @@ class Skip(nn.Module):
             self.in_proj_bias = None  # torch's own transformer layers read it
         self._action, self._path, self._record, self._old = action, path, record, _Old(old)
         floating = (value for value in old.parameters() if value.is_floating_point())
-        self._like = next((value.detach().new_empty(0) for value in floating), torch.empty(0))
+        self._like = (next((value.detach().new_empty(0) for value in floating), torch.empty(0)),)  # the network's type
         self._forms: dict[Hashable, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +66,7 @@ class Skip(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Skip:
         """Follow a change of the network's type."""
-        self._like = fn(self._like)
+        self._like = (fn(self._like[0]),)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -77,7 +77,7 @@ class Skip(nn.Module):
         if x is None:
             raise TrialError(f"{self._said} the part is called without a tensor")
         shape = None if any(_autocast()) else known_shape(self._old.part, x)
-        dtype = x.dtype if x.is_floating_point() else self._like.dtype
+        dtype = x.dtype if x.is_floating_point() else self._like[0].dtype
         form = self._learnt(args, kwargs) if shape is None else Leaf(shape=shape, dtype=dtype)
         if self._action == "zero":
             return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
@@ -94,12 +94,13 @@ class Skip(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _learnt(self, args: Any, kwargs: Any) -> Any:
         """Return the form of the output for these inputs; each one of other shapes is learnt anew."""
-        key = _key((args, sorted(kwargs.items()))), self.training, self._like.dtype, _autocast()
+        dtype = self._like[0].dtype
+        key = _key((args, sorted(kwargs.items()))), self.training, dtype, _autocast()
         if key not in self._forms:
             if len(self._forms) == FORMS:
                 self._forms.clear()
             try:
-                form = learnt_form(self._old.part, (args, kwargs), dtype=self._like.dtype, training=self.training)
+                form = learnt_form(self._old.part, (args, kwargs), dtype=dtype, training=self.training)
             except TrialError as error:
                 raise TrialError(f"{self._said} {error}") from error
             except Exception as error:

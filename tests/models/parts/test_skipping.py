@@ -161,7 +161,7 @@ def test_zeros_follow_the_type_of_the_network(change: Any) -> None:
     replace_parts(net, {"*": "zero"})
     change(net)
     x = net["ids"](torch.tensor([[1, 2]]))
-    assert x.dtype == net["pair"](x)[0].dtype == net["ids"]._like.dtype != torch.float32
+    assert x.dtype == net["pair"](x)[0].dtype == net["ids"]._like[0].dtype != torch.float32
 
 
 @pytest.mark.parametrize("part", [nn.Linear(6, 6), nn.LayerNorm(6), nn.Sequential(nn.Linear(6, 6))], ids=str)

@@ -233,3 +233,5 @@ def test_a_tied_parameter_is_not_zeroed_at_one_path_alone() -> None:
     net.lm_head.weight = net.transformer["wte"].weight  # type: ignore[assignment]
     with pytest.raises(TrialError, match=r"replace lm_head\.weight: zero: transformer\.wte\.weight is the same tensor"):
         replace_parts(net, {"lm_head.weight": "zero"})
+    replace_parts(net, {"lm_head.weight": "zero", "transformer.wte.weight": "zero"})
+    assert not net.lm_head.weight.any()
