@@ -112,7 +112,8 @@ class TrialConfig:
         """Rebuild a TrialConfig from `to_json`; raise pydantic's ValidationError on a damaged one."""
         trainable = data.get("trainable", FAMILY)
         kind = trainable_settings(trainable)
-        sections = {name: data[STORED_SECTIONS.get(name, name)] for name in kind.model_fields}
+        stored = {name: STORED_SECTIONS.get(name, name) for name in kind.model_fields}
+        sections = {name: data[key] for name, key in stored.items() if key in data}
         rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source")}
         return TrialConfig(
             key=TrialKey(**data["key"]),

@@ -48,8 +48,11 @@ class _Call:
                 self._generator = begun if isinstance(begun, Generator) else _nothing()
                 if not isinstance(begun, Generator):
                     self.run.epoch = 1
+                    self.run.check_parts()
                     return self._checked(begun, checked_metrics)
             reported = next(self._generator, None)
+            if reported is not None:
+                self.run.check_parts()
             return None if reported is None else self._checked(reported, checked_metrics)
 
     def test(self) -> Metrics:

@@ -59,6 +59,12 @@ class Runs(Run):
                 run.begin(epoch)
             yield epoch
 
+    def check_parts(self) -> None:
+        """Raise TrialError as that of one seed does; a call of one seed's network counts for all."""
+        if not self.replacements:
+            self.replacements = [record for run in self._each for record in run.replacements]
+        super().check_parts()
+
     def state(self) -> Kept:
         """Return the state of now, with the streams of each seed."""
         own = super().state()

@@ -84,7 +84,7 @@ def test_the_leave_one_out_plan_of_a_vision_transformer_of_someone_else(
     status, _, err = planned(VIT, wrong, tmp_path, monkeypatch, capfd)
     assert status == 2
     [line] = [line for line in err.splitlines() if line.startswith("ablate: ")]
-    assert "replace: no module has the path 'encoder.layers.*.mpl'" in line
+    assert "replace: no module, parameter or buffer has the path 'encoder.layers.*.mpl'" in line
     assert ", encoder.layers.encoder_layer_*.mlp, " in line
     assert len(line) < 600
 
@@ -201,7 +201,7 @@ def test_a_function_of_all_seeds_is_sized_and_its_parts_checked(
     assert [row["params"] for row in rows] == ["72", "144"]
     status, _, err = planned(STACKED, SEARCH + "replace: {nothere: identity}\n", tmp_path, monkeypatch, capfd)
     assert status == 2
-    assert "no module has the path 'nothere'" in err
+    assert "no module, parameter or buffer has the path 'nothere'. Known: bias, weight" in err
 
 
 TWINS = """\
