@@ -35,6 +35,7 @@ from ablate.errors import (
 )
 from ablate.execution import Executor
 from ablate.files import Place, copy_into, require_writable
+from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
 from ablate.garbage import collect_as_usual
 from ablate.inspection.studies import results_of, select_networks, write_results
@@ -277,7 +278,9 @@ def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:
     from ablate.training import checkpoint  # imports torch
 
-    checkpoint.discard(checkpoint_folder(root, key), epoch)
+    folder = checkpoint_folder(root, key)
+    checkpoint.discard(folder, epoch)
+    forget_records(folder)
 
 
 def _say(console: Console, text: str) -> None:

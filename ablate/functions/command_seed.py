@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.functions.command_output import NumberReader, ReportReader
+from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
@@ -103,9 +103,15 @@ class SeedRun:
         return earlier + (0.0 if self._running is None else self._running.seconds())
 
     def report(self, epoch: int) -> Mapping[str, float]:
-        """Wait for a report and return its metrics; raise TrialError if the command ends before."""
+        """Wait for a report and return its metrics.
+
+        Raises TrialError if the command ends before, LostReportError if one that continued has nothing left to do.
+        """
         if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
-            raise self._running.failure(self._lacks())
+            error = self._running.failure(self._lacks())
+            if self._reader.known and self._running.code == 0:  # it found its last checkpoint, and reports are missing
+                raise LostReportError(str(error))
+            raise error
         return self._reader.reports[epoch - 1].metrics
 
     def diverged(self, epoch: int) -> bool:
