@@ -14,6 +14,7 @@ import polars as pl
 
 from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
+from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
@@ -128,11 +129,14 @@ class Plan:
 def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None) -> Plan:
     """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
 
-    Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
+    Raises RequestError if settings do not fit the trainable, DataError if `image_folder` has no folder to scan.
     """
     rows: list[PlannedRow] = []
     trainable = load_trainable(study.trainable)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
+    for label in study.labels:
+        trainable.check(study.given_for(label), confirms=study.opens_test)
+        refuse_unknown_metrics(study, label, trainable.metrics(study.datasets[label], facts[label]))
     for dataset in study.labels:
         rows.extend(_rows(study, dataset, facts[dataset]))
     by_dataset = {name: [row for row in rows if row.dataset == name] for name in study.labels}

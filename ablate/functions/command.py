@@ -60,8 +60,8 @@ class CommandTrainable(OwnTrainable):
             raise RequestError(f"config.{name}: the command does not use {{{name}}}. {hint}")
         if confirms and not self.readers.tested:
             raise RequestError(
-                "a confirmation reads a metric of the test split: add one whose name starts with test_ to the command's"
-                " `metrics`, or write `confirm: null`"
+                "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
+                " `metrics`, or leave that split out (`confirm: null`, or no such metric under `compare`)"
             )
         program = split(self.given.command)[0]
         if not self.given.shell and "{" not in program and shutil.which(program) is None:

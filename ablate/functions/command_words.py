@@ -83,6 +83,8 @@ def _pieces(text: str, values: Mapping[str, Any], quote: Any) -> Iterator[str]:
         position = found.end()
         if found["name"] is None:
             yield found[0][0]
+        elif found["name"] not in values:
+            raise TrialError(f"the command uses {{{found['name']}}}, and this trial's `config` gives no value of it")
         elif found["switch"] is not None:
             yield found["switch"] if _is_on(found["name"], values[found["name"]]) else ""
         else:
