@@ -208,6 +208,7 @@ TWINS = """\
 study: twins
 trainable: mine:train
 config: {width: 12}
+epochs: 2
 parts:
   middle: {replace: {"1.0": identity}}
   last: {replace: {"2": freeze}}
