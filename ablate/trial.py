@@ -112,7 +112,8 @@ class TrialConfig:
         """Rebuild a TrialConfig from `to_json`; raise pydantic's ValidationError on a damaged one."""
         trainable = data.get("trainable", FAMILY)
         kind = trainable_settings(trainable)
-        sections = {name: data[STORED_SECTIONS.get(name, name)] for name in kind.model_fields}
+        stored = {name: STORED_SECTIONS.get(name, name) for name in kind.model_fields}
+        sections = {name: data[key] for name, key in stored.items() if key in data}
         rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source")}
         return TrialConfig(
             key=TrialKey(**data["key"]),
@@ -144,7 +145,7 @@ class Report:
     `val_loss`, `val_accuracy` (shares, not percent). The last report of a confirmation trial adds `test_loss` and
     `test_accuracy`. `wall_seconds` counts training alone, over all attempts. `checkpoint` is a file name relative to
     the trial's checkpoint folder, or None. `diverged` states per replicate whether its loss or gradient was not finite;
-    its metrics are then NaN.
+    its metrics are then NaN. `note` is a line for the user on what the trial found strange.
     """
 
     epoch: int
@@ -153,6 +154,7 @@ class Report:
     checkpoint: str | None = None
     diverged: tuple[bool, ...] = ()
     final: bool = False
+    note: str = ""
 
     def mean(self, metric: str) -> float:
         """Return the mean of `metric` over the replicates (NaN if one has none)."""

@@ -5,7 +5,8 @@
 
 Each trial makes one report. All sides share one Ray and its CPUs. Ours is the search (TPE), the ledger (SQLite) and an
 executor; "MLflow" adds the tracker as the driver runs it, up to its last sync. "One step" trains one step of eight
-samples of digits and validates it; all of these trials have one group key, so that up to 16 share a pack. Plain Ray
+samples of digits and validates it; all of these trials have one group key, so that up to 16 share a pack. "A function"
+is a user's training function, which runs in a process of its own and writes a checkpoint. Plain Ray
 Tune draws one parameter at random and writes its own logs, as it does when nothing is set. "run / n" is a whole run,
 with the start of its workers, over its trials; "per trial" leaves the start out: from the first to the last finished
 trial, over those between.
@@ -29,8 +30,10 @@ import ray
 from ray import tune
 from record import made_by
 
+from ablate.config import DatasetFacts
 from ablate.driver.run import check_data
 from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.functions.border.guarded import processes_ended
 from ablate.ledger import Ledger
 from ablate.models.settings import InputShape
 from ablate.study.file import parse_study
@@ -53,6 +56,15 @@ confirm: null
 ONE_STEP = STUDY.replace("width: {choices: [16, 32]}", "width: 16").replace(
     "epochs: 1,", "epochs: 1, steps_per_epoch: 1, batch_size: 8,"
 )
+FUNCTION = """\
+study: overhead
+trainable: noop:train
+config: {lr: {float: [1.0e-4, 1.0e-1], log: true}}
+epochs: 1
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: %d}
+confirm: null
+"""
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1438)
 
 
@@ -72,12 +84,15 @@ def noop(config: TrialConfig, **_: object) -> Iterator[Report]:
     yield Report(epoch=1, metrics=(metrics,), wall_seconds=0.0, diverged=(False,), final=True)
 
 
-def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = None) -> Timing:
-    """Run a study as the driver does; with `pack` its trials train a step, in packs of that size."""
+def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = None, function: bool = False) -> Timing:
+    """Run a study as the driver does; with `pack` its trials train a step, in packs of that size.
+
+    With `function` they call the function of `noop.py` in a process of its own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "overhead"
         home.mkdir()
-        text = (STUDY if pack is None else ONE_STEP) % trials
+        text = (FUNCTION if function else STUDY if pack is None else ONE_STEP) % trials
         study = parse_study(text)
         trainable, facts = load_trainable(study.trainable), {} if pack is None else check_data(study, None)
 
@@ -85,7 +100,7 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
             return trainable.group_key(config, facts[config.key.dataset])
 
         claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
-        trainer = {"trainer": "overhead:noop"} if pack is None else {"pack": pack}
+        trainer = {} if function else {"trainer": "overhead:noop"} if pack is None else {"pack": pack}
         runs: Executor = (LocalExecutor if executor == "local" else RayExecutor)(home=home, device="cpu", **trainer)
         with (
             Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger,
@@ -93,11 +108,12 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
         ):
             started = time.perf_counter()
             shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
-            asked: dict[str, Any] = {"measure": trainable.measure, "facts_of": lambda dataset: SHAPE}
+            known = DatasetFacts() if function else SHAPE
+            asked: dict[str, Any] = {"measure": trainable.measure, "facts_of": lambda dataset: known}
             if pack is not None:
                 asked = {"measure": trainable.measure, "facts_of": facts.__getitem__, "group_key": group_key}
             search = Search(study, writer, ledger, **asked)
-            with sync_periodically(shown.sync):
+            with processes_ended(), sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
             shown.close()
             seconds = time.perf_counter() - started
@@ -140,6 +156,8 @@ def plain(trials: int, *, reuse: bool) -> Timing:
 
 SIDES: dict[str, tuple[str, Callable[[int], Timing]]] = {
     "local": ("ours, in process", lambda n: ours(n, executor="local", tracker="none")),
+    "function": ("ours, local, a function", lambda n: ours(n, executor="local", tracker="none", function=True)),
+    "function-ray": ("ours, Ray, a function", lambda n: ours(n, executor="ray", tracker="none", function=True)),
     "ray": ("ours, Ray", lambda n: ours(n, executor="ray", tracker="none")),
     "ray-mlflow": ("ours, Ray, MLflow", lambda n: ours(n, executor="ray", tracker="mlflow")),
     "step": ("ours, Ray, one step", lambda n: ours(n, executor="ray", tracker="none", pack=1)),

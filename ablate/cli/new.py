@@ -158,7 +158,7 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
 
 
 def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
-    from ablate.functions.command import OFFERED, placeholders
+    from ablate.functions.command_words import OFFERED, placeholders
 
     names = [each for each in placeholders(command) if each not in OFFERED]
     if not names:

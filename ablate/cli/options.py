@@ -81,7 +81,7 @@ Autoscale = Annotated[
 ]
 ExecutorName = Annotated[
     Literal["ray", "local"],
-    typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, in this process."),
+    typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, without Ray."),
 ]
 Device = Annotated[
     str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")

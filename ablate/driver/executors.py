@@ -106,7 +106,7 @@ def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Pat
 
 
 def _refuse_what_is_elsewhere(options: RunOptions) -> None:
-    """Raise ResourceError for options that training in this process cannot use: a cluster, or a missing GPU."""
+    """Raise ResourceError for options that training without Ray cannot use: a cluster, or a missing GPU."""
     elsewhere = {
         "--address": options.address,
         "--gpus": options.gpus or None,
@@ -114,7 +114,7 @@ def _refuse_what_is_elsewhere(options: RunOptions) -> None:
     }
     for option, value in elsewhere.items():
         if value is not None:
-            raise ResourceError(f"{option} {value}: --executor local trains in this process.")
+            raise ResourceError(f"{option} {value}: --executor local trains one trial at a time on this machine.")
     if options.device.startswith("cuda"):
         import torch
 

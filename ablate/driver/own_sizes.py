@@ -41,6 +41,11 @@ class OwnSizes:
                 self.notes.append(found.note)
         return self._known.get(key)
 
+    @property
+    def knows_sizes(self) -> bool:
+        """Whether any network was sized."""
+        return any(count is not None for count in self._known.values())
+
     def inside(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return `values` with a value for each further setting that is searched beside them."""
         found = dict(values)

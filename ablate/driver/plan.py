@@ -14,6 +14,7 @@ import polars as pl
 from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
+from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.own_sizes import OwnSizes, thinned
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.registry import TRAINABLES
@@ -129,10 +130,13 @@ class Plan:
 def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None) -> Plan:
     """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
 
-    Raises RequestError if a patch does not fit its images, DataError if `image_folder` has no folder to scan.
+    Raises RequestError if settings do not fit the trainable, DataError if `image_folder` has no folder to scan.
     """
     trainable = trainable_of(study)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
+    for label in study.labels:
+        trainable.check(study.given_for(label), confirms=study.opens_test)
+        refuse_unknown_metrics(study, label, trainable.metrics(study.datasets[label], facts[label]))
     sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
     by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
     rows = [row for label in study.labels for row in by_dataset[label]]
@@ -142,7 +146,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     return Plan(
         study=study,
         rows=tuple(rows),
-        architectures={label: sizing[label].axes.cardinality() for label in study.labels},
+        architectures={label: sizing[label].architectures() for label in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
         confirmation_budget=study.confirm.budget if study.confirm else None,
@@ -199,6 +203,11 @@ class _Sizing:
                 params=self.own.params(values) if self.own is not None else None if size is None else size.params,
                 q=None if size is None else self.facts.overdetermination(size, task, study.protocol),
             )
+
+    def architectures(self) -> int | None:
+        """Return the number of architectures, or None if there are too many to count or their sizes are unknown."""
+        unknown = self.own is not None and not self.own.knows_sizes and not self.study.rows
+        return None if unknown else self.axes.cardinality()
 
     def notes(self) -> tuple[str, ...]:
         """Return why sizes are unknown, a line each."""

@@ -22,6 +22,7 @@ from ablate.driver.cautions import cautions
 from ablate.driver.code import note_code, refuse_other_code, source_files, trainable_of, user_code
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.margins import note_margins
+from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
@@ -31,19 +32,18 @@ from ablate.errors import (
     RegistryError,
     RequestError,
     StudyFailedError,
-    did_you_mean,
 )
 from ablate.execution import Executor
 from ablate.files import Place, copy_into, require_writable
 from ablate.functions.border.guarded import processes_ended
+from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
 from ablate.garbage import collect_as_usual
 from ablate.inspection.studies import results_of, select_networks, write_results
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import Ledger, Snapshot, StudyWriter
 from ablate.locations import homes as places
-from ablate.objectives import COST_METRICS, on_test
 from ablate.redaction import error_text, redact_url
-from ablate.study import Study, parse_study, read_study
+from ablate.study import VARIANT, Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.trainable import Trainable
 from ablate.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
@@ -123,10 +123,12 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
-        console.print(results_of(study, ledger.snapshot(study.name)))
+        snapshot = ledger.snapshot(study.name)
+        console.print(results_of(study, snapshot))
         for line in unshown:
             _say(console, line)
         _refuse_empty(ledger, study)
+        _refuse_failed_rows(study, snapshot, report)
     return FinishedStudy(study=study, home=home, report=report)
 
 
@@ -247,23 +249,12 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
             missing[label] = str(error)
             continue
         facts[label] = trainable.find_facts(task, data_dir)
-        if (metrics := trainable.metrics(task, facts[label])) is not None:
-            _refuse_unknown_metrics(study, label, metrics)
+        refuse_unknown_metrics(study, label, trainable.metrics(task, facts[label]))
     if missing:
         here = " ".join(f"--dataset {label}" for label in facts) if study.compare is not None else ""
         hint = [f"To compare on those that are here: {here}"] if here else []
         raise DataError("\n".join([*dict.fromkeys(missing.values()), *hint]))
     return facts
-
-
-def _refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str]) -> None:
-    """Raise RequestError for an objective or constraint that no trial will report."""
-    known = [*COST_METRICS, *metrics]
-    compared = study.compare.metrics if study.compare is not None else ()
-    tested = [on_test(name) for name in known]
-    for metric in [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]:
-        if metric not in known and not (metric in compared and metric in tested):
-            raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
 
 
 def _held(
@@ -290,7 +281,9 @@ def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:
     from ablate.training import checkpoint  # imports torch
 
-    checkpoint.discard(checkpoint_folder(root, key), epoch)
+    folder = checkpoint_folder(root, key)
+    checkpoint.discard(folder, epoch)
+    forget_records(folder)
 
 
 def _say(console: Console, text: str) -> None:
@@ -331,3 +324,17 @@ def _refuse_empty(ledger: Ledger, study: Study) -> None:
     errors = [t.error for t in trials if t.error]
     reason = f" The last one said: {errors[-1]}" if errors else ""
     raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")
+
+
+def _refuse_failed_rows(study: Study, snapshot: Snapshot, report: Path) -> None:
+    """Raise StudyFailedError if a row of a comparison failed, or was not trained; one that diverged is a result."""
+    if study.compare is None:
+        return
+    diverged = {each.key for each in snapshot.reports if each.diverged}
+    rows = [trial for trial in snapshot.trials if trial.config.stage != "tune"]
+    failed = [trial for trial in rows if trial.state is TrialState.FAIL and trial.key not in diverged]
+    planned = {str(parameters[VARIANT]) for label in study.labels for parameters in study.design(label)}
+    lacking = sorted({str(t.config.variant) for t in failed} | (planned - {str(t.config.variant) for t in rows}))
+    if lacking:
+        said = f" The last one said: {failed[-1].error}" if failed else ""
+        raise StudyFailedError(f"study {study.name!r}: {', '.join(lacking)} failed, see {report.absolute()}.{said}")

@@ -116,6 +116,7 @@ class Call:
             self.run.hand_over(begun, "")
 
     def _hand_over(self, value: object) -> None:
+        self.run.check_parts()
         self._metrics = self._checked(value, checked_metrics)
         self._reports += 1
         self._waiting = getcurrent()

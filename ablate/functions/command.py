@@ -2,72 +2,69 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import re
-import selectors
-import shlex
 import shutil
-import signal
-import string
-import subprocess
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
 
 from ablate.config import DatasetFacts, TaskConfig, TrainableSettings
-from ablate.errors import PausedError, RequestError, TrialError, did_you_mean
-from ablate.functions.settings import FunctionSettings
+from ablate.errors import RequestError, TrialError, did_you_mean
+from ablate.files import Place
+from ablate.functions.command_output import LostReportError, NumberReader
+from ablate.functions.command_record import read_record
+from ablate.functions.command_seed import Readers, SeedRun
+from ablate.functions.command_words import OFFERED, placeholders, split
+from ablate.functions.output import OutputLog
 from ablate.functions.trainable import OwnTrainable
 from ablate.registry import COMMAND_PREFIX
+from ablate.study.sections import Command
 from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
     from ablate.trainable import TrialContext
 
-OFFERED = ("seed", "epochs", "device", "stage")  # placeholders beside the names of `config`
-ASK_SECONDS = 0.25  # between two looks at whether the trial is to pause
-END_SECONDS = 5.0  # between SIGTERM and SIGKILL
-TAIL = 20  # last lines of the output that an error shows
-PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
+TEST = "test_"  # begins the name of a metric of the test split
+OWN_END_SECONDS = 25.0  # after its last report a command may run on for so long, to save what it has trained
 
 
 class CommandTrainable(OwnTrainable):
     """Runs a command for each seed of a trial; each time every metric has been printed, that is a report.
 
-    `name` is the command as `study.sections.trainable_name` writes it. Trials keep nothing: one that is interrupted
-    begins again, and reports that were committed count once.
+    `name` is the command as `study.sections.trainable_name` writes it.
     """
 
     def __init__(self, name: str) -> None:
-        content = json.loads(name.removeprefix(COMMAND_PREFIX))
-        self.command: str = content["command"]
-        self.shell: bool = content.get("shell", False)
-        self.patterns = {metric: re.compile(pattern) for metric, pattern in content["metrics"].items()}
+        self.given = Command.model_validate(json.loads(name.removeprefix(COMMAND_PREFIX)))
+        readers = [NumberReader(metric, pattern) for metric, pattern in self.given.metrics.items()]
+        self.readers = Readers(
+            searched=[reader for reader in readers if not reader.name.startswith(TEST)],
+            tested=[reader for reader in readers if reader.name.startswith(TEST)],
+            epoch=None if self.given.epoch is None else NumberReader("epoch", self.given.epoch),
+        )
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Raise RequestError if names of `config` and placeholders differ, or the program does not exist."""
-        names = {name.removeprefix("config.") for name in given if name.startswith("config.")}
-        used = placeholders(self.command)
+        named = set(given)
+        if replaced := sorted(name for name in named if name.startswith("replace")):
+            raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
+        names = {name.removeprefix("config.") for name in named if name.startswith("config.")}
+        used = placeholders(self.given.command)
+        for name in sorted(names & {*OFFERED}):
+            raise RequestError(f"config.{name}: {{{name}}} in a command is given by ablate; choose another name")
         for name in sorted(set(used) - names - {*OFFERED}):
             rule = f"the command uses {{{name}}}, which `config` does not give"
             raise RequestError(f"{rule}. {did_you_mean(name, sorted({*names, *OFFERED}))}")
         for name in sorted(names - set(used)):
             hint = did_you_mean(name, sorted(used))
             raise RequestError(f"config.{name}: the command does not use {{{name}}}. {hint}")
-        if confirms and not any(metric.startswith("test_") for metric in self.patterns):
+        if confirms and not self.readers.tested:
             raise RequestError(
-                "a confirmation reads a metric of the test split: add one whose name starts with test_ to the command's"
-                " `metrics`, or write `confirm: null`"
+                "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
+                " `metrics`, or leave that split out (`confirm: null`, or no such metric under `compare`)"
             )
-        try:
-            program = shlex.split(self.command)[0]
-        except (ValueError, IndexError) as error:
-            raise RequestError(f"the command {self.command!r} cannot be split into words: {error}") from error
-        if not self.shell and shutil.which(program) is None:
+        program = split(self.given.command)[0]
+        if not self.given.shell and "{" not in program and shutil.which(program) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
 
     def source_files(self) -> dict[str, str]:
@@ -76,161 +73,96 @@ class CommandTrainable(OwnTrainable):
 
     def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
         """Return what a user should know of a command."""
-        return ("a command keeps no checkpoint: a trial that is interrupted begins again",)
+        used = set(placeholders(self.given.command))
+        found = []
+        if self.readers.epoch is None:
+            found.append(
+                "a trial that is interrupted begins again: to let it continue from checkpoints that the command writes"
+                " in {folder}, give a pattern `epoch:` of what it prints"
+            )
+        if not ("folder" in used or {"trial", "seed"} <= used):
+            found.append(
+                "trials and seeds run at the same time in the same folder: name the files that the command writes by"
+                " {folder}, or by {trial} and {seed}, so that none reads or overwrites another's"
+            )
+        return tuple(found)
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...]:
         """Return the names of the metrics that are read from the output."""
-        return tuple(self.patterns)
+        return tuple(self.given.metrics)
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield a report each time that every seed's command has printed every metric of search.
 
-        Raises TrialError if a command ends before its last report, PausedError once `pause()` is true. When the caller
-        stops, or the trial ends, the commands and all that they started are ended.
+        The last report is yielded when the commands have ended by themselves, or were ended OWN_END_SECONDS after it. A
+        trial that evaluates another one yields what that one's commands have printed of the test split.
+
+        Raises TrialError if a command ends before its last report or with an error, PausedError once `pause()` is true,
+        and CheckpointDownError if the trial's folder cannot be written. When the caller stops, or the trial ends, the
+        commands and all that they started are ended.
         """
-        assert isinstance(config.settings, FunctionSettings)
-        values = {**config.settings.config, "epochs": config.epochs, "device": context["device"], "stage": config.stage}
-        runs: list[_Process] = []
-        searched = [name for name in self.patterns if not name.startswith("test_")]
-        tested = [name for name in self.patterns if name.startswith("test_")] if config.stage == "confirm" else []
+        if config.evaluates is not None:
+            yield self._tested(config, context["checkpoints"])
+            return
+        done = 0
+        for again in (False, True):
+            try:
+                for report in self._reports(config, context, begin=done, again=again):
+                    yield report
+                    done = report.epoch
+            except LostReportError:
+                if again:
+                    raise
+            else:
+                return
+
+    def _reports(self, config: TrialConfig, context: TrialContext, *, begin: int, again: bool) -> Iterator[Report]:
+        log = OutputLog(context["checkpoints"])
+        runs: list[SeedRun] = []
         try:
-            runs.extend(self._start(values | {"seed": seed}, context["pause"]) for seed in config.seeds)
-            for epoch in range(1, config.epochs + 1):
-                found = [run.next(searched) for run in runs]
-                if final := epoch == config.epochs:
-                    found = [{**metrics, **run.last(tested)} for metrics, run in zip(found, runs, strict=True)]
-                seconds = max(run.seconds() for run in runs)
-                yield Report(epoch=epoch, metrics=tuple(found), wall_seconds=seconds, final=final)
+            for seed in config.seeds:
+                runs.append(SeedRun(self.given, self.readers, config, seed, context, log, again=again))
+            for epoch in range(begin + 1, config.epochs + 1):
+                found = [run.report(epoch) for run in runs]
+                report = Report(epoch=epoch, metrics=tuple(found), wall_seconds=max(run.seconds() for run in runs))
+                gone = tuple(run.diverged(epoch) for run in runs)
+                report = replace(report, diverged=gone if any(gone) else ())
+                yield self._finished(report, config, runs) if epoch == config.epochs else report
         finally:
             for run in runs:
+                run.ask_to_end()
+            for run in runs:
                 run.end()
+            log.close()
 
-    def _start(self, values: Mapping[str, Any], pause: Callable[[], bool]) -> _Process:
-        if self.shell:
-            quoted = {name: shlex.quote(_text(value)) for name, value in values.items()}
-            return _Process(self.command.format_map(quoted), self.patterns, pause=pause, shell=True)
-        written = {name: value if type(value) in (int, float) else _text(value) for name, value in values.items()}
-        words = [word.format_map(written) for word in shlex.split(self.command)]
-        return _Process(words, self.patterns, pause=pause, shell=False)
-
-
-class _Process:
-    """One running command, read line by line."""
-
-    def __init__(
-        self,
-        command: str | list[str],
-        patterns: Mapping[str, re.Pattern[str]],
-        *,
-        pause: Callable[[], bool],
-        shell: bool,
-    ) -> None:
-        self._begun = perf_counter()
-        self._patterns, self._pause = patterns, pause
-        self._found: deque[tuple[str, float]] = deque()
-        self._last: dict[str, float] = {}
-        self._rest, self._tail = "", deque[str](maxlen=TAIL)
-        try:
-            self._process = subprocess.Popen(
-                command,
-                shell=shell,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    def _finished(self, report: Report, config: TrialConfig, runs: Sequence[SeedRun]) -> Report:
+        """Wait until the commands have ended, and return the last report with what it was waited for."""
+        reads_test = config.stage == "confirm"
+        for run in runs:
+            # a comparison reads the test split of its rows later
+            waits = bool(self.readers.tested) and (reads_test or config.variant is not None)
+            run.finish(None if waits else OWN_END_SECONDS)
+        if reads_test:
+            tests = [run.tests() for run in runs]
+            report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
+        printed = max(run.printed for run in runs)
+        if printed > config.epochs:
+            names = ", ".join(reader.name for reader in self.readers.searched)
+            note = (
+                f"the command prints {names} more often than `epochs: {config.epochs}` says: the first {config.epochs}"
+                " count, which need not be the end of training"
             )
-        except OSError as error:
-            raise TrialError(f"the command cannot be started: {error}") from error
-        assert self._process.stdout is not None
-        self._output = self._process.stdout
-        self._ready = selectors.DefaultSelector()
-        self._ready.register(self._output, selectors.EVENT_READ)
+            report = replace(report, note=note)
+        return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
 
-    def seconds(self) -> float:
-        """Return how long the command has run."""
-        return perf_counter() - self._begun
-
-    def next(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the next value of each metric; raise TrialError if the command ends before."""
-        values: dict[str, float] = {}
-        while len(values) < len(names):
-            while self._found and len(values) < len(names):
-                name, value = self._found.popleft()
-                if name in names:
-                    values[name] = value
-            if len(values) < len(names) and not self._read():
-                raise self._ended_without(name for name in names if name not in values)
-        return values
-
-    def last(self, names: Sequence[str]) -> dict[str, float]:
-        """Wait for the end of the command and return the last value of each metric; raise TrialError without one."""
-        while names and self._read():
-            self._found.clear()
-        if missing := [name for name in names if name not in self._last]:
-            raise self._ended_without(missing)
-        return {name: self._last[name] for name in names}
-
-    def _ended_without(self, names: Iterable[str]) -> TrialError:
-        return TrialError(
-            f"the command ended with exit code {self._process.wait()} before it printed {', '.join(names)}."
-            f" Its last lines: {' | '.join(self._tail) or 'none'}"
-        )
-
-    def end(self) -> None:
-        """End the command and all processes of its group."""
-        for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, None)):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
-        self._ready.close()
-        self._output.close()
-
-    def _read(self) -> bool:
-        """Read what the command has printed, at least once; return False at its end."""
-        ready = False
-        while not ready:
-            ready = bool(self._ready.select(ASK_SECONDS))
-            if self._pause():
-                raise PausedError("the command was ended to pause its trial")
-        content = os.read(self._output.fileno(), 65536)
-        lines = (self._rest + content.decode(errors="replace")).replace("\r", "\n").split("\n")
-        self._rest = lines.pop() if content else ""
-        for line in lines:
-            if line.strip():
-                self._tail.append(line.strip()[:200])
-            for name, pattern in self._patterns.items():
-                for match in pattern.finditer(line):
-                    self._last[name] = _number(name, match[1])
-                    self._found.append((name, self._last[name]))
-        return bool(content) or bool(self._found)
-
-
-def placeholders(command: str) -> dict[str, None]:
-    """Return the names in braces, each once, in order; raise RequestError for braces that are none."""
-    try:
-        names = {name: None for _, name, _, _ in string.Formatter().parse(command) if name is not None}
-    except ValueError as error:
-        raise RequestError(f"the command's braces are not those of a name: {error}; write {{{{ for a brace") from error
-    if wrong := [name for name in names if not name.isidentifier()]:
-        raise RequestError(f"the command uses {{{wrong[0]}}}, which is no name; write {{{{ for a brace")
-    return names
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text.rstrip(".,;:"))
-    except ValueError:
-        raise TrialError(f"the pattern of {name} found {text!r}, which is not a number") from None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill the command when the process that reads it is killed."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    def _tested(self, config: TrialConfig, place: Place | None) -> Report:
+        records = [read_record(place, seed) for seed in config.seeds]
+        names = [reader.name for reader in self.readers.tested]
+        for seed, record in zip(config.seeds, records, strict=True):
+            missing = [name for name in names if name not in record.tests]
+            if missing or len(record.reports) < config.epochs or not record.ended:
+                what = f"it printed no {', '.join(missing)}" if record.ended else "what it printed is not kept"
+                raise TrialError(f"trial {config.origin.key} cannot be read on the test split: {what} (seed {seed})")
+        last = [record.reports[config.epochs - 1].metrics for record in records]
+        metrics = tuple({**found, **record.tests} for found, record in zip(last, records, strict=True))
+        return Report(epoch=config.epochs, metrics=metrics, wall_seconds=0.0, final=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +21,9 @@ from ablate.functions.blame import place_of_frame
 from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
-from ablate.functions.replacing import replace_parts
 from ablate.models.keyed import build_keyed, count_parameters
+from ablate.models.parts.replacing import replace_parts
+from ablate.models.parts.watching import Replacements, check_parts
 from ablate.randomness import stream
 
 M = TypeVar("M", bound=nn.Module)
@@ -73,6 +74,7 @@ class Run:
         self.door: Door | None = None
         self.reported: Kept | None = None  # the state at the first report of this process
         self._loaders = self._built = 0
+        self.replacements: list[Replacements] = []  # what was replaced in the first network
         self._streams: dict[str, np.random.Generator] = {}
 
     def stream(self, *purpose: str | int) -> np.random.Generator:
@@ -208,8 +210,9 @@ class Run:
         """
         self._built += 1
         module = self.construct(lambda: cls(*arguments, **named))
-        if self._built == 1:
-            replace_parts(module, self._replace)
+        if self._built == 1 and self._replace:
+            number_of = partial(self._number, "part")
+            self.replacements = [replace_parts(module, self._replace, number_of=number_of)]
         self.params = (self.params or 0) + count_parameters(module)
         return module.to(self.device)
 
@@ -219,6 +222,13 @@ class Run:
             with torch.device("meta"):
                 return make()
         return build_keyed(make, lambda path: self._number("initialisation", self._built, path))
+
+    def check_parts(self) -> None:
+        """Raise TrialError if a part that the study file replaces is not, in what the function has trained so far."""
+        if self._replace and not self.replacements:
+            paths = ", ".join(self._replace)
+            raise TrialError(f"replace: {paths}: the function builds no network by run.build, so nothing was replaced")
+        check_parts(self.replacements)
 
     def pause_if_asked(self) -> None:
         """Pause here if the trial is to pause; what was trained since the last report is trained again.

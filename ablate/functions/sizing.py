@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from ablate.config import Counted
 from ablate.errors import RequestError, TrialError
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
-from ablate.functions.run import Run
+from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
+from ablate.models.parts.outputs import mapped
 
 
 class _LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
-    """The function asked for its first epoch."""
+    """The function asked for its first epoch, or has made the first call of its network in it."""
 
 
 class SizingRun(Run):
-    """A run that ends where the epochs begin."""
+    """A run that ends where the epochs begin, or after the first call of a network whose shapes only a call tells."""
+
+    network: nn.Module | None = None
+    in_loop = False
+    calls_network: bool | None = None  # whether the network is called; None: if a replacement depends on it
+
+    def build(self, cls: Callable[..., M], *arguments: Any, **named: Any) -> M:
+        """Return the network, and remember the first one."""
+        module = super().build(cls, *arguments, **named)
+        self.network = self.network or module
+        return module
 
     def epochs(self) -> Iterator[int]:
-        """End the run."""
+        """End the run, here or after the first call of the network.
+
+        Code of this package that owns the loop, such as that for Lightning, is not begun: it writes files.
+        """
+        own = str(sys._getframe(1).f_globals.get("__name__")).startswith("ablate.")
+        calls = any(record.unsure for record in self.replacements) if self.calls_network is None else self.calls_network
+        if self.network is not None and calls and not own:
+            end_after_call(self.network, _LoopReachedError())
+            self.in_loop = True
+            yield 1
         raise _LoopReachedError
 
     def begin(self) -> int:
@@ -66,8 +88,7 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     run = SizingRuns(seeds=(0, 1), **common) if function.stacked else SizingRun(seed=0, **common)
     try:
         with torch.random.fork_rng(devices=[]):
-            begun: Any = function.train(dict(settings.config), run)
-            next(begun)
+            reach_loop(function, settings, run)
     except _LoopReachedError:
         return Counted(params=next(iter(run)).params if isinstance(run, SizingRuns) else run.params)
     except TrialError as error:
@@ -76,3 +97,32 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
         why = "; the weights have no values in a plan" if "meta" in str(error) else ""
         return Counted(note=f"the size is unknown before training: {user_line(error)}{why}")
     return Counted()
+
+
+def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None:
+    """Call a function that yields until it asks for its first epoch, or has called its network in it.
+
+    What it raises after that is of no interest: its tensors have no values.
+    """
+    begun: Any = function.train(dict(settings.config), run)
+    try:
+        next(begun)
+    except (TrialError, KeyboardInterrupt, _LoopReachedError):
+        raise
+    except BaseException as error:
+        if not (isinstance(run, SizingRun) and run.in_loop):
+            raise
+        raise _LoopReachedError from error
+
+
+def end_after_call(network: nn.Module, end: BaseException) -> None:
+    """Let the next call of a network run without values, and raise `end` after it."""
+
+    def without_values(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        return mapped((args, kwargs), lambda tensor: tensor.to("meta"), lambda other: other)
+
+    def leave(*_: object) -> None:
+        raise end
+
+    network.register_forward_pre_hook(without_values, with_kwargs=True)
+    network.register_forward_hook(leave)

@@ -72,6 +72,12 @@ class Runs(Run):
         for run in self._each:
             run.enter(epoch)
 
+    def check_parts(self) -> None:
+        """Raise TrialError as that of one seed does; a call of one seed's network counts for all."""
+        if not self.replacements:
+            self.replacements = [record for run in self._each for record in run.replacements]
+        super().check_parts()
+
     def state(self) -> Kept:
         """Return the state of now, with the streams of each seed."""
         own = super().state()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ablate.errors import RequestError
+from ablate.models.parts.replacing import replace_parts
 from ablate.models.samples import give_samples
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 from ablate.registry import MODELS
 
 
-def build(config: ModelConfig, shape: InputShape) -> nn.Module:
-    """Return the module that `config.builder` makes; raise RegistryError if there is no such builder."""
+def build(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> nn.Module:
+    """Return the module that `config.builder` makes, with the parts at the paths of `replace` replaced.
+
+    Raises RegistryError if there is no such builder, TrialError for a replacement that is not possible.
+    """
     module: nn.Module = MODELS.load(config.builder)(config, shape)
     if config.builder != BUILT_IN:
+        _refuse_unkeepable(module)
+    if replace:
+        replace_parts(module, replace)
         _refuse_unkeepable(module)
     return give_samples(module, shape)
 

@@ -92,6 +92,8 @@ class LayerNorm(nn.Module):
     Shapes: x [*R, B, T, N], scale and shift [*R, N].
     """
 
+    keeps_shape = True
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
@@ -155,6 +157,8 @@ class Dropout(nn.Module):
     """
 
     generators: Sequence[torch.Generator] | None
+
+    keeps_shape = True
 
     def __init__(self, p: float, *, tokens: int = 1) -> None:
         super().__init__()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.config import Size
+from ablate.errors import RequestError, TrialError
 from ablate.models.builder import build
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 
@@ -23,25 +26,29 @@ OUTSIDE_BODY = (
 SMALL = 10_000_000  # weights and similarities of a transformer that is built and run to be counted
 
 
-def measure(config: ModelConfig, shape: InputShape) -> Size:
+def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> Size:
     """Return parameters and forward FLOPs per sample, counted on one sample of zeros.
 
     FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding
     lookup is not a product. `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A
     small transformer is counted on the CPU; every other module on torch's meta device (no memory), if it can run there.
-    Raises RegistryError for an unknown builder.
+    Raises RegistryError for an unknown builder, RequestError for a replacement (`replace`) that is not possible.
     """
-    return _measure(config.model_dump_json(), shape.model_dump_json())
+    try:
+        return _measure(config.model_dump_json(), shape.model_dump_json(), json.dumps(replace or {}))
+    except TrialError as error:
+        raise RequestError(str(error)) from error
 
 
 @lru_cache(maxsize=4096)
-def _measure(config_json: str, shape_json: str) -> Size:
+def _measure(config_json: str, shape_json: str, replace_json: str) -> Size:
     config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
+    replace = json.loads(replace_json)
     if not _is_small(config, shape):
         with suppress(RuntimeError, NotImplementedError):  # a module that needs numbers cannot run there
-            return _count(config, shape, torch.device("meta"))
+            return _count(config, shape, replace, torch.device("meta"))
     with torch.random.fork_rng(devices=[]):
-        return _count(config, shape, torch.device("cpu"))
+        return _count(config, shape, replace, torch.device("cpu"))
 
 
 def _is_small(config: ModelConfig, shape: InputShape) -> bool:
@@ -54,15 +61,18 @@ def _is_small(config: ModelConfig, shape: InputShape) -> bool:
     return config.builder == BUILT_IN and ends + config.depth * (1 + config.pair_position) * side**2 < SMALL
 
 
-def _count(config: ModelConfig, shape: InputShape, device: torch.device) -> Size:
+def _count(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any], device: torch.device) -> Size:
     from torch.utils import flop_counter  # imports triton, which a worker does without
 
     mode: Any = flop_counter._FlopCounterMode  # torch wraps its method in one that imports torch._dynamo
     mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
     with device:
-        module: nn.Module = build(config, shape).eval()
+        module: nn.Module = build(config, shape, replace).eval()
         sample = zeros(shape, samples=1)
         counter = flop_counter.FlopCounterMode(display=False)
+        if replace:
+            with torch.no_grad():
+                module(sample)  # parts that are left out learn the form of their outputs, which is not to be counted
         with torch.no_grad(), counter:
             module(sample)
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}

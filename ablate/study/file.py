@@ -24,6 +24,7 @@ from ablate.study.sections import (
     Constraint,
     DatasetSettings,
     Level,
+    MetricPattern,
     Objective,
     Part,
     PublishedFigure,
@@ -223,6 +224,8 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "compare": Compare,
         "twin": Twin,
         "trainable": Command,
+        "metrics": MetricPattern,
+        "epoch": MetricPattern,
     }
     for part in inside:
         section = sections.get(part, section)

@@ -12,6 +12,7 @@ from ablate.config import FROZEN, TrainableSettings
 from ablate.objectives import COST_METRICS, on_validation
 from ablate.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
+from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -38,6 +39,11 @@ def _metric(value: str) -> str:
 def _compared_metric(value: str) -> str:
     """Accept a metric of the test split too: it is named as that of the validation split."""
     _metric(on_validation(value))
+    return value
+
+
+def _pattern(value: str) -> str:
+    compile_pattern(value)
     return value
 
 
@@ -105,37 +111,54 @@ def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) 
     return cast("type[S]", made)
 
 
+class MetricPattern(Section):
+    """How a number is read from what a command prints. In a file, a text is the pattern alone."""
+
+    pattern: Annotated[str, AfterValidator(_pattern)]
+    """A regular expression with one group, the number; `{number}` stands for a group of any number."""
+    scale: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """Factor of what is printed, such as .01 for percent."""
+
+
+def _patterned(value: Any) -> Any:
+    return {"pattern": value} if isinstance(value, str) else value
+
+
+Pattern = Annotated[MetricPattern, BeforeValidator(_patterned, json_schema_input_type=str | MetricPattern)]
+
+
 class Command(Section):
     """A command that trains: `{name}` stands for a setting of `config`, `{seed}` for the replicate's seed."""
 
     command: Annotated[str, Field(min_length=1)]
     """The command. Words are split as a shell does, and no shell runs it."""
-    metrics: Annotated[dict[Name, str], Field(min_length=1)]
-    """Regular expressions by metric, each with one group that is a number. All of them, found once, are a report."""
+    metrics: Annotated[dict[Name, Pattern], Field(min_length=1)]
+    """Patterns by metric, such as `{val_acc: "accuracy {number}"}`. All of them, found once, are a report."""
+    epoch: Pattern | None = None
+    """Pattern of the epoch, printed before its metrics or in the same line. With it a killed trial can continue."""
     shell: bool = False
     """Run the command by a shell, with every value quoted."""
 
     @model_validator(mode="before")
     @classmethod
     def _one_metric(cls, data: Any) -> Any:
-        """Accept `metric: val_acc=([0-9.]+)`, whose name is the text before the equals sign."""
+        """Accept `metric: NAME=PATTERN` for one metric."""
         if not isinstance(data, dict) or "metric" not in data or "metrics" in data:
             return data
-        name = re.match(r"\w+", str(data["metric"]))
-        if name is None or not on_validation(name[0]).startswith(("val_", "train_")):
+        name, pattern = named_pattern(str(data["metric"]))
+        if not on_validation(name).startswith(("val_", "train_")):
             raise ValueError("a single metric begins with its name, val_… or train_…; otherwise: metrics: {NAME: …}")
-        return {**{k: v for k, v in data.items() if k != "metric"}, "metrics": {name[0]: data["metric"]}}
+        return {**{k: v for k, v in data.items() if k != "metric"}, "metrics": {name: pattern}}
 
     @model_validator(mode="after")
-    def _patterns(self) -> Command:
-        for name, pattern in self.metrics.items():
-            _compared_metric(name)
+    def _names(self) -> Command:
+        for name in self.metrics:
             try:
-                groups = re.compile(pattern).groups
-            except re.error as error:
-                raise ValueError(f"metrics.{name}: not a regular expression: {error}") from error
-            if groups != 1:
-                raise ValueError(f"metrics.{name}: has {groups} groups; one group, in parentheses, is the number")
+                _compared_metric(name)
+            except ValueError as error:
+                raise ValueError(f"metrics.{name}: {error}, or test_") from None
+        if all(name.startswith("test_") for name in self.metrics):
+            raise ValueError("metrics: a report has a metric val_… or train_…; those of the test split are read once")
         return self
 
 

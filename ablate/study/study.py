@@ -142,9 +142,12 @@ class Study(Sectioned):
     def opens_test(self) -> bool:
         """Return whether the test split is opened when the search of a data set has ended.
 
-        A confirmation evaluates the retrained front on it, a comparison under `held_out` every network that it trained.
+        A confirmation evaluates the retrained front on it, a comparison under `held_out` every network that it trained;
+        of your own code only if a metric of the test split is compared, because others may have none.
         """
-        return self.confirm is not None or (self.compare is not None and self.protocol == "held_out")
+        if self.compare is None or self.protocol == "paper":
+            return self.confirm is not None
+        return self.trainable == FAMILY or any(metric.startswith("test_") for metric in self.compare.metrics)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
 from ablate.config import DatasetFacts, Idle, TrainableSettings
 from ablate.errors import Fault, RegistryError
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
@@ -25,6 +27,13 @@ class FamilySettings(TrainableSettings):
     """Axes of the architecture: a value fixes one, a range searches it."""
     training: TrainConfig = TrainConfig()
     """Training settings: a value fixes one, a range searches it."""
+    replace: dict[str, Any] = Field(default_factory=dict)
+    """Parts of the network by path: identity, zero, freeze, remove, share or your own (docs/parts.md)."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `replace` where nothing is replaced."""
+        return {name: value for name, value in handler(self).items() if name != "replace" or value}
 
     @property
     def length(self) -> int:
@@ -85,7 +94,7 @@ class FamilySettings(TrainableSettings):
     @classmethod
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting is an axis of the network."""
-        return name.startswith("model.")
+        return name.startswith(("model.", "replace"))
 
     @classmethod
     def faults(cls, fixed: Mapping[str, Any]) -> Iterator[Fault]:

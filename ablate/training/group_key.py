@@ -44,6 +44,7 @@ def group_key(config: TrialConfig, shape: InputShape) -> str | None:
         "protocol": config.protocol,
         "task": config.task.model_dump(mode="json"),
         "model": settings.model.model_dump(mode="json"),
+        "replace": settings.replace,
         "training": training,
     }
     return json.dumps(shared, sort_keys=True)

@@ -30,7 +30,7 @@ def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
     first = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "initialisation").integers(2**63))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(first)
-        return build(family(config).model, shape)
+        return build(family(config).model, shape, family(config).replace)
 
 
 def stackable(module: nn.Module, shape: InputShape) -> bool:
@@ -82,7 +82,14 @@ def _twice(value: Tensor) -> Tensor:
 def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
     """Return the initial parameters of one replicate by path, float32, and the buffers of a user's own module."""
     seed, dataset = config.seeds[replicate], config.key.dataset
-    return initial_parameters(family(config).model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
+    return initial_parameters(
+        family(config).model,
+        shape,
+        study_seed=config.study_seed,
+        dataset=dataset,
+        seed=seed,
+        replace=family(config).replace,
+    )
 
 
 def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:

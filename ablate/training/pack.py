@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ablate.errors import CheckpointDownError, PausedError, RequestError
+from ablate.models.parts.replacing import replacements_of
+from ablate.models.parts.watching import check_parts
 from ablate.tasks import Data
 from ablate.trainable import Member
 from ablate.training.common import Common, Trained
@@ -235,6 +237,7 @@ class TrialPack:
                 val = validation.values(start, stop)
                 trial.freeze(~torch.isfinite(val["loss"]))
                 if bool(trial.alive.any()):
+                    check_parts(replacements_of(common.group.module))
                     running = {f"train_{name}": trial.of(value) for name, value in means.values().items()}
                     found[trial.config.key] = trial.listed(running | self._judged_values(common, trial, val))
             except (_Paused, *OF_ALL):

@@ -31,6 +31,7 @@ class Description(BaseModel, frozen=True):
 
     format: Literal[1] = 1
     model: ModelConfig
+    replace: dict[str, Any] = {}
     shape: InputShape
     scale: tuple[float, ...]
     shift: tuple[float, ...]
@@ -181,7 +182,7 @@ def read(folder: Path) -> ServedModel:
     description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
     tensors = load_file(folder / WEIGHTS)
     with torch.random.fork_rng(devices=[]):  # a builder's initial weights must not advance the caller's generator
-        module = build(description.model, description.shape)
+        module = build(description.model, description.shape, description.replace)
     if any(value.dtype == torch.float64 for value in tensors.values()):
         module = module.double()
     persistent = module.state_dict().keys()

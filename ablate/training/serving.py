@@ -48,6 +48,7 @@ def serve(
     patch = shape.patch if data.image else None
     description = Description(
         model=family(config).model,
+        replace=family(config).replace,
         shape=shape,
         scale=_factors(data.scale),
         shift=_factors(data.shift),
@@ -87,8 +88,14 @@ def describe(module: nn.Module, description: Description, example: Any) -> Serve
         outputs=text if description.writes else scores,
         options={} if description.writes else {"output": description.outputs[0]},
         class_names=description.class_names,
-        code=tuple(own_code(description.model.builder)),
+        code=_own_code(description),
     )
+
+
+def _own_code(description: Description) -> tuple[Path, ...]:
+    """Return the user's code of the builder and of parts of their own."""
+    own = (action for action in description.replace.values() if isinstance(action, str))
+    return tuple(dict.fromkeys(place for name in (description.model.builder, *own) for place in own_code(name)))
 
 
 def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:

@@ -65,7 +65,7 @@ class Transformer:
         from ablate.models import measure
 
         assert isinstance(settings, FamilySettings)
-        return measure(settings.model, _shape(facts))
+        return measure(settings.model, _shape(facts), settings.replace)
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: `measure` sizes every network."""
@@ -135,7 +135,7 @@ def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
     from ablate.training.modules import stackable
 
     with torch.random.fork_rng(devices=[]):
-        if stackable(build(settings.model, shape), shape):
+        if stackable(build(settings.model, shape, settings.replace), shape):
             return ()
     return (f"the replicates of {builder} are trained one after another: torch.func.vmap cannot stack them",)
 

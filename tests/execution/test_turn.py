@@ -152,8 +152,8 @@ def test_the_grace_that_was_asked_for_reaches_the_executor(executor: str, tmp_pa
     ("asked", "said"),
     [
         ({"device": "cuda"}, "--device cuda: there is no GPU here"),
-        ({"address": "head:6379"}, "--address head:6379: --executor local trains in this process"),
-        ({"gpus": 4}, "--gpus 4: --executor local trains in this process"),
+        ({"address": "head:6379"}, "--address head:6379: --executor local trains one trial at a time"),
+        ({"gpus": 4}, "--gpus 4: --executor local trains one trial at a time"),
     ],
 )
 def test_what_this_process_cannot_give_is_refused_before_a_trial_is_spent_on_it(

@@ -207,7 +207,7 @@ def test_an_objective_that_the_function_never_reports_ends_the_study_at_its_firs
 @pytest.mark.services
 def test_commands_that_only_read_never_import_the_function(folder: Path, typed: Typed) -> None:
     assert typed()[0] == 0
-    del sys.modules["own_code"]
+    assert "own_code" not in sys.modules, "the search has not imported it here either"
     (folder / "own_code.py").write_text("raise RuntimeError('imported')\n")
     for command in (("status", "own"), ("trial", "own", "0"), ("report", "own")):
         assert typed(*command)[0] == 0

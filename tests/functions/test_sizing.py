@@ -84,7 +84,7 @@ def test_the_leave_one_out_plan_of_a_vision_transformer_of_someone_else(
     status, _, err = planned(VIT, wrong, tmp_path, monkeypatch, capfd)
     assert status == 2
     [line] = [line for line in err.splitlines() if line.startswith("ablate: ")]
-    assert "replace: no module has the path 'encoder.layers.*.mpl'" in line
+    assert "replace: no module, parameter or buffer has the path 'encoder.layers.*.mpl'" in line
     assert ", encoder.layers.encoder_layer_*.mlp, " in line
     assert len(line) < 600
 
@@ -109,8 +109,67 @@ def test_a_function_is_sized_where_its_code_allows_it(
     before = torch.get_rng_state()
     status, rows, err = planned(HEAD + body + loop, SEARCH, tmp_path, monkeypatch, capfd)
     assert status == 0, err
-    assert [row.get("params") for row in rows] == (params or [None, None])
+    assert [row.get("params") for row in rows] == (params or [None]), "networks of unknown size are one row"
     assert torch.equal(torch.get_rng_state(), before)
+
+
+SPACE = """\
+study: counted
+trainable: mine:train
+config:
+  width: {choices: [8, 16]}
+  depth: {int: [1, 3]}
+  gamma: {choices: [0.1, 0.2, 0.3]}
+  steps: {int: [1, 1000000]}
+  lr: {float: [1.0e-4, 1.0e-2], log: true}
+  momentum: {float: [0.0, 0.9], step: 0.1}
+  head: {choices: [2, 4], when: {config.depth: [3]}}
+epochs: 2
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: 2}
+confirm: null
+"""
+COUNTED = """
+print("imported")
+
+def train(config, run):
+    assert 1e-4 <= config["lr"] <= 1e-2 and 0 <= config["momentum"] <= 0.9 and config["gamma"] and config["steps"] > 0
+    layers = [nn.Linear(8, config["width"])] + [nn.Linear(config["width"], config["width"])] * 0
+    layers += [nn.Linear(config["width"], config["width"]) for _ in range(config["depth"])]
+    layers += [nn.Linear(config["width"], config.get("head", 1))]
+    run.keep(model=run.build(lambda: nn.Sequential(*layers)))
+    for epoch in run.epochs():
+        yield {'val_loss': 1.0}
+"""
+
+
+def test_only_settings_that_change_the_size_are_architectures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two widths, three depths, and two heads at the depth of three: 2 x (1 + 1 + 2) = 8 of 144,000,000."""
+    status, rows, err = planned(HEAD + COUNTED, SPACE, tmp_path, monkeypatch, capfd)
+    assert status == 0, err
+
+    def size(width: int, depth: int, head: int) -> int:
+        return 8 * width + width + depth * width * (width + 1) + head * (width + 1)
+
+    cases = [(w, d, h) for w in (8, 16) for d in (1, 2, 3) for h in ((2, 4) if d == 3 else (1,))]
+    assert [int(row["params"]) for row in rows] == [size(*case) for case in cases]
+    assert err.count("imported") == 1, "the module is imported once"
+
+
+def test_an_error_of_the_function_is_a_note_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = HEAD + "def train(config, run):\n    config['width']\n    torch.optimm\n    yield {'val_loss': 1.0}\n"
+    planned(code, SEARCH, tmp_path, monkeypatch, capfd)
+    status, out, err = run(capfd, "plan", "study.yaml")
+    assert status == 0, err
+    assert (
+        "the size is unknown before training: mine.py:5: AttributeError: module 'torch' has no attribute"
+        in " ".join(out.split())
+    )
+    assert "architecture" not in out
 
 
 def test_what_cannot_be_kept_is_refused_by_the_plan(
@@ -142,13 +201,14 @@ def test_a_function_of_all_seeds_is_sized_and_its_parts_checked(
     assert [row["params"] for row in rows] == ["72", "144"]
     status, _, err = planned(STACKED, SEARCH + "replace: {nothere: identity}\n", tmp_path, monkeypatch, capfd)
     assert status == 2
-    assert "no module has the path 'nothere'" in err
+    assert "no module, parameter or buffer has the path 'nothere'. Known: bias, weight" in err
 
 
 TWINS = """\
 study: twins
 trainable: mine:train
 config: {width: 12}
+epochs: 2
 parts:
   middle: {replace: {"1.0": identity}}
   last: {replace: {"2": freeze}}

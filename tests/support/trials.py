@@ -15,9 +15,11 @@ from ablate.trial import TrialConfig
 from ablate.tuning.twins import Measure
 
 
-def family_trial(*, model: ModelConfig, train: TrainConfig, **fields: Any) -> TrialConfig:
+def family_trial(
+    *, model: ModelConfig, train: TrainConfig, replace: Mapping[str, Any] | None = None, **fields: Any
+) -> TrialConfig:
     """Return a trial of the family; `fields` are the other fields of TrialConfig."""
-    return TrialConfig(settings=FamilySettings(model=model, training=train), **fields)
+    return TrialConfig(settings=FamilySettings(model=model, training=train, replace=dict(replace or {})), **fields)
 
 
 def with_model(config: TrialConfig, model: ModelConfig) -> TrialConfig:

@@ -1,0 +1,87 @@
+"""What is known of one seed of a command across attempts: its reports, kept beside the folder of its own files."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from ablate.config import FROZEN
+from ablate.errors import CheckpointDownError
+from ablate.files import SEED_FOLDER, Place, open_folder
+from ablate.functions.command_output import SeedReport
+from ablate.redaction import error_text, redact_url
+
+RECORD = f"{SEED_FOLDER}{{}}.reports.json"
+
+logger = logging.getLogger("ablate.functions")
+
+
+class Record(BaseModel):
+    """The reports of one seed, its values of the test split, and whether its command has ended by itself."""
+
+    model_config = FROZEN | {"allow_inf_nan": True, "ser_json_inf_nan": "constants"}
+
+    reports: tuple[SeedReport, ...] = ()
+    tests: dict[str, float] = {}
+    seconds: float = 0.0
+    ended: bool = False
+
+
+def read_record(place: Place | None, seed: int) -> Record:
+    """Return what is known of a seed; an empty record if there is none, or a damaged one, which is logged.
+
+    Raises CheckpointDownError if `place` cannot be read.
+    """
+    if place is None:
+        return Record()
+    name = RECORD.format(seed)
+    try:
+        return Record.model_validate_json(open_folder(place).read(name))
+    except FileNotFoundError:
+        return Record()
+    except ValidationError as error:
+        logger.warning("%s/%s is damaged, so the trial begins again: %s", redact_url(place), name, error_text(error))
+        return Record()
+    except OSError as error:
+        raise _down(place, "read", error) from error
+
+
+def write_record(place: Place | None, seed: int, record: Record) -> None:
+    """Keep what is known of a seed; it is durable when this returns. Raises CheckpointDownError."""
+    if place is None:
+        return
+    try:
+        open_folder(place).write(RECORD.format(seed), record.model_dump_json().encode())
+    except OSError as error:
+        raise _down(place, "written", error) from error
+
+
+def forget_records(place: Place) -> None:
+    """Remove the records of a trial, so that its next attempt begins again; raise CheckpointDownError."""
+    prefix, suffix = RECORD.split("{}")
+    try:
+        folder = open_folder(place)
+        for name in folder.names():
+            if name.startswith(prefix) and name.endswith(suffix):
+                folder.remove(name)
+    except OSError as error:
+        raise _down(place, "written", error) from error
+
+
+def empty(folder: Path) -> None:
+    """Remove everything inside a seed's folder, without following links; raise CheckpointDownError."""
+    try:
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        raise _down(folder, "emptied", error) from error
+
+
+def _down(place: Place, what: str, error: OSError) -> CheckpointDownError:
+    return CheckpointDownError(f"{redact_url(place)}: cannot be {what}: {error_text(error, place)}")

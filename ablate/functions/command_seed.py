@@ -1,0 +1,180 @@
+"""One seed of a trial of a command: its process, its folder and its reports, also those of earlier attempts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
+from ablate.functions.command_process import Running, end_leftovers
+from ablate.functions.command_record import Record, empty, read_record, write_record
+from ablate.functions.command_words import line_of, placeholders, words_of
+from ablate.functions.launchers import own_environment
+from ablate.functions.output import OutputLog, seed_folder
+from ablate.functions.settings import FunctionSettings
+from ablate.study.sections import Command
+from ablate.trial import TrialConfig
+
+if TYPE_CHECKING:
+    from ablate.trainable import TrialContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readers:
+    """What is read from the output: metrics of search, metrics of the test split, and the epoch, if it is read."""
+
+    searched: Sequence[NumberReader]
+    tested: Sequence[NumberReader]
+    epoch: NumberReader | None
+
+
+class SeedRun:
+    """Starts the command of one seed, unless an earlier attempt has seen its end.
+
+    A command continues in its folder if its epochs are read and two reports are known of it: these are given out
+    again, and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
+    command that finds a checkpoint there would leave out reports. Raises TrialError if the command cannot be started,
+    and CheckpointDownError if the folder cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        readers: Readers,
+        config: TrialConfig,
+        seed: int,
+        context: TrialContext,
+        log: OutputLog,
+        *,
+        again: bool,
+    ) -> None:
+        self._config, self._seed, self._place, self._log = config, seed, context["checkpoints"], log
+        self._record = record = read_record(self._place, seed)
+        folder = seed_folder(self._place, seed)
+        whole = record.ended and all(reader.name in record.tests for reader in readers.tested)
+        goes_on = readers.epoch is not None and len(record.reports) > 1
+        self._reader = ReportReader(
+            searched=readers.searched,
+            tested=readers.tested,
+            epoch=readers.epoch,
+            known=record.reports if goes_on or whole else (),
+            tests=dict(record.tests),
+        )
+        self._running: Running | None = None
+        self._finished = False
+        if whole:
+            return
+        if context["attempt"] > 1:
+            end_leftovers(str(folder))
+        if again or not goes_on:
+            empty(folder)
+        assert isinstance(config.settings, FunctionSettings)
+        values = config.settings.config | {
+            "seed": seed,
+            "epochs": config.epochs,
+            "device": context["device"],
+            "stage": config.stage,
+            "dataset": config.key.dataset,
+            "trial": config.key.number,
+            "folder": str(folder),
+            "gpus": _gpus(context["device"]) if "gpus" in placeholders(command.command) else 1,
+        }
+        told = {f"ABLATE_{name.upper()}": str(values[name]) for name in ("folder", "trial", "seed")}
+        self._running = Running(
+            (line_of if command.shell else words_of)(command.command, values),
+            environment=own_environment(os.environ) | told,
+            token=str(folder),
+            read=self._read,
+            say=self._say,
+            pause=context["pause"],
+        )
+
+    @property
+    def printed(self) -> int:
+        """How many reports the command has printed so far."""
+        return len(self._reader.reports)
+
+    def seconds(self) -> float:
+        """Return how long the command has run, over all attempts whose reports are known."""
+        earlier = self._record.seconds if self._reader.known else 0.0
+        return earlier + (0.0 if self._running is None else self._running.seconds())
+
+    def report(self, epoch: int) -> Mapping[str, float]:
+        """Wait for a report and return its metrics.
+
+        Raises TrialError if the command ends before, LostReportError if one that continued has nothing left to do.
+        """
+        if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
+            error = self._running.failure(self._lacks())
+            if self._reader.known and self._running.code == 0:  # it found its last checkpoint, and reports are missing
+                raise LostReportError(str(error))
+            raise error
+        return self._reader.reports[epoch - 1].metrics
+
+    def diverged(self, epoch: int) -> bool:
+        """Return whether a metric of a report is not finite."""
+        return not all(math.isfinite(value) for value in self._reader.reports[epoch - 1].metrics.values())
+
+    def tests(self) -> Mapping[str, float]:
+        """Return the last values of the test split; raise TrialError if the command has printed none."""
+        missing = [reader.name for reader in self._reader.tested if reader.name not in self._reader.tests]
+        if missing and self._running is not None:
+            raise self._running.failure(f" before it printed {', '.join(missing)}{self._missed(missing)}")
+        return self._reader.tests
+
+    def finish(self, seconds: float | None) -> None:
+        """Wait until the command ends by itself, for at most `seconds`; raise TrialError if it ends with an error."""
+        if self._running is None:
+            return
+        self._running.wait(seconds=seconds)
+        if self._running.code not in (0, None):
+            raise self._running.failure(f" after its last report ({self.printed} of {self._config.epochs})")
+        self._finished = True
+        self._keep(ended=True)
+
+    def ask_to_end(self) -> None:
+        """Ask the command to end, if it runs."""
+        if self._running is not None:
+            self._running.ask_to_end()
+
+    def end(self) -> None:
+        """End the command and all that it started."""
+        if self._running is not None:
+            self._running.end()
+
+    def _read(self, line: str) -> None:
+        if self._reader.read(line) and self._reader.epoch is not None and not self._finished:
+            self._keep(ended=False)
+
+    def _keep(self, *, ended: bool) -> None:
+        reports, tests = tuple(self._reader.reports), dict(self._reader.tests)
+        record = Record(reports=reports, tests=tests, seconds=self.seconds(), ended=ended)
+        write_record(self._place, self._seed, record)
+
+    def _say(self, lines: Sequence[str]) -> None:
+        mark = f"[seed {self._seed}] " if len(self._config.seeds) > 1 else ""
+        self._log.write("".join(f"{mark}{line}\n" for line in lines).encode("utf-8", "replace"))
+
+    def _lacks(self) -> str:
+        missing = self._reader.missing()
+        after = f" after {self.printed} of {self._config.epochs} reports," if self.printed else ""
+        return f"{after} before it printed {', '.join(missing)}{self._missed(missing)}"
+
+    def _missed(self, names: Sequence[str]) -> str:
+        lines = {name: line for name, line in self._reader.missed.items() if name in names}
+        return "".join(f"; the pattern of {name} does not match {line!r}" for name, line in lines.items())
+
+
+def _gpus(device: str) -> int:
+    """Return how many GPUs a trial on `device` has; 1 on a CPU, where a launcher starts one process."""
+    if device != "cuda":
+        return 1
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(sum(1 for each in visible.split(",") if each.strip()), 1)
+    import torch
+
+    return max(torch.cuda.device_count(), 1)

@@ -1,0 +1,111 @@
+"""The text of a command with its placeholders, and the words that a trial's values make of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ablate.errors import RequestError, TrialError
+
+OFFERED = ("seed", "epochs", "device", "stage", "dataset", "trial", "folder", "gpus")  # beside the names of `config`
+
+_PIECE = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}?:!]*)(?:\?(?P<switch>[^{}]*)|:(?P<form>[^{}]*))?\}|[{}]")
+_VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]*\})+")
+_OPTION = re.compile(r"--[\w-]+")
+
+
+def placeholders(command: str) -> dict[str, None]:
+    """Return the names in braces, each once, in order; raise RequestError for braces that are none."""
+    names: dict[str, None] = {}
+    for found in _PIECE.finditer(command):
+        if found[0] in ("{{", "}}"):
+            continue
+        if found[0] in ("{", "}"):
+            near = command[max(found.start() - 10, 0) : found.end() + 10]
+            raise RequestError(f"the command's braces are not those of a name, near {near!r}; write {{{{ for a brace")
+        if not found["name"].isidentifier():
+            raise RequestError(f"the command uses {found[0]}, which is no name; write {{{{ for a brace")
+        if found["switch"] is not None and re.search(r"\s|^$", found["switch"]):
+            raise RequestError(f"the command uses {found[0]}: a switch is one word, such as {{ema?--ema}}")
+        names[found["name"]] = None
+    return names
+
+
+def split(command: str) -> list[str]:
+    """Return the words of a command as a shell would split them; raise RequestError if it cannot."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise RequestError(f"the command {command!r} cannot be split into words: {error}") from error
+    if not words:
+        raise RequestError("the command has no words")
+    return words
+
+
+def words_of(command: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command with each placeholder replaced; each value is one argument, or part of one.
+
+    A word of switches alone that are all off is left out. A value that begins with `-` and follows an option becomes
+    part of it, as in `--name=-x`: programs take it for another option otherwise. Raises TrialError for a value that
+    does not fit its placeholder.
+    """
+    words: list[str] = []
+    for word in split(command):
+        text = _filled(word, values, str)
+        if _VALUE.fullmatch(word) and text.startswith("-") and words and _OPTION.fullmatch(words[-1]):
+            words[-1] += f"={text}"
+        elif text or not _SWITCHES.fullmatch(word):
+            words.append(text)
+    return words
+
+
+def line_of(command: str, values: Mapping[str, Any]) -> str:
+    """Return a command for a shell with each placeholder replaced by its quoted value; otherwise as `words_of`."""
+    dashed = re.sub(
+        r"(--[\w-]+)[ \t]+(?=\{(\w+)(?::[^{}]*)?\})",
+        lambda found: f"{found[1]}=" if _text(values.get(found[2], "")).startswith("-") else found[0],
+        command,
+    )
+    return _filled(dashed, values, shlex.quote)
+
+
+def _filled(text: str, values: Mapping[str, Any], quote: Any) -> str:
+    return "".join(_pieces(text, values, quote))
+
+
+def _pieces(text: str, values: Mapping[str, Any], quote: Any) -> Iterator[str]:
+    position = 0
+    for found in _PIECE.finditer(text):
+        yield text[position : found.start()]
+        position = found.end()
+        if found["name"] is None:
+            yield found[0][0]
+        elif found["name"] not in values:
+            raise TrialError(f"the command uses {{{found['name']}}}, and this trial's `config` gives no value of it")
+        elif found["switch"] is not None:
+            yield found["switch"] if _is_on(found["name"], values[found["name"]]) else ""
+        else:
+            yield quote(_formatted(found["name"], values[found["name"]], found["form"]))
+    yield text[position:]
+
+
+def _formatted(name: str, value: Any, form: str | None) -> str:
+    if not form:
+        return _text(value)
+    try:
+        return format(value, form)
+    except (ValueError, TypeError) as error:
+        raise TrialError(f"the command's {{{name}:{form}}} does not fit {name} = {value!r}: {error}") from None
+
+
+def _is_on(name: str, value: Any) -> bool:
+    if value is None or isinstance(value, bool | int):
+        return bool(value)
+    raise TrialError(f"the command's switch {{{name}?…}} needs true or false, and {name} is {value!r}")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

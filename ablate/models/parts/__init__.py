@@ -1,0 +1,1 @@
+"""Parts of a built network by path: left out, frozen, shared or exchanged, and what can be (docs/parts.md)."""

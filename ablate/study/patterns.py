@@ -1,0 +1,43 @@
+"""Regular expressions by which a number is read from what a command prints."""
+
+from __future__ import annotations
+
+import re
+
+NUMBER_PLACEHOLDER = "{number}"
+_NUMBER = (
+    r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)(?![A-Za-z]))"
+)
+_NAMED = re.compile(r"(\w+)=(.+)", re.DOTALL)
+_BEGINS_WITH_NUMBER = re.compile(r"\s*(?:\{number\}|\((?!\?[aiLmsux]+\)))")
+
+
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern with one group, the number; `{number}` stands for a group of any number, also nan and inf.
+
+    Raises ValueError if it is not a regular expression or has not one group.
+    """
+    whole = text.replace(f"({NUMBER_PLACEHOLDER})", NUMBER_PLACEHOLDER)
+    try:
+        found = re.compile(whole.replace(NUMBER_PLACEHOLDER, f"({_NUMBER})"))
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    if found.groups != 1:
+        rule = f"one group, in parentheses, is the number, or {NUMBER_PLACEHOLDER} stands for it"
+        raise ValueError(f"has {found.groups} groups; {rule}")
+    return found
+
+
+def named_pattern(text: str) -> tuple[str, str]:
+    """Return name and pattern of `NAME=PATTERN`; raise ValueError if it does not begin with a name.
+
+    Where PATTERN begins with the number, the command prints the name too: `val_acc={number}` as a whole is the
+    pattern. So it is without an equals sign behind the name, as in `val_acc: {number}`.
+    """
+    named = _NAMED.fullmatch(text)
+    if named is not None and not _BEGINS_WITH_NUMBER.match(named[2]):
+        return named[1], named[2]
+    name = re.match(r"\w+", text)
+    if name is None:
+        raise ValueError(f"begin with the name of the metric, as in 'val_acc={NUMBER_PLACEHOLDER}'")
+    return name[0], text

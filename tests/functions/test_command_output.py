@@ -1,0 +1,234 @@
+"""Output is read as a terminal shows it, and a number is read whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+
+import pytest
+
+from ablate.errors import TrialError
+from ablate.functions.command_output import (
+    LONGEST_LINE,
+    LineReader,
+    LostReportError,
+    NumberReader,
+    ReportReader,
+    SeedReport,
+)
+from ablate.study.patterns import compile_pattern, named_pattern
+from ablate.study.sections import MetricPattern
+
+
+def reader(pattern: str, name: str = "val_x", scale: float = 1.0) -> NumberReader:
+    return NumberReader(name, MetricPattern(pattern=pattern, scale=scale))
+
+
+def lines_of(content: bytes, blocks: list[int]) -> list[str]:
+    """Return the lines of `content`, read in blocks of these sizes, again and again."""
+    found, read, position = [], LineReader(), 0
+    for size in itertools.cycle(blocks):
+        if position >= len(content):
+            return [*found, *read.end()]
+        found += read.feed(content[position : position + size])
+        position += size
+    raise AssertionError
+
+
+SHOWN = {
+    "plain": ("a\nb\n\nc", ["a", "b", "", "c"]),
+    "redraws": ("0%\r50%\r100%\nnext\n", ["100%", "next"]),
+    "Windows": ("a\r\nb\r\r\n", ["a", "b"]),
+    "a bar that is not over": ("a\n1%\r2%", ["a", "2%"]),
+    "a bar that begins with a return": ("\r1%\r2%\n", ["2%"]),
+    "characters of several bytes": ("精度=0.5, größe ok\n", ["精度=0.5, größe ok"]),
+    "colours": ("val_x=\x1b[32m0.5\x1b[0m\x1b[K\n", ["val_x=0.5"]),
+    "an escape at the end": ("a\x1b", ["a\x1b"]),
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), SHOWN.values(), ids=SHOWN.keys())
+@pytest.mark.parametrize("blocks", [[1], [2], [3, 1], [10**6]])
+def test_lines_are_those_that_a_terminal_shows_however_they_arrive(
+    text: str, shown: list[str], blocks: list[int]
+) -> None:
+    assert lines_of(text.encode(), blocks) == shown
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert lines_of(b"a\xffb\n\xe7\n", [1]) == ["a\ufffdb", "\ufffd"]
+
+
+def test_the_end_of_a_long_line_counts_and_no_more_of_it_is_held() -> None:
+    """300 MB took minutes and a gigabyte, because each block was joined with all before it."""
+    read = LineReader()
+    for _ in range(4_800):
+        assert read.feed(b"x" * 65_536) == []
+        assert sum(map(len, read._parts)) <= 2 * LONGEST_LINE
+    (line,) = read.feed(b" val_x=0.25\n")
+    assert (line[-11:], len(line)) == (" val_x=0.25", LONGEST_LINE)
+
+
+NUMBERS = ["0.5", "-0.5", "+3", ".5", "7.5e-05", "1E+3", "3.", "3.e-05", "1e5", "nan", "NaN", "inf", "-Infinity"]
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+@pytest.mark.parametrize("around", ["val_x={}", "val_x={} ok", "val_x={}, y=2", "(val_x={})", "val_x={}%"])
+def test_number_stands_for_any_number(text: str, around: str) -> None:
+    found = reader("val_x={number}").last(around.format(text))
+    assert found is not None
+    assert found == pytest.approx(float(text), nan_ok=True)
+
+
+@pytest.mark.parametrize("text", ["", "none", "info", "nano", "-", "e5"])
+def test_text_that_is_no_number_is_no_match(text: str) -> None:
+    assert reader("val_x={number}").last(f"val_x={text}") is None
+
+
+CUT = ["7.5e-05", "1E+3", "1,234.5", "1e", "12e", "1_000", "0,5", "1,234", "3.e-05", "2e+"]
+
+
+@pytest.mark.parametrize("text", CUT)
+def test_a_number_that_goes_on_behind_the_match_is_an_error(text: str) -> None:
+    with pytest.raises(TrialError, match=rf"the pattern of val_x took .* of '{re.escape(text.rstrip('+'))}'"):
+        reader("val_x=([0-9.]+)").last(f"epoch 3 val_x={text}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [("loss.*?([0-9.]+)", "loss: -0.5"), (".*([0-9]+)", "acc 12"), (r"e([0-9]+)$", "1.5e10"), (r"([0-9]+)$", "0.25")],
+)
+def test_a_number_that_begins_before_the_match_is_an_error(pattern: str, line: str) -> None:
+    with pytest.raises(TrialError, match=r"write \{number\} for the number"):
+        reader(pattern).last(line)
+
+
+WHOLE = [
+    ("val_x=([0-9.]+)", "val_x=0.5/1.0", 0.5),
+    ("val_x=([0-9.]+)", "val_x=0.5.", 0.5),
+    ("val_x=([0-9.]+)", "val_x=5%", 5.0),
+    ("val_x=([0-9.]+)", "val_x=0.5,0.7", 0.5),
+    ("val_x=([0-9.]+)", "val_x=0.5-0.7", 0.5),
+    ("val_x=([0-9.]+)", "val_x=3 epochs", 3.0),
+    ("val_x=([0-9.]+)", "val_x=3epochs", 3.0),
+    (r"val_x=(\S+)", "val_x=1_000", 1000.0),
+    (r"epoch-(\d+)", "epoch-12", 12.0),
+    (r"^(\d+),", "12,0.6", 12.0),
+    (r"^\d+,{number}", "12,0.6", 0.6),
+    (r"(\d+)/1000", "Accuracy: 948/1000 (95%)", 948.0),
+    (r"({number})%", "at 95.5%", 95.5),
+    ('"val_x": {number}', '{"epoch": 3, "val_x": 0.25}', 0.25),
+    ("val_x={number}", "val_x=0.2 best_val_x=0.9", 0.9),
+    ("val_x=(?:nan|([0-9.]+))", "val_x=nan", None),
+    ("val_x=(?:nan|([0-9.]+))", "val_x=0.5 val_x=nan", 0.5),
+    (r"val_x=(\S*)", "val_x=", None),
+]
+
+
+@pytest.mark.parametrize(("pattern", "line", "value"), WHOLE)
+def test_the_last_match_of_a_line_that_holds_a_number_counts(pattern: str, line: str, value: float | None) -> None:
+    assert reader(pattern).last(line) == value
+
+
+def test_no_printed_float_is_read_as_another_one() -> None:
+    """For every pattern that people write, a number is itself or an error, and never silently a part of it."""
+    random.seed(0)
+    forms = ["{}", "{:.3f}", "{:e}", "{:,.2f}", "{:+g}", "{:g}", "{:_}", "{:.0f}"]
+    for pattern in ("([0-9.]+)", r"(\d+\.\d+)", r"(\S+)", r"(-?[\d.]+)", r"([\d.e-]+)", "{number}", r"(\d*)"):
+        read = reader(f"val_x={pattern}")
+        for _ in range(300):
+            text = random.choice(forms).format(random.choice([-1, 1]) * 10 ** random.uniform(-9, 9))
+            try:
+                found = read.last(f"epoch 1 val_x={text} lr=0.1")
+            except TrialError:
+                continue
+            assert found is None or found == float(text.replace(",", "")), (pattern, text)
+
+
+def test_a_scale_turns_percent_into_a_share() -> None:
+    assert reader("acc {number}%", scale=0.01).last("acc 95.5%") == pytest.approx(0.955)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "pattern"),
+    [
+        ("val_acc={number}", "val_acc", "val_acc={number}"),
+        ("val_acc=([0-9.]+)", "val_acc", "val_acc=([0-9.]+)"),
+        ("val_acc= {number}", "val_acc", "val_acc= {number}"),
+        ("val_acc: {number}", "val_acc", "val_acc: {number}"),
+        ("val_acc=(?:nan|{number})", "val_acc", "val_acc=(?:nan|{number})"),
+        ("val_loss=Average loss: {number}", "val_loss", "Average loss: {number}"),
+        ("val_loss=loss=([0-9.]+)", "val_loss", "loss=([0-9.]+)"),
+        ("val_loss=(?i)loss {number}", "val_loss", "(?i)loss {number}"),
+    ],
+)
+def test_a_metric_is_named_before_its_pattern(text: str, name: str, pattern: str) -> None:
+    assert named_pattern(text) == (name, pattern)
+    compile_pattern(pattern)
+
+
+@pytest.mark.parametrize("text", ["{number} {number}", "[0-9]", "(", "({number}) (x)"])
+def test_a_pattern_has_one_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"group|regular"):
+        compile_pattern(text)
+
+
+def reports_of(lines: list[str], *, epoch: str | None = None, known: tuple[SeedReport, ...] = ()) -> ReportReader:
+    read = ReportReader(
+        searched=[reader("x={number}", "val_x"), reader("y={number}", "val_y")],
+        tested=[reader("t={number}", "test_x")],
+        epoch=None if epoch is None else reader(epoch, "epoch"),
+        known=known,
+    )
+    for line in lines:
+        read.read(line)
+    return read
+
+
+def test_all_metrics_once_are_a_report() -> None:
+    read = reports_of(["x=1", "x=2", "y=3 t=5", "y=4 x=5 t=nan", "x=6"])
+    assert [report.metrics for report in read.reports] == [{"val_x": 2, "val_y": 3}, {"val_x": 5, "val_y": 4}]
+    assert math.isnan(read.tests["test_x"])
+    assert read.missing() == ["val_y"]
+
+
+def test_reports_are_those_of_the_epoch_printed_before() -> None:
+    lines = [
+        "x=0 y=0",
+        "Epoch 0/2",
+        "x=1",
+        "Epoch 1/2: y=2 x=3",
+        "x=9 y=9",
+        "Epoch 1/2",
+        "x=8 y=8",
+        "Epoch 2/2 x=4 y=5",
+    ]
+    read = reports_of(lines, epoch=r"Epoch (\d+)/")
+    assert [(report.epoch, report.metrics) for report in read.reports] == [
+        (1, {"val_x": 3, "val_y": 2}), (2, {"val_x": 4, "val_y": 5}),
+    ]  # fmt: skip
+
+
+KNOWN = tuple(SeedReport(metrics={"val_x": n, "val_y": n}, epoch=n) for n in (250.0, 500.0))
+
+
+@pytest.mark.parametrize("first", [0, 250, 500, 750])
+def test_a_continued_command_repeats_what_is_known(first: int) -> None:
+    lines = [f"step {n} x=7 y=7" for n in range(first, 1001, 250) if n]
+    read = reports_of(lines, epoch="step {number}", known=KNOWN)
+    assert [report.epoch for report in read.reports] == [250, 500, 750, 1000]
+    assert read.reports[:2] == list(KNOWN)
+
+
+@pytest.mark.parametrize("first", [1000, 800.5, 100])
+def test_a_report_that_was_lost_is_noticed(first: float) -> None:
+    with pytest.raises(LostReportError, match=f"continued with epoch {first:g}, after a report of 500"):
+        reports_of([f"step {first} x=7 y=7"], epoch="step {number}", known=KNOWN)
+
+
+def test_a_line_that_looks_like_a_match_is_remembered() -> None:
+    read = ReportReader(searched=[reader("val_x=([0-9.]+)")], tested=[])
+    read.read("epoch 1 val_x=nan")
+    assert read.missed == {"val_x": "epoch 1 val_x=nan"}

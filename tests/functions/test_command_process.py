@@ -1,0 +1,217 @@
+"""Every way in which a command can end is the end of its trial, in one line, and nothing of it is left."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.errors import PausedError, TrialError
+from ablate.execution.executor import Failure
+from ablate.functions import command as commands
+from ablate.functions.command_process import TOKEN
+from ablate.functions.output import read_output
+from support.commanded import commanded, gone, is_alive, losses
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def script(code: str) -> None:
+    Path("train.py").write_text(f"import os, signal, subprocess, sys, time\n{code}\n")
+
+
+EPOCHS = "for epoch in range(1, 4): print(f'val_loss={1 / epoch}', flush=True)\n"
+# a helper in a session of its own that holds the pipe, as a daemon or a TensorBoard does
+HELPER = "child = subprocess.Popen(['sleep', '1000'], start_new_session=True); open('pid', 'w').write(str(child.pid))\n"
+# the same, which ignores SIGTERM and prints without an end
+STUBBORN = (
+    "code = \"import os, signal; signal.signal(15, signal.SIG_IGN); open('pid', 'w').write(str(os.getpid()))\\n\"\n"
+    "code += \"import time\\nwhile True: print('.', flush=True); time.sleep(0.02)\"\n"
+    "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
+    "while not os.path.exists('pid') or not open('pid').read(): time.sleep(0.01)\n"
+)
+
+ENDS = {
+    "exit code": ("raise SystemExit(3)", "the command ended with exit code 3 before it printed val_loss"),
+    "exit code 0": ("print('val_los=1')", "the command ended with exit code 0 before it printed val_loss"),
+    "os._exit": ("os._exit(7)", "exit code 7"),
+    "exception": ("raise ValueError('too wide')", "exit code 1 .*too wide"),
+    "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "the command was ended by SIGSEGV before it printed val_loss"),
+    "terminated": ("os.kill(os.getpid(), signal.SIGTERM)", "was ended by SIGTERM"),
+    "interrupted": ("raise KeyboardInterrupt", "was ended by SIGINT .*KeyboardInterrupt"),
+    "a shell's word": ("raise SystemExit(137)", r"exit code 137 \(SIGKILL, as a shell says it\)"),
+    "fewer reports": (EPOCHS.replace("4", "3"), "exit code 0 after 2 of 3 reports, before it printed val_loss"),
+    "an error behind the last report": (
+        EPOCHS + "raise SystemExit(5)",
+        r"exit code 5 after its last report \(3 of 3\)",
+    ),
+    "another form": ("print('val_loss: 1')", "before it printed val_loss"),
+    "not a number": ("print('val_loss=1,5')", "took 1 of '1,5'"),
+}
+
+
+@pytest.mark.parametrize("helper", ["", HELPER, STUBBORN], ids=["alone", "helper", "stubborn helper"])
+@pytest.mark.parametrize(("code", "says"), ENDS.values(), ids=ENDS.keys())
+def test_each_end_is_one_line_whoever_holds_the_pipe(code: str, says: str, helper: str) -> None:
+    script(helper + code)
+    with pytest.raises(TrialError, match=says) as caught:
+        list(commanded())
+    assert "\n" not in str(caught.value)
+    assert Failure.of(caught.value).kind == "trial"
+    if helper:
+        assert gone(int(Path("pid").read_text()))
+
+
+def test_a_killed_command_is_tried_again() -> None:
+    script("os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(TrialError, match="was ended by SIGKILL") as caught:
+        list(commanded())
+    failure = Failure.of(caught.value)
+    assert (failure.kind, failure.message) == ("memory", str(caught.value))
+
+
+def test_a_program_that_cannot_be_started_is_one_line() -> None:
+    with pytest.raises(TrialError, match=r"the command cannot be started: .*no-such"):
+        list(commanded("./no-such {x}"))
+
+
+@pytest.mark.parametrize("helper", ["", HELPER])
+def test_what_a_command_does_after_its_last_report_is_done(helper: str, folder: Path) -> None:
+    script(helper + EPOCHS + "time.sleep(0.5); open('saved', 'w').write('model')")
+    assert losses(commanded(checkpoints=folder / "t")) == [[1], [1 / 2], [1 / 3]]
+    assert Path("saved").read_text() == "model"
+    if helper:
+        assert gone(int(Path("pid").read_text()))
+        assert "ablate: ended what the command had left running: sleep 1000" in read_output(folder / "t")
+
+
+def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "OWN_END_SECONDS", 0.2)
+    script(f"open('pid', 'w').write(str(os.getpid()))\n{EPOCHS}time.sleep(1000)")
+    assert losses(commanded()) == [[1], [1 / 2], [1 / 3]]
+    assert not is_alive(int(Path("pid").read_text()))
+
+
+def test_a_trial_pauses_while_its_command_ends() -> None:
+    script(EPOCHS + "open('done', 'w').close(); time.sleep(1000)")
+    running = commanded(pause=lambda: Path("done").exists())
+    with pytest.raises(PausedError):
+        list(running)
+
+
+def test_a_command_that_closes_its_output_is_waited_for() -> None:
+    script(EPOCHS + "sys.stdout.flush(); os.close(1); os.close(2); time.sleep(0.3); open('saved', 'w'); os._exit(0)")
+    assert len(losses(commanded())) == 3
+    assert Path("saved").exists()
+
+
+def test_a_confirmation_waits_for_the_test_split_and_not_for_a_helper() -> None:
+    script(HELPER + EPOCHS + "time.sleep(0.3); print('test_loss=4'); print('test_loss=5')")
+    metrics = {"val_loss": "val_loss={number}", "test_loss": "test_loss={number}"}
+    *_, last = commanded(metrics=metrics, stage="confirm")
+    assert (last.final, last.metrics[0]["test_loss"]) == (True, 5.0)
+    script(EPOCHS + "print('test_los=4')")
+    with pytest.raises(TrialError, match="exit code 0 before it printed test_loss"):
+        list(commanded(metrics=metrics, stage="confirm"))
+
+
+def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
+    script(HELPER + "print('val_loss=1', flush=True); time.sleep(1000)")
+    running = commanded()
+    next(running)
+    pid = int(Path("pid").read_text())
+    assert is_alive(pid)
+    running.close()  # type: ignore[attr-defined]
+    assert not is_alive(pid)
+
+
+def test_what_a_killed_worker_left_behind_is_ended_by_the_next_attempt(folder: Path) -> None:
+    """Only the command itself ends with the worker; what it had started could write into the folder of the next."""
+    place = folder / "t"
+    left = subprocess.Popen(["sleep", "1000"], env={TOKEN: str(place / "seed-0")})
+    other = subprocess.Popen(["sleep", "1000"], env={TOKEN: str(place / "seed-1")})
+    script(EPOCHS)
+    list(commanded(checkpoints=place, attempt=2))
+    assert left.wait() == -signal.SIGTERM
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+LAUNCHER = ("SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_PORT")
+
+
+def test_a_command_is_told_its_trial_and_nothing_of_a_launcher(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCHER:
+        monkeypatch.setenv(name, "7")
+    script(
+        f"names = {('ABLATE_FOLDER', 'ABLATE_TRIAL', 'ABLATE_SEED', *LAUNCHER)}\n"
+        "told = repr([os.environ.get(name) for name in names] + sys.argv[1:])\n"
+        "open(os.environ['ABLATE_FOLDER'] + '/told', 'w').write(told); print('val_loss=1')"
+    )
+    command = f"{sys.executable} train.py {{folder}} {{trial}} {{seed}} {{dataset}} {{gpus}} {{stage}} {{epochs}}"
+    list(commanded(command, config={}, epochs=1, seeds=(3, 5), checkpoints=folder / "t"))
+    for seed in ("3", "5"):
+        own = str(folder / "t" / f"seed-{seed}")
+        told = [own, "4", seed, None, None, None, None, own, "4", seed, "data", "1", "search", "1"]
+        assert Path(own, "told").read_text() == repr(told)
+
+
+def test_output_is_kept_with_its_seed(folder: Path) -> None:
+    script("print(f'10%\\r\\x1b[1m{sys.argv[2]}\\x1b[0m starts', flush=True)\n" + EPOCHS)
+    list(commanded(seeds=(0, 1), checkpoints=folder / "t"))
+    lines = read_output(folder / "t").splitlines()
+    assert [line for line in lines if "[seed 1]" in line] == [
+        "[seed 1] 1 starts", "[seed 1] val_loss=1.0", "[seed 1] val_loss=0.5", f"[seed 1] val_loss={1 / 3}",
+    ]  # fmt: skip
+    assert len(lines) == 8
+    list(commanded(seeds=(0,), checkpoints=folder / "u"))
+    assert read_output(folder / "u").splitlines()[:2] == ["0 starts", "val_loss=1.0"]
+
+
+def test_a_value_that_is_not_finite_is_a_diverged_report() -> None:
+    script("print('val_loss=1'); print('val_loss=nan' if sys.argv[2] == '1' else 'val_loss=2'); print('val_loss=-inf')")
+    found = list(commanded(seeds=(0, 1)))
+    assert [report.diverged for report in found] == [(), (False, True), (True, True)]
+
+
+def test_more_reports_than_epochs_are_said() -> None:
+    script(EPOCHS.replace("4", "6"))
+    found = list(commanded())
+    assert [report.metrics[0]["val_loss"] for report in found] == [1, 1 / 2, 1 / 3]
+    assert "prints val_loss more often than `epochs: 3` says" in found[-1].note
+    assert not any(report.note for report in commanded(epochs=5))
+
+
+CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "on": ("{a?--a} {b?--b}", {"a": True, "b": False}, ["--a"]),
+    "numbers": ("{a?--a} {b?--b}", {"a": 0, "b": 1}, ["--b"]),
+    "none": ("{a?--a}{b?--b}", {"a": None, "b": None}, []),
+    "part of a word": ("--a={a?yes}", {"a": False}, ["--a="]),
+    "a value that begins with a minus": ("--a {a} --b {b}", {"a": -0.5, "b": "-x y"}, ["--a=-0.5", "--b=-x y"]),
+    "other values": ("--a {a} -b {b} {c}", {"a": 0.5, "b": -1, "c": "-z"}, ["--a", "0.5", "-b", "-1", "-z"]),
+    "formatted": ("--a {a:.2f} --b={b}", {"a": -0.123, "b": "-1"}, ["--a=-0.12", "--b=-1"]),
+    "braces": ("{{a}} {a}", {"a": 1}, ["{a}", "1"]),
+    "an empty value": ("--a {a}", {"a": ""}, ["--a", ""]),
+}
+
+
+@pytest.mark.parametrize("shell", [False, True])
+@pytest.mark.parametrize(("words", "config", "expected"), CASES.values(), ids=CASES.keys())
+def test_the_words_of_a_command(words: str, config: dict[str, Any], expected: list[str], shell: bool) -> None:
+    script("open('seen', 'w').write(repr(sys.argv[1:])); print('val_loss=1')")
+    list(commanded(f"{sys.executable} train.py {words}", config=config, epochs=1, shell=shell))
+    assert Path("seen").read_text() == repr(expected)
+
+
+def test_a_switch_needs_true_or_false() -> None:
+    with pytest.raises(TrialError, match=r"the command's switch \{a\?…\} needs true or false, and a is 'no'"):
+        list(commanded("ls {a?--a}", config={"a": "no"}))

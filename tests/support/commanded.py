@@ -1,0 +1,70 @@
+"""Trials of a command, run by hand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ablate.functions.settings import FunctionSettings
+from ablate.registry import read_task
+from ablate.study.sections import trainable_name
+from ablate.trainable import load_trainable
+from ablate.trial import Report, TrialConfig, TrialKey
+
+COMMAND = f"{sys.executable} train.py {{x}} {{seed}} {{epochs}}"
+
+
+def commanded(
+    command: str = COMMAND,
+    *,
+    metrics: Any = "val_loss={number}",
+    config: dict[str, Any] | None = None,
+    stage: Any = "search",
+    epochs: int = 3,
+    seeds: tuple[int, ...] = (0,),
+    checkpoints: Path | None = None,
+    attempt: int = 1,
+    pause: Callable[[], bool] = lambda: False,
+    trial: dict[str, Any] | None = None,
+    **more: Any,
+) -> Iterator[Report]:
+    """Return the reports of a trial of `command`; `metrics` is a pattern of val_loss, or several."""
+    named = metrics if isinstance(metrics, dict) else {"val_loss": metrics}
+    name = trainable_name({"command": command, "metrics": named} | more)
+    asked = TrialConfig(
+        key=TrialKey(study="s", dataset="data", number=4),
+        stage=stage,
+        settings=FunctionSettings(config={"x": 1.0} if config is None else config, epochs=epochs),
+        task=read_task({"task": "data"}),
+        trainable=name,
+        seeds=seeds,
+        study_seed=0,
+        **(trial or {}),
+    )
+    return load_trainable(name).train(
+        asked, data_dir=None, checkpoints=checkpoints, device="cpu", attempt=attempt, pause=pause
+    )
+
+
+def losses(reports: Iterator[Report]) -> list[list[float]]:
+    """Return the values of val_loss, for each report those of its seeds."""
+    return [[metrics["val_loss"] for metrics in report.metrics] for report in reports]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    """Wait for the end of a process, for a long time, and return whether it has ended."""
+    deadline = time.monotonic() + 60
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not is_alive(pid)
