@@ -56,6 +56,7 @@ class Packing:
     most: PackSize = 1
     slots: Callable[[], int] = lambda: 1
     _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
+    _noted: set[str] = field(default_factory=set)  # what trials found strange; each is said once
     _alone: bool = False  # whether the trial that was last handed out to a free worker has no group key
 
     def begin(self) -> RunningPack | None:
@@ -150,6 +151,9 @@ class Packing:
         if isinstance(outcome, Paused | Crowded):
             self.search.pause(key)
             return False
+        if outcome.note and outcome.note not in self._noted:
+            self._noted.add(outcome.note)
+            logger.warning("trial %s: %s", key, outcome.note)
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
 
 

@@ -39,7 +39,7 @@ def test_several_metrics_a_confirmation_and_the_test_split(folder: Path, capfd: 
     code, _, err = run(capfd, *words, *LOCAL)
     assert code == 0, err
     trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
-    searched = {row["config.lr"]: row for row in trials.filter(stage="search").iter_rows(named=True)}
+    searched = {row["config.lr"]: row for row in trials.filter(stage="search", state="COMPLETE").iter_rows(named=True)}
     assert {lr: row["val_loss"] for lr, row in searched.items()} == pytest.approx({lr: lr * 5e-7 for lr in searched})
     assert {row["val_acc"] for row in searched.values()} == {81}
     assert trials.filter(stage="confirm").select("config.lr", "test_loss").rows() == [(min(searched), min(searched))]
