@@ -35,8 +35,8 @@ class Projector:
 
     After a kill at any point, a new projector continues. It finds a run by the id in the ledger, otherwise by its tags,
     and otherwise creates it. Metrics carry the ledger's times, so that writing them again changes nothing. A parent's
-    tag `ablate.revision` is the ledger revision up to which all finished trials of its data set have been shown. The run
-    of a trial that failed gets its `output`, as the file OUTPUT.
+    tag `ablate.revision` is the ledger revision up to which all finished trials of its data set have been shown. The
+    run of a trial that failed gets its `output`, as the file OUTPUT.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def test_torchrun_with_two_processes_is_killed_and_continues_to_the_same_numbers
                 assert running.poll() is None
                 time.sleep(0.01)
             running.send_signal(signal.SIGKILL)
-            running.wait()
+            running.communicate()
         finished(place, "search")
         assert processes_of(place) == [], "neither torchrun nor a rank of any attempt"
         lines = re.findall(r"epoch (\d): accuracy .* of 2 processes", output.read_text())
