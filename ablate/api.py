@@ -16,7 +16,6 @@ from ablate.analysis.tables import reports_table, trials_table
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.errors import RequestError
-from ablate.files import refuse_links
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 from ablate.locations import RUNS
@@ -177,7 +176,6 @@ def search(
         "budget": {"trials": trials},
         "confirm": None if confirm is None else {"replicates": confirm},
     }
-    refuse_links(asked.home(name))
     code = asked.home(name) / CODE
     with kept_if_refused(code):
         content["trainable"] = _path(train, code)

@@ -13,6 +13,7 @@ from ablate.objectives import mean
 from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
+OUTPUT = "output.txt"  # what a trial has printed, in its checkpoint folder
 STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
 PLACEBO_SEED_BASE = 500_000  # keeps the seeds of a comparison's placebo apart from those of its other arms
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's

@@ -179,16 +179,41 @@ def compare(
     )  # fmt: skip
 
 
-@app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc=([0-9.]+)'")
+@app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
 def wrap(
-    command: Annotated[str, typer.Argument(help="Command with {NAME} for each setting and {seed} for the seed.")],
-    settings: Annotated[list[str], typer.Argument(help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B.")],
-    metric: Annotated[str, typer.Option(help="What is printed for each epoch: NAME and one group, the number.")],
+    command: Annotated[
+        str,
+        typer.Argument(help="Command with {NAME} for a setting, {NAME?--option} for a switch, {seed} and {folder}."),
+    ],
+    metric: Annotated[
+        list[str],
+        typer.Option(
+            help="NAME=PATTERN of what is printed for each epoch; {number} is any number. The first is searched."
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B.")
+    ] = None,
+    test_metric: Annotated[
+        list[str] | None, typer.Option(help="The same of a metric test_… that is printed at the end of the command.")
+    ] = None,
+    epoch: Annotated[
+        str | None, typer.Option(help="Pattern of the printed epoch: a killed trial continues from its own {folder}.")
+    ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare the command without this part: NAME of a switch, or NAME=VALUE without it."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "wrapped",
     minimize: Annotated[bool, typer.Option("--minimize", help="Search the lowest value, not the highest.")] = False,
     epochs: Annotated[int, typer.Option(min=1, help="How often the command prints the metric.")] = 1,
     trials: Annotated[int, typer.Option(min=1, help="Number of trials.")] = 24,
-    replicates: Annotated[int, typer.Option(min=1, help="Seeds for each trial.")] = 1,
+    replicates: Annotated[
+        int | None, typer.Option(min=1, help="Seeds for each trial. (default: 1; with --parts: 3)")
+    ] = None,
+    confirm: Annotated[
+        int | None, typer.Option(min=1, help="Confirm the best on N fresh seeds, and read the test metrics once.")
+    ] = None,
     shell: Annotated[bool, typer.Option("--shell", help="Run the command by a shell; values are quoted.")] = False,
     runs_dir: options.RunsDir = RUNS,
     gpus: options.Gpus = None,
@@ -200,8 +225,8 @@ def wrap(
     from ablate.cli.wrap import study_text
 
     text = study_text(
-        command, settings, name=name, metric=metric, maximize=not minimize, epochs=epochs, trials=trials,
-        replicates=replicates, shell=shell,
+        command, settings or [], name=name, metrics=metric, tests=test_metric or [], epoch=epoch, parts=parts or [],
+        maximize=not minimize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
     )  # fmt: skip
     asked = RunOptions(runs_dir=runs_dir, gpus=gpus, gpus_per_trial=gpus_per_trial, executor=executor, tracker=tracker)
     _drive(asked.home(name) / "study.yaml", asked, text=text)
@@ -217,7 +242,7 @@ def new(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="What --command prints: NAME and one group. (default: 'val_accuracy=([0-9.]+)')"),
+        typer.Option(help="What --command prints: NAME=PATTERN. (default: 'val_accuracy={number}')"),
     ] = None,
 ) -> None:
     """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""

@@ -73,14 +73,18 @@ def trial(
     runs_dir: options.RunsDir = RUNS,
     storage: options.Storage = None,
     store: options.Store = None,
+    log: Annotated[bool, typer.Option("--log", help="Print all that is kept of its output, and nothing else.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print one trial: its network, its epochs, each attempt that failed and why, and the traceback."""
+    """Print one trial: its network, its epochs, each attempt that failed and why, and the last lines of its output."""
     from ablate.inspection.trial import details_lines, trial_details
 
     found = trial_details(
         study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset
     )
+    if log:
+        print(found["output"], end="")
+        return
     if as_json:
         print(json.dumps(found, indent=1))
         return

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from ablate.cli.wrap import command_content, metric_name
+from ablate.cli.wrap import check_text, command_content, named
 from ablate.errors import RequestError
 from ablate.registry import TASKS, task_settings
-from ablate.study import parse_study
 
 Range = dict[str, Any]
 # An example of a range by the name of a setting, the first that fits; all other names get UNKNOWN.
@@ -50,11 +49,11 @@ def write_study(name: str, *, task: str | None, function: str | None, command: s
     if function is not None:
         content, notes = _of_function(name, function)
     elif command is not None:
-        content, notes = _of_command(name, command, metric or "val_accuracy=([0-9.]+)")
+        content, notes = _of_command(name, command, metric or "val_accuracy={number}")
     else:
         content, notes = _of_task(name, task or "digits")
     text = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n{commented(content, notes)}"
-    parse_study(text, f"{name}.yaml")  # a name that cannot be one is refused before a file is made
+    check_text(text, "ablate new")  # a name that cannot be one is refused before a file is made
     file = Path(f"{name}.yaml")
     try:
         with file.open("x", encoding="utf-8") as out:
@@ -165,13 +164,14 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
         raise RequestError(
             f"--command {command!r}: write {{NAME}} for each setting, as in 'python train.py --lr {{lr}}'"
         )
-    objective = _objective(metric_name(metric))
-    content = command_content(
-        command, {each: example(each) for each in names}, name=name, metric=metric, direction=objective["direction"]
-    )
-    notes = NOTES | {f"config.{each}": note(each) for each in names}
-    notes["trainable"] = "{seed}, {epochs}, {device} and {stage} may stand in the command too"
-    notes["trainable.metric"] = "what it prints for each epoch: NAME and one group, the number"
+    direction = _objective(named("--metric", metric)[0])["direction"]
+    switches = set(re.findall(r"\{(\w+)\?", command))
+    config = {each: {"choices": [True, False]} if each in switches else example(each) for each in names}
+    content = command_content(command, config, name=name, metrics=[metric], direction=direction)
+    notes = NOTES | {f"config.{each}": note(each) for each in names if each not in switches}
+    offered = ", ".join(f"{{{each}}}" for each in OFFERED)
+    notes["trainable"] = f"{offered} may stand in the command too"
+    notes["trainable.metric"] = "NAME=PATTERN of what it prints for each epoch; {number} is any number"
     notes["config"] = "each stands for its {NAME} in the command; a value fixes one, a range searches it"
     notes["epochs"] = "how often the command prints the metric"
     notes["confirm"] = "to read a test split, add a metric test_… under trainable.metrics"

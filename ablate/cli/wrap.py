@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from ablate.errors import RequestError
+from ablate.errors import RequestError, StudyFileError
+from ablate.study import parse_study
+from ablate.study.patterns import compile_pattern, named_pattern
+
+PART_SEEDS = 3  # of a comparison, without --replicates
 
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.+)")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
@@ -16,24 +21,49 @@ _WHOLE = re.compile(r"[-+]?[0-9]+")
 
 def study_text(
     command: str,
-    settings: list[str],
+    settings: Sequence[str],
     *,
     name: str,
-    metric: str,
-    maximize: bool,
-    epochs: int,
-    trials: int,
-    replicates: int,
-    shell: bool,
+    metrics: Sequence[str],
+    tests: Sequence[str] = (),
+    epoch: str | None = None,
+    parts: Sequence[str] = (),
+    maximize: bool = True,
+    epochs: int = 1,
+    trials: int = 24,
+    replicates: int | None = None,
+    confirm: int | None = None,
+    shell: bool = False,
 ) -> str:
-    """Return the study file of a wrapped command; raise RequestError for a setting or metric in another form."""
+    """Return the study file of a wrapped command.
+
+    Raises RequestError for settings, metrics and parts in another form, and StudyFileError for what no study can be.
+    """
     config = dict(_setting(text) for text in settings)
-    direction = "maximize" if maximize else "minimize"
     content = command_content(
-        command, config, name=name, metric=metric, direction=direction, epochs=epochs, trials=trials,
-        replicates=replicates, shell=shell,
+        command, config, name=name, metrics=metrics, tests=tests, epoch=epoch,
+        direction="maximize" if maximize else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
+        confirm=confirm, shell=shell,
     )  # fmt: skip
-    return yaml.safe_dump(content, sort_keys=False)
+    if parts:
+        removed = dict(_part(text) for text in parts)
+        content["config"] = {part: True for part, value in removed.items() if value is False} | config
+        content["parts"] = {part: {"config": {part: value}} for part, value in removed.items()}
+        content["replicates"] = replicates or PART_SEEDS
+        names = [named("--metric", text)[0] for text in metrics] + [named("--test-metric", text)[0] for text in tests]
+        content["compare"] = {"baseline": "complete", "metrics": names}
+        del content["budget"], content["confirm"]
+    text = yaml.safe_dump(content, sort_keys=False)
+    check_text(text, "ablate wrap")
+    return text
+
+
+def check_text(text: str, asked_by: str) -> None:
+    """Raise StudyFileError, in the name of the command that was typed, if `text` is no study file."""
+    try:
+        parse_study(text, asked_by)
+    except StudyFileError as error:
+        raise StudyFileError(asked_by, [replace(fault, line=None) for fault in error.faults]) from None
 
 
 def command_content(
@@ -41,32 +71,57 @@ def command_content(
     config: Mapping[str, Any],
     *,
     name: str,
-    metric: str,
+    metrics: Sequence[str],
     direction: str,
+    tests: Sequence[str] = (),
+    epoch: str | None = None,
     epochs: int = 1,
     trials: int = 24,
     replicates: int = 1,
+    confirm: int | None = None,
     shell: bool = False,
 ) -> dict[str, Any]:
     """Return the keys of a study file that tunes a command; raise RequestError for a metric in another form."""
+    read = [named("--metric", text) for text in metrics] + [named("--test-metric", text) for text in tests]
+    if confirm is not None and not tests:
+        raise RequestError("--confirm reads a metric of the test split: name it by --test-metric 'test_…=PATTERN'")
+    trainable: dict[str, Any] = {"command": command}
+    trainable |= {"metric": metrics[0]} if len(read) == 1 else {"metrics": dict(read)}
+    trainable |= ({"epoch": epoch} if epoch is not None else {}) | ({"shell": True} if shell else {})
     return {
         "study": name,
-        "trainable": {"command": command, "metric": metric} | ({"shell": True} if shell else {}),
+        "trainable": trainable,
         "config": dict(config),
         "epochs": epochs,
-        "objectives": [{"metric": metric_name(metric), "direction": direction}],
+        "objectives": [{"metric": read[0][0], "direction": direction}],
         "replicates": replicates,
         "budget": {"trials": trials},
-        "confirm": None,
+        "confirm": None if confirm is None else {"replicates": confirm},
     }
 
 
-def metric_name(metric: str) -> str:
-    """Return the name with which `NAME=(PATTERN)` begins; raise RequestError if there is none."""
-    named = re.match(r"\w+", metric)
-    if named is None:
-        raise RequestError(f"--metric {metric!r}: begin with the name of the metric, as in 'val_acc=([0-9.]+)'")
-    return named[0]
+def named(option: str, text: str) -> tuple[str, str]:
+    """Return name and pattern of `NAME=PATTERN`; raise RequestError if it is not that."""
+    prefixes = ("test_",) if option == "--test-metric" else ("val_", "train_")
+    try:
+        name, pattern = named_pattern(text)
+        compile_pattern(pattern)
+    except ValueError as error:
+        raise RequestError(f"{option} {text!r}: {error}") from None
+    if not name.startswith(prefixes):
+        known = " or ".join(f"{prefix}…" for prefix in prefixes)
+        raise RequestError(f"{option} {text!r}: a name begins with {known}, as in '{prefixes[0]}{name}={pattern}'")
+    return name, pattern
+
+
+def _part(text: str) -> tuple[str, Any]:
+    """Return name and value without the part of `NAME`, a switch, or `NAME=VALUE`."""
+    match = _SETTING.fullmatch(text)
+    if match is not None:
+        return match[1], _value(match[2])
+    if not text.isidentifier():
+        raise RequestError(f"--parts {text!r}: write NAME of a switch {{NAME?--option}}, or NAME=VALUE without it")
+    return text, False
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -90,6 +145,8 @@ def _setting(text: str) -> tuple[str, Any]:
 def _value(text: str) -> Any:
     if _WHOLE.fullmatch(text):
         return int(text)
+    if text in ("true", "false"):
+        return text == "true"
     try:
         return float(text)
     except ValueError:

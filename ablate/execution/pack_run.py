@@ -12,7 +12,7 @@ from typing import Any
 from ablate.errors import PausedError
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
-from ablate.functions.border.guarded import Guarded, GuardedPack, runs_own_code, take_notes
+from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
 from ablate.garbage import collecting_rarely
 from ablate.registry import Registry
@@ -106,6 +106,7 @@ class PackRun:
                 threads=given.threads,
                 grace_seconds=given.grace_seconds,
                 place=place,
+                processes=processes_of(given.members[0].config),
             )
         else:
             trainable = load_trainable(given.members[0].config.trainable)

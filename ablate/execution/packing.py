@@ -56,7 +56,7 @@ class Packing:
     most: PackSize = 1
     slots: Callable[[], int] = lambda: 1
     _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
-    _said: set[str] = field(default_factory=set)  # subjects of notes, each logged once
+    _said: set[str] = field(default_factory=set)  # subjects of notes, each of which is logged once
     _alone: bool = False  # whether the trial that was last handed out to a free worker has no group key
 
     def begin(self) -> RunningPack | None:
@@ -79,9 +79,7 @@ class Packing:
         Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
         for subject, note in turn.notes.items():
-            if subject not in self._said:
-                self._said.add(subject)
-                logger.warning("%s", note)
+            self._say(subject, note)
         if pack.packed:
             self._learn(pack, turn)
         found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
@@ -155,7 +153,15 @@ class Packing:
         if isinstance(outcome, Paused | Crowded):
             self.search.pause(key)
             return False
+        if outcome.note:
+            self._say(outcome.note, f"trial {key}: {outcome.note}")
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
+
+    def _say(self, subject: str, line: str) -> None:
+        """Log a line, unless one on the same subject was logged before."""
+        if subject not in self._said:
+            self._said.add(subject)
+            logger.warning("%s", line)
 
 
 def _ends_driver(outcome: Outcome) -> bool:

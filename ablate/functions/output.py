@@ -17,8 +17,8 @@ from ablate.errors import RequestError
 from ablate.files import SEED_FOLDER, Place, disk_path, open_folder
 from ablate.plain_text import printable
 from ablate.redaction import error_text, redact_url
+from ablate.trial import OUTPUT as OUTPUT
 
-OUTPUT = "output.txt"
 KEPT_BYTES = 2**20  # of the newest output
 DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
 

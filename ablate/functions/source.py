@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ablate.errors import RequestError, StudyMismatchError
-from ablate.files import DiskFolder
+from ablate.files import DiskFolder, refuse_links
 from ablate.functions.function import TEST
 
 CODE = "code"  # folder of a study's home for a function that was typed in a notebook or a script
@@ -32,7 +32,11 @@ def import_path(function: Callable[..., Any]) -> str | None:
 
 
 def find_code(folder: Path) -> None:
-    """Let modules be imported from `folder`, after all others, if it exists."""
+    """Let modules be imported from `folder` of a study's home, after all others, if it exists.
+
+    Raises RequestError if a link leads out of the study.
+    """
+    refuse_links(folder.parent)
     if folder.is_dir() and str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))
 
@@ -40,8 +44,10 @@ def find_code(folder: Path) -> None:
 def write_module(function: Callable[..., Any], folder: Path) -> str:
     """Write a module with `function`, the `test` beside it and all that they use; return the import path.
 
-    Raises RequestError for a function without source, and for a value that cannot be written as source.
+    Raises RequestError for a function without source, for a value that cannot be written as source, and if a link leads
+    out of the study whose home `folder` is in.
     """
+    refuse_links(folder.parent)
     module = f"code_of_{folder.parent.name}".replace("-", "_")
     name = function.__name__
     if not name.isidentifier():

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.files import below
+from ablate.functions.output import read_output
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
@@ -21,6 +22,7 @@ from ablate.report.numbers import count, quantity
 from ablate.trial import checkpoint_folder
 
 TEST = "test_"
+LINES_SHOWN = 10  # of the output
 EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
 
 
@@ -34,7 +36,8 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
     own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
     notes = [note for note in own if note.payload.get("trial") == number]
-    folder = checkpoint_folder(with_store(locations, found.record).checkpoint_root(name), trial.key)
+    root = with_store(locations, found.record).checkpoint_root(name)
+    folder = checkpoint_folder(root, trial.key)
     return {
         "trial": str(trial.key),
         "stage": trial.config.stage,
@@ -48,6 +51,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "flops": trial.flops,
         "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
         "mlflow_run": trial.mlflow_run_id,
+        "output": read_output(checkpoint_folder(root, trial.config.origin.key)),
         "origin": _origin(trial.sampler_state.get("given")),
         "config": trial.config.to_json(),
         "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
@@ -67,7 +71,7 @@ def _origin(given: Mapping[str, Any] | None) -> str | None:
 
 
 def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield the result of `trial_details` in the form for a terminal."""
+    """Yield the result of `trial_details` in the form for a terminal, with the last lines of its output."""
     config = found["config"]
     variant = f", {config['variant']}" if config["variant"] else ""
     source = f", from trial {config['source']}" if config["source"] is not None else ""
@@ -96,6 +100,11 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
         if event.get("detail"):
             yield Text(event["detail"].rstrip(), style="dim")
+    lines = found["output"].splitlines()
+    if lines:
+        more = f" of {len(lines):,} (all: --log)" if len(lines) > LINES_SHOWN else ""
+        yield Text(f"Its output, the last lines{more}:" if more else "Its output:")
+        yield from (Text(f"  {line}", style="dim") for line in lines[-LINES_SHOWN:])
     if found["error"]:
         yield Text(f"{found['state']}: {found['error']}", style="red")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import Place
+from ablate.files import Place, open_folder
 from ablate.ledger import Ledger, StudyWriter
 from ablate.redaction import error_text, redact_url
 from ablate.study import Study
@@ -18,7 +18,7 @@ from ablate.tracking.patient import PatientTracker
 from ablate.tracking.projector import Projector
 from ablate.tracking.store import RefusedError, Store, open_store
 from ablate.tracking.view import experiment_tags
-from ablate.trial import TrialConfig
+from ablate.trial import OUTPUT, TrialConfig, checkpoint_folder
 
 log = logging.getLogger(__name__)
 REASONS = 3  # maximum number of reasons that the last line quotes
@@ -87,6 +87,7 @@ class MlflowTracker(PatientTracker):
                 ledger=self._ledger,
                 writer=self._writer,
                 environment=environment_tags(),
+                output=self._output,
             )
         self._projector.advance()
         self._send_artifacts(self._store, self._projector)
@@ -124,6 +125,17 @@ class MlflowTracker(PatientTracker):
                 except (CheckpointError, RequestError) as error:  # trying again would not fix it
                     self._unlogged[key] = error_text(error)
             del self._models[key]
+
+    def _output(self, config: TrialConfig) -> str:
+        """Return what a trial has printed, or an empty text if nothing is kept or its place does not answer."""
+        try:
+            content = open_folder(checkpoint_folder(self._checkpoints, config.origin.key)).read(OUTPUT)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            log.warning("MLflow: the output of %s is not attached: %s", config.key, error_text(error))
+            return ""
+        return content.decode("utf-8", "replace")
 
     def is_answer(self, error: Exception) -> bool:
         """Return whether MLflow refused one request and may take others."""

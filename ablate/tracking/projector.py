@@ -11,7 +11,7 @@ from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.store import RefusedError, Run, Store
-from ablate.trial import TrialKey, TrialState
+from ablate.trial import OUTPUT, TrialConfig, TrialKey, TrialState
 
 log = logging.getLogger(__name__)
 PROJECTED = "ablate.projected"
@@ -35,17 +35,26 @@ class Projector:
 
     After a kill at any point, a new projector continues. It finds a run by the id in the ledger, otherwise by its tags,
     and otherwise creates it. Metrics carry the ledger's times, so that writing them again changes nothing. A parent's
-    tag `ablate.revision` is the ledger revision up to which all finished trials of its data set have been shown.
+    tag `ablate.revision` is the ledger revision up to which all finished trials of its data set have been shown. The
+    run of a trial that failed gets its `output`, as the file OUTPUT.
     """
 
     def __init__(
-        self, *, store: Store, study: Study, ledger: Ledger, writer: StudyWriter | None, environment: Mapping[str, str]
+        self,
+        *,
+        store: Store,
+        study: Study,
+        ledger: Ledger,
+        writer: StudyWriter | None,
+        environment: Mapping[str, str],
+        output: Callable[[TrialConfig], str] = lambda config: "",
     ) -> None:
         self._store = store
         self._study = study
         self._ledger = ledger
         self._writer = writer
         self._environment = dict(environment)
+        self._output = output
         self._revision = -1
         self._owed: dict[TrialKey, TrialRecord] = {}
         self._parents: dict[str, _Shown] = {}
@@ -149,6 +158,8 @@ class Projector:
         status = contents.STATUS[trial.state]
         if shown.deleted or (shown.mark, shown.status) == (mark, status):
             return
+        if trial.state is TrialState.FAIL and (text := self._output(trial.config)):
+            self._store.attach_text(shown.run_id, OUTPUT, text)
         self._write(trial, shown, mark)
         over = trial.finished_at if trial.state.finished else None
         self._set_status(shown, status, None if over is None else contents.milliseconds(over))

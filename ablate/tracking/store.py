@@ -121,6 +121,11 @@ class Store:
             else:
                 self.client.log_artifact(run_id, str(path))
 
+    def attach_text(self, run_id: str, name: str, text: str) -> None:
+        """Write a text file into a run's artifacts."""
+        with self._refusals():
+            self.client.log_text(run_id, text, name)
+
     def ready_model(self, run_id: str) -> str | None:
         """Return the id of a run's finished model, or None; incomplete models of a killed process are deleted."""
         with self._refusals():

@@ -97,10 +97,10 @@ def test_a_function_that_returns_has_no_epochs_and_one_without_test_no_confirmat
 def test_the_placeholders_of_a_command_are_its_settings(folder: Path, capfd: Any) -> None:
     command = f"{sys.executable} train.py {{lr}} {{hidden}} {{odd}} {{seed}}"
     text, content = written(capfd, "script", "--command", command)
-    assert content["trainable"] == {"command": command, "metric": "val_accuracy=([0-9.]+)"}
+    assert content["trainable"] == {"command": command, "metric": "val_accuracy={number}"}
     assert list(content["config"]) == ["lr", "hidden", "odd"]
     assert "odd: {float: [0.1, 1.0]} # an example: set its bounds, or write {choices" in text
-    _, content = written(capfd, "loss", "--command", command, "--metric", "val_loss=([0-9.]+)")
+    _, content = written(capfd, "loss", "--command", command, "--metric", "val_loss=mean loss {number}")
     assert content["objectives"] == [{"metric": "val_loss", "direction": "minimize"}]
 
 

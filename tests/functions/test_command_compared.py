@@ -21,14 +21,13 @@ for epoch in (1, 2):
     print(f"epoch {epoch}: validation {'nan' if '--hot' in parts else 50 + 10 * len(parts) + seed}%")
 print(f"test {40 + 10 * len(parts) + seed}%")
 """
-STUDY = (
-    """\
+STUDY = """\
 study: parts
 trainable:
-  command: %s train.py {seed} {a?--a} {b?--b} {broken?--broken} {hot?--hot}
+  command: PYTHON train.py {seed} {a?--a} {b?--b} {broken?--broken} {hot?--hot}
   metrics:
-    val_accuracy: {pattern: "validation {number}%%", scale: 0.01}
-    test_accuracy: {pattern: "test {number}%%", scale: 0.01}
+    val_accuracy: {pattern: "validation {number}%", scale: 0.01}
+    test_accuracy: {pattern: "test {number}%", scale: 0.01}
 config: {a: true, b: true, broken: false, hot: false}
 epochs: 2
 parts:
@@ -37,9 +36,7 @@ parts:
 objectives: [{metric: val_accuracy, direction: maximize}]
 replicates: 3
 compare: {baseline: complete, metrics: [val_accuracy, test_accuracy], margin: {val_accuracy: 0.02}}
-"""
-    % sys.executable
-)
+""".replace("PYTHON", sys.executable)
 
 
 @pytest.fixture
@@ -94,7 +91,7 @@ def test_without_a_metric_of_the_test_split_none_is_read(folder: Path, capfd: An
         (
             "a: {config: {a: false}}",
             "a: {replace: {layer: zero}}",
-            "replace.layer: a command has no modules to replace",
+            "replace.layer: a command has no modules",
         ),
         ("config: {a: true", "config: {trial: 3, a: true", "config.trial: {trial} in a command is given by ablate"),
     ],

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.errors import AblateError, RegistryError, TrialError
 from ablate.files import Place
-from ablate.functions.border.process import UserProcess, error_of
+from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.output import OutputLog
+from ablate.functions.settings import FunctionSettings
 from ablate.functions.trainable import Described, OwnTrainable
 from ablate.registry import import_paths
 from ablate.trainable import Member, Pack, load_trainable
@@ -27,23 +28,25 @@ if TYPE_CHECKING:
     from ablate.trainable import PlannedTrials, ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
-_PROCESSES: dict[tuple[object, ...], UserProcess] = {}  # by trainable, folder and search path
+_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by trainable, number, folder and search path
 _NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
 
 
-def process_for(name: str) -> UserProcess:
-    """Return this process's one process for the code of a trainable; a new one if there is none."""
-    key = (name, os.getpid(), os.path.realpath("."), *sys.path)
+def processes_for(name: str, count: int = 1) -> UserProcesses:
+    """Return the processes for the code of a trainable that this process has; new ones if there are none."""
+    key = (name, count, os.getpid(), os.path.realpath("."), *sys.path)
     found = _PROCESSES.get(key)
     if found is None or not found.alive:
-        found = _PROCESSES[key] = UserProcess()
+        if found is not None:
+            found.end()
+        found = _PROCESSES[key] = UserProcesses(count)
     return found
 
 
 def end_processes() -> None:
     """End the processes of this one that run a user's code."""
-    for process in _PROCESSES.values():
-        process.end()
+    for processes in _PROCESSES.values():
+        processes.end()
     _PROCESSES.clear()
 
 
@@ -71,6 +74,12 @@ def runs_own_code(config: TrialConfig) -> bool:
     return bool(import_paths([config.trainable, config.settings.model_dump(mode="json"), config.task.task]))
 
 
+def processes_of(config: TrialConfig) -> int:
+    """Return how many processes train each seed of a trial together."""
+    settings = config.settings
+    return settings.processes if isinstance(settings, FunctionSettings) else 1
+
+
 class GuardedPack:
     """A pack that a process of its own trains; what this process prints is kept beside the trials' checkpoints.
 
@@ -79,13 +88,20 @@ class GuardedPack:
     """
 
     def __init__(
-        self, name: str, *, packed: bool, threads: int, grace_seconds: float, place: Mapping[str, Any]
+        self,
+        name: str,
+        *,
+        packed: bool,
+        threads: int,
+        grace_seconds: float,
+        place: Mapping[str, Any],
+        processes: int = 1,
     ) -> None:
         self._name, self._grace = name, grace_seconds
         self._pause: Callable[[], bool] = place["pause"]
         self._logs: dict[TrialKey, OutputLog] = {}
-        self._process = process_for(name)
-        self._process.sink = self._write
+        self._process = processes_for(name, processes)
+        self._process.show(self._write)
         where = {key: value for key, value in place.items() if key != "pause"}
         self._process.ask("open", name, packed, threads, where)
 
@@ -121,7 +137,7 @@ class GuardedPack:
                 f"{self._name} leaves {left[0]}{more}, so the next trial gets a new process, which imports the code"
                 " again. (This is said once.)"
             )
-        self._process.sink = _drop
+        self._process.show(_drop)
         for log in self._logs.values():
             log.close()
 
@@ -163,14 +179,14 @@ def _show(content: bytes) -> None:
 
 def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
     """Return what a method of a trainable returns in its process; raise RegistryError if the process ends."""
-    process = process_for(name)
-    process.sink = _show
+    process = processes_for(name)
+    process.show(_show)
     try:
         return process.ask("call", name, method, arguments, options)
     except TrialError as error:
         raise RegistryError(f"trainable {name!r}: {error}") from error
     finally:
-        process.sink = _drop
+        process.show(_drop)
 
 
 class _Trained:
@@ -182,7 +198,14 @@ class _Trained:
         """Yield the trial's reports; closing the generator stops the trial."""
         member = Member(config=config, checkpoints=context["checkpoints"], attempt=context["attempt"])
         place = {"data_dir": context["data_dir"], "device": context["device"], "pause": context["pause"]}
-        pack = GuardedPack(self.name, packed=False, threads=1, grace_seconds=STOP_SECONDS, place=place)
+        pack = GuardedPack(
+            self.name,
+            packed=False,
+            threads=1,
+            grace_seconds=STOP_SECONDS,
+            place=place,
+            processes=processes_of(config),
+        )
         try:
             pack.add([member])
             while True:

@@ -19,6 +19,7 @@ from ablate.functions.border.told import Told, tell
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.process_state import ProcessState
 from ablate.functions.processes import end_with_parent
+from ablate.functions.ranks import Ranks
 from ablate.garbage import collecting_rarely
 from ablate.registry import OWN_FUNCTION, import_named, trainable_kind
 from ablate.trainable import Member, Pack, load_trainable
@@ -95,7 +96,9 @@ class Inside:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is imported, which may be later
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
-        place = {**place, "pause": self._is_paused}
+        ranks = Ranks.here()
+        ranks.meet(place["device"])
+        place = {**place, "pause": self._is_paused, "device": ranks.device(place["device"])}
         self._pack = trainable.open_pack(**place) if packed else Alone(trainable.train, place)
 
     def add(self, members: Sequence[Member]) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 from ablate import errors
 from ablate.errors import NO_MEMORY, AblateError, RequestError, TrialError
 from ablate.functions.blame import is_own_file, shown_place, user_line
+from ablate.functions.ranks import Ranks
 from ablate.plain_text import storable
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler writes it
@@ -31,10 +32,10 @@ def tell(error: BaseException) -> Told:
     name = type(error).__name__
     if isinstance(error, AblateError) and hasattr(errors, name) and type(error) is getattr(errors, name):
         kind = error.kind if isinstance(error, TrialError) else "trial"
-        return Told(type=name, text=storable(str(error)), detail=detail, kind=kind)
+        return Told(type=name, text=storable(f"{Ranks.here().words()}{error}"), detail=detail, kind=kind)
     if isinstance(error, RequestError):  # a kind of it with further arguments
         return Told(type=RequestError.__name__, text=storable(str(error)), detail=detail)
-    text = user_line(error)
+    text = f"{Ranks.here().words()}{user_line(error)}"
     memory = isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text
     return Told(type=TrialError.__name__, text=storable(text), detail=detail, kind="memory" if memory else "trial")
 

@@ -1,0 +1,92 @@
+"""`ablate wrap` makes a study of a command line, and says what is wrong with it in its own words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from ablate.cli.wrap import study_text
+from support.commands import LOCAL, run
+
+SCRIPT = """\
+import sys
+open("started", "a").write(" ".join(sys.argv[1:]) + chr(10))
+lr, seed, parts = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+for epoch in (1, 2):
+    print(f"Epoch {epoch}: Average loss: {lr * 1e-6 / epoch}, accuracy: {80 + len(parts)}%")
+print(f"test loss: {lr}")
+"""
+COMMAND = f"{sys.executable} train.py {{lr}} {{seed}} {{a?--a}}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.services
+def test_several_metrics_a_confirmation_and_the_test_split(folder: Path, capfd: Any) -> None:
+    words = ["wrap", COMMAND, "lr=1,2,3", "a=true", "--name", "w", "--epochs", "2", "--trials", "3", "--minimize"]
+    words += ["--metric", "val_loss=Average loss: {number}", "--metric", "val_acc=accuracy: {number}%"]
+    words += ["--test-metric", "test_loss=test loss: {number}", "--confirm", "2", "--epoch", "Epoch {number}"]
+    code, _, err = run(capfd, *words, *LOCAL)
+    assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
+    searched = {row["config.lr"]: row for row in trials.filter(stage="search", state="COMPLETE").iter_rows(named=True)}
+    assert {lr: row["val_loss"] for lr, row in searched.items()} == pytest.approx({lr: lr * 5e-7 for lr in searched})
+    assert {row["val_acc"] for row in searched.values()} == {81}
+    assert trials.filter(stage="confirm").select("config.lr", "test_loss").rows() == [(min(searched), min(searched))]
+
+
+@pytest.mark.services
+def test_parts_are_compared(folder: Path, capfd: Any) -> None:
+    words = ["wrap", COMMAND, "lr=1", "--name", "p", "--epochs", "2", "--metric", "val_acc=accuracy: {number}%"]
+    code, _, err = run(capfd, *words, "--parts", "a", "--parts", "lr=3", *LOCAL)
+    assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "p" / "trials.parquet")
+    assert dict(trials.select("variant", "val_acc").iter_rows()) == {"complete": 81, "without-a": 80, "without-lr": 81}
+    started = (folder / "started").read_text().splitlines()
+    assert sorted(started) == sorted(f"{lr} {s}{a}" for lr, a in ((1, " --a"), (1, ""), (3, " --a")) for s in range(3))
+
+
+def test_a_single_metric_that_is_printed_as_it_is_called_stays_as_it_was_typed() -> None:
+    text = study_text("ls {x}", ["x=1:2"], name="n", metrics=["val_x={number}"])
+    assert yaml.safe_load(text)["trainable"] == {"command": "ls {x}", "metric": "val_x={number}"}
+
+
+WRONG = {
+    "name": (["--metric", "accuracy={number}"], "--metric 'accuracy={number}': a name begins with val_… or train_…"),
+    "no name": (["--metric", "({number})"], "begin with the name of the metric, as in 'val_acc={number}'"),
+    "no group": (["--metric", "val_x=loss"], "has 0 groups"),
+    "test": (["--metric", "val_x={number}", "--test-metric", "val_y={number}"], "a name begins with test_…"),
+    "confirm": (["--metric", "val_x={number}", "--confirm", "2"], "--confirm reads a metric of the test split"),
+    "study": (["--metric", "val_x={number}", "--name", "a b"], "ablate wrap: study = 'a b': a name has"),
+    "parts": (["--metric", "val_x={number}", "--parts", "a b"], "--parts 'a b': write NAME of a switch"),
+    "metric": (["--metric", "val_Größe={number}"], "ablate wrap: "),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_said_of_what_was_typed(words: list[str], says: str, folder: Path, capfd: Any) -> None:
+    code, _, err = run(capfd, "wrap", COMMAND, "lr=1:2", "a=true", *words, *LOCAL)
+    assert code == 2
+    assert says in err, err
+    assert "study.yaml" not in err
+    assert not (folder / "runs").exists()
+
+
+def test_a_new_file_has_choices_of_a_switch_and_no_file_is_named_that_is_not_written(folder: Path, capfd: Any) -> None:
+    code, _, err = run(capfd, "new", "ok", "--command", COMMAND)
+    assert code == 0, err
+    assert yaml.safe_load(Path("ok.yaml").read_text())["config"]["a"] == {"choices": [True, False]}
+    code, _, err = run(capfd, "new", "a b", "--command", COMMAND)
+    assert code == 2
+    assert err.startswith("ablate: ablate new: study = 'a b'"), err
+    assert not Path("a b.yaml").exists()
