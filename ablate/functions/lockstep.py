@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 
-from ablate.errors import TrialError
+from ablate.errors import AblateError, PausedError, TrialError
 from ablate.files import Place
+from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
-from ablate.functions.keeping import GlobalRandomness
-from ablate.functions.run import Kept, Run, checked_metrics, checked_test
+from ablate.functions.ranks import Ranks
+from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
 from ablate.trainable import TrialContext
@@ -22,86 +23,23 @@ from ablate.training.checkpoint import Checkpoint, CheckpointId
 from ablate.training.progress import Stopwatch
 from ablate.trial import Report, TrialConfig
 
-Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
-Check = Callable[[object, Run], dict[str, float]]
-
-
-class _Call:
-    """One call of the user's function: its run, its generator, and the global random state that belongs to it.
-
-    There is one for each seed of a trial, or one for all seeds of a stacked function.
-    """
-
-    def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
-        self.run = run
-        self._config = config
-        self._function = function
-        self._randomness = GlobalRandomness()
-        self._generator: Generator[Any, None, None] | None = None
-        self._started = False
-
-    def advance(self) -> Metrics | None:
-        """Return the metrics of the next report, or None at the end; random states of other calls are not seen."""
-        with self._own_randomness():
-            if self._generator is None:
-                begun = self._function.train(dict(self._config), self.run)
-                self._generator = begun if isinstance(begun, Generator) else _nothing()
-                if not isinstance(begun, Generator):
-                    self.run.epoch = 1
-                    self.run.check_parts()
-                    return self._checked(begun, checked_metrics)
-            reported = next(self._generator, None)
-            if reported is not None:
-                self.run.check_parts()
-            return None if reported is None else self._checked(reported, checked_metrics)
-
-    def test(self) -> Metrics:
-        """Return what the function's `test` says of the kept model."""
-        with self._own_randomness():
-            return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
-
-    def _checked(self, value: object, check: Check) -> Metrics:
-        if not isinstance(self.run, Runs):
-            return (check(value, self.run),)
-        if not isinstance(value, list | tuple) or len(value) != len(self.run):
-            raise TrialError(f"a function with `runs` gives a list of {len(self.run)} dictionaries, one for each seed")
-        return tuple(check(one, run) for one, run in zip(value, self.run, strict=True))
-
-    def close(self) -> None:
-        """End the user's generator: its `finally` blocks run."""
-        if self._generator is not None:
-            with self._own_randomness():
-                self._generator.close()
-
-    @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        if self._started:
-            self._randomness.give()
-        else:
-            self.run.seed_globals("start")
-            self._started = True
-        try:
-            yield
-        finally:
-            self._randomness.take()
-
-
-def _nothing() -> Generator[Any, None, None]:
-    yield from ()
+logger = logging.getLogger("ablate.functions")
 
 
 @dataclass(kw_only=True)
 class _Lockstep:
     config: TrialConfig
-    calls: Sequence[_Call]
+    calls: Sequence[Call]
     place: Place | None
     attempt: int
     clock: Stopwatch
     checked: bool = False  # whether the state at a report was noted, to be compared with that at the next epoch
 
     def resumed(self, found: Checkpoint | None) -> Iterator[Report]:
-        """Yield the report of the checkpoint, if there is one, and those of the epochs that are left."""
-        epoch = 0
+        """Yield the report of the checkpoint, if there is one, and those of the epochs that are left.
+
+        The functions then run to their ends.
+        """
         if found is not None and found.report is not None:
             self.clock.set(found.wall_seconds)
             if self.place is not None and found.checkpoint_id.attempt < self.attempt:
@@ -109,43 +47,67 @@ class _Lockstep:
             report = found.report
             assert report is not None
             yield report
-            keeps = any(state for state in found.state["seeds"])
-            epoch = report.epoch if keeps or report.final else 0
-        yield from self.reports(epoch)
+            if report.final and (found.state["returned"] or not any(found.state["seeds"])):
+                return  # what is kept does not lead to the end of the function
+            if not report.final:
+                yield from self.reports()
+        else:
+            yield from self.reports()
+        _raise_first([call.finish for call in self.calls])
 
     def read_test(self, found: Checkpoint | None) -> Iterator[Report]:
         """Yield the last report of the evaluated trial with what `test` says of its networks.
 
-        A function that loops over epochs restores its objects and trains nothing; one that returns is run again.
-        Raises CheckpointError if the checkpoint of its last epoch is missing.
+        A function restores its objects and trains nothing; one that returns its report is run again. Raises
+        CheckpointError if the checkpoint of its last epoch is missing, TrialError if a function trains again.
         """
         _, report = checkpoint.final_report(found, self.config, self.place)
         for call in self.calls:
-            call.advance()  # to the end of its loop, which has no epoch left: the objects are kept and restored
+            if call.advance() is not None and not call.returned:
+                raise TrialError(
+                    "the function trains again when only its model is asked for: loop over run.epochs(), or begin after"
+                    " the reports that run.begin() counts"
+                )
         yield replace(report, metrics=self.tested(report.metrics), wall_seconds=0.0, checkpoint=None)
 
-    def reports(self, epoch: int) -> Iterator[Report]:
-        """Yield a report for each epoch after `epoch`, its checkpoint durable."""
+    def reports(self) -> Iterator[Report]:
+        """Yield a report for each epoch that is left, its checkpoint durable."""
         length = self.config.epochs
-        while epoch < length:
+        epoch: int | None = None
+        while epoch is None or epoch < length:
             self.clock.start()
             advanced = [call.advance() for call in self.calls]
+            if epoch is None:  # a seed whose files were lost begins again, and catches up
+                epoch = max(call.run.restored for call in self.calls)
+                for index, call in enumerate(self.calls):
+                    while advanced[index] is not None and call.run.epoch <= epoch:
+                        advanced[index] = call.advance()
             seconds = self.clock.stop()
             metrics = tuple(each for found in advanced if found is not None for each in found)
-            if len(metrics) < len(self.config.seeds):
-                if epoch == 0:
-                    raise TrialError("the function ended without a report: `yield` a dictionary of metrics each epoch")
-                raise TrialError(f"the function ended after {epoch} of {length} epochs: loop over run.epochs()")
-            reached = {call.run.epoch for call in self.calls}
-            if reached != {epoch + 1}:
-                raise TrialError(
-                    f"the function reported in epoch {max(reached)} where {epoch + 1} was due: `yield` once in each"
-                    " epoch of run.epochs()"
-                )
+            self._require_all(metrics, epoch)
             epoch += 1
             if epoch == length and self.config.stage == "confirm":
                 metrics = self.tested(metrics)
             yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length))
+
+    def _require_all(self, metrics: Metrics, epoch: int) -> None:
+        """Raise TrialError unless each seed has made the report after that of `epoch`."""
+        if len(metrics) < len(self.config.seeds):
+            if epoch == 0:
+                raise TrialError(
+                    "the function ended without a report: `yield` a dictionary of metrics each epoch, or call"
+                    " run.report with one"
+                )
+            raise TrialError(
+                f"the function ended after {epoch} of {self.config.epochs} epochs: make a report in each; the study"
+                " stops trials early, not the function"
+            )
+        for call in self.calls:
+            if call.run.epoch != epoch + 1:
+                raise TrialError(
+                    f"{call.place}the function reported in epoch {call.run.epoch} where {epoch + 1} was due: report"
+                    " once in each epoch of run.epochs()"
+                )
 
     def tested(self, metrics: Sequence[Mapping[str, float]]) -> Metrics:
         """Return `metrics` with those of the test split added."""
@@ -175,6 +137,7 @@ class _Lockstep:
                 state={
                     "seeds": [dict(one.states) for one in kept],
                     "streams": [dict(one.streams) for one in kept],
+                    "returned": any(call.returned for call in self.calls),
                 },
             ),
         )
@@ -182,9 +145,10 @@ class _Lockstep:
 
 
 def train(function: Function, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
-    """Yield the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
+    """Return the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
 
-    Raises TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
+    The checkpoint is read before the first report is asked for, so that no rank reads what another one writes. Raises
+    TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
     PausedError once `pause()` is true: between two batches of `run.loader` or at the beginning of an epoch. What was
     trained since the last report is then trained again.
     """
@@ -193,41 +157,65 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     found = None if checkpoints is None else checkpoint.newest(checkpoints, config.origin, attempt=where)
     lockstep = _Lockstep(
         config=config,
-        calls=_calls(function, config, found, device=context["device"], pause=context["pause"]),
-        place=checkpoints,
+        calls=_calls(function, config, found, context),
+        place=checkpoints if Ranks.here().rank == 0 else None,  # the first rank's checkpoint is that of all
         attempt=attempt,
         clock=Stopwatch(),
     )
+    return _trained(lockstep, found)
+
+
+def _trained(lockstep: _Lockstep, found: Checkpoint | None) -> Iterator[Report]:
+    """Yield the reports, and end the calls of the function with the caller or with the first error."""
     try:
-        yield from lockstep.read_test(found) if config.evaluates is not None else lockstep.resumed(found)
-    finally:
+        yield from lockstep.read_test(found) if lockstep.config.evaluates is not None else lockstep.resumed(found)
+    except GeneratorExit:
+        _raise_first([call.stop for call in lockstep.calls])
+        raise
+    except BaseException:
         for call in lockstep.calls:
-            call.close()
+            try:
+                call.stop()
+            except (TrialError, PausedError) as error:  # the first error is what ended the trial
+                logger.warning("while its trial was ended: %s", error)
+        raise
 
 
-def _calls(
-    function: Function, config: TrialConfig, found: Checkpoint | None, *, device: str, pause: Callable[[], bool]
-) -> list[_Call]:
+def _raise_first(steps: Iterable[Callable[[], None]]) -> None:
+    """Take every step, and then raise the first TrialError of them, if there is one."""
+    failed: list[AblateError] = []
+    for step in steps:
+        try:
+            step()
+        except (TrialError, PausedError) as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, context: TrialContext) -> list[Call]:
     assert isinstance(config.settings, FunctionSettings)
     count = 1 if function.stacked else len(config.seeds)
-    # a function that returns is run from its beginning, and so is one whose seeds were kept in another way
-    again = found is None or not function.reports_epochs or len(found.state["seeds"]) != count
+    # a function that returned its report is run from its beginning, and so is one whose seeds were kept in another way
+    again = found is None or found.state["returned"] or len(found.state["seeds"]) != count
     kept: Sequence[Kept | None] = [None] * count if again or found is None else _kept(found)
     common: dict[str, Any] = {
         "study_seed": config.study_seed,
         "dataset": config.key.dataset,
         "length": config.epochs,
-        "device": device,
+        "device": context["device"],
         "stage": config.stage,
         "replace": config.settings.replace,
-        "pause": pause,
+        "pause": context["pause"],
+        "checkpoints": context["checkpoints"],
+        "ranks": Ranks.here(),
     }
     runs: list[Run] = (
         [Runs(seeds=config.seeds, found=kept[0], **common)]
         if function.stacked
         else [Run(seed=seed, found=state, **common) for seed, state in zip(config.seeds, kept, strict=True)]
     )
-    return [_Call(function, config.settings.config, run) for run in runs]
+    return [Call(function, config.settings.config, run) for run in runs]
 
 
 def _kept(found: Checkpoint) -> list[Kept]:

@@ -27,9 +27,9 @@ class Item:
     write: Callable[[Any], object] | None = None
 
 
-def of_python() -> Iterator[Item]:
-    """Yield what two calls that take turns may each have in their own way."""
-    yield Item(words="the working directory", read=_folder, write=_enter)
+def of_python(*, asyncio: bool) -> Iterator[Item]:
+    """Yield what two calls that take turns may each have in their own way; `asyncio` says if that is imported."""
+    yield Item(words="the working directory", read=_Folder, write=lambda value: value.enter())
     yield Item(words="sys.argv", read=lambda: list(sys.argv), write=lambda value: setattr(sys, "argv", list(value)))
     yield Item(words="sys.path", read=lambda: list(sys.path), write=lambda value: setattr(sys, "path", list(value)))
     yield Item(words="the environment", read=lambda: dict(os.environ), write=_set_environment)
@@ -48,6 +48,10 @@ def of_python() -> Iterator[Item]:
             read=lambda n=number: signal.getsignal(n),  # type: ignore[misc]
             write=lambda value, n=number: signal.signal(n, value),  # type: ignore[misc]
         )
+    if asyncio:
+        from asyncio import events
+
+        yield Item(words="asyncio's running loop", read=events._get_running_loop, write=events._set_running_loop)
     yield Item(words="the alarm clock (signal.alarm)", read=_Timer.now, write=lambda value: value.give())
 
 
@@ -70,6 +74,26 @@ def set_once(*, multiprocessing: bool) -> Iterator[Item]:
             read=lambda: processes.get_start_method(allow_none=True),
             write=lambda value: processes.set_start_method(value, force=True),
         )
+
+
+class _Folder:
+    """The working directory: one that was moved or deleted is found again."""
+
+    def __init__(self) -> None:
+        self._opened = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        found = os.fstat(self._opened)
+        self._place = found.st_dev, found.st_ino
+
+    def __del__(self) -> None:
+        os.close(self._opened)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Folder) and self._place == other._place
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def enter(self) -> None:
+        os.fchdir(self._opened)
 
 
 class _Filters:
@@ -105,19 +129,6 @@ class _Timer:
 
     def give(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, self.seconds, self.interval)
-
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return None
-
-
-def _enter(folder: str | None) -> None:
-    if folder is None:
-        raise FileNotFoundError("it was deleted")
-    os.chdir(folder)
 
 
 def _set_environment(value: dict[str, str]) -> None:

@@ -28,8 +28,9 @@ class ProcessState:
     """The state of this process at one moment.
 
     `now()` reads all of it (about 0.1 ms), `of_turn()` only what can be swapped between two calls that take turns and
-    what must not differ between them (about 0.05 ms). NumPy, torch and multiprocessing are read if they are imported;
-    an item that one of two states lacks is not compared. The handlers of signals are set in the main thread only.
+    what must not differ between them (about 0.05 ms). What belongs to NumPy, torch, asyncio or multiprocessing is read
+    if that is imported; an item that one of two states lacks is not compared. The handlers of signals are set in the
+    main thread only.
     """
 
     values: Mapping[str, Any]
@@ -56,9 +57,12 @@ class ProcessState:
         """Return in words what of this state is not as it was `before`."""
         return (*map(self._words(before), self._changed(before)), *self._left_over(before))
 
-    def put_back(self) -> tuple[str, ...]:
-        """Make the process what it was in this state; return in words what cannot be put back."""
-        now = ProcessState.now() if self.whole else ProcessState.of_turn()
+    def put_back(self, now: ProcessState | None = None) -> tuple[str, ...]:
+        """Make the process what it was in this state; return in words what cannot be put back.
+
+        `now` is the present state, if it has been read already.
+        """
+        now = now or (ProcessState.now() if self.whole else ProcessState.of_turn())
         items, words = _items(whole=self.whole), now._words(self)
         failed: list[str] = []
         for name in now._changed(self):
@@ -97,13 +101,13 @@ class ProcessState:
 
 
 def _items(*, whole: bool) -> dict[str, Item]:
-    return _known(whole, "numpy" in sys.modules, "multiprocessing" in sys.modules, "torch" in sys.modules)
+    return _known(whole, *(name in sys.modules for name in ("numpy", "multiprocessing", "torch", "asyncio")))
 
 
 @lru_cache
-def _known(whole: bool, numpy: bool, multiprocessing: bool, torch: bool) -> dict[str, Item]:
+def _known(whole: bool, numpy: bool, multiprocessing: bool, torch: bool, asyncio: bool) -> dict[str, Item]:
     """Return the items by words; the further arguments say which modules are imported."""
-    items = [*process_items.of_python()]
+    items = [*process_items.of_python(asyncio=asyncio)]
     if numpy:
         import numpy as np
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from ablate.errors import PausedError, TrialError
+from ablate.errors import TrialError
+from ablate.files import Place
+from ablate.functions.batches import Batches, seed_worker
+from ablate.functions.blame import place_of_frame
+from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
+from ablate.functions.output import seed_folder
+from ablate.functions.ranks import ALONE, Ranks
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
@@ -37,7 +45,9 @@ class Run:
 
     `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "tune",
     "search" or "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed,
-    data set, seed, purpose) and equal in every trial of a study.
+    data set, seed, purpose) and equal in every trial of a study. `rank` is 0 and `world` 1 unless several processes
+    train together (`processes:` of the study file); what is drawn is then keyed by the rank too, but for weights, the
+    split and the order of samples.
     """
 
     def __init__(
@@ -52,15 +62,21 @@ class Run:
         replace: Mapping[str, Any] | None = None,
         pause: Callable[[], bool] = lambda: False,
         found: Kept | None = None,
+        checkpoints: Place | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.seed, self.dataset, self.stage, self.device = seed, dataset, stage, torch.device(device)
         self.length = length
+        self.rank, self.world = ranks.rank, ranks.world
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
         self.epoch = 0
         self._replace = replace or {}
-        self._study_seed, self._pause, self._found = study_seed, pause, found
-        self._begun = False
+        self._study_seed, self._pause, self._found, self._checkpoints = study_seed, pause, found, checkpoints
+        self._begun = self.loops = False  # whether training has begun, and whether by `epochs`
+        self.stays = False  # whether it does not pause any more
+        self.restored = 0  # reports of the checkpoint that `keep` has restored
+        self.door: Door | None = None
         self.reported: Kept | None = None  # the state at the first report of this process
         self._loaders = self._built = 0
         self.replacements: list[Replacements] = []  # what was replaced in the first network
@@ -70,10 +86,15 @@ class Run:
         """Return a NumPy generator of your own, keyed by this seed and `purpose`; a checkpoint holds its state."""
         name = "/".join(map(str, purpose))
         if name not in self._streams:
-            self._streams[name] = self._stream("function", *purpose)
+            self._streams[name] = self._stream("function", *purpose, *self._of_rank)
             if self._begun:
                 self._restore_stream(name)
         return self._streams[name]
+
+    @property
+    def _of_rank(self) -> tuple[str | int, ...]:
+        """What keys the random numbers of a further rank: nothing for the first, which draws as a single process."""
+        return ("rank", self.rank) if self.rank else ()
 
     def keep(self, **objects: Any) -> None:
         """Say what a checkpoint holds; objects that a checkpoint holds are set to that state here.
@@ -90,7 +111,7 @@ class Run:
             self.kept[name] = thing
             if self._found is not None and name in self._found.states:
                 set_state(name, thing, self._found.states[name], self._found.tensors)
-                self.epoch = self._found.epoch
+                self.epoch = self.restored = self._found.epoch
 
     def epochs(self) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, from 1; each begins with keyed global generators.
@@ -98,6 +119,63 @@ class Run:
         Seeded are Python's, NumPy's and torch's. A function that keeps nothing begins with epoch 1 again after a
         restart. Raises TrialError if a checkpoint holds an object that is not kept any more, or the reverse.
         """
+        self._begin()
+        self.loops = True
+        for epoch in range(self.epoch + 1, self.length + 1):
+            self._refuse_changes_after_report()
+            self.pause_if_asked()
+            self._enter(epoch)
+            yield epoch
+
+    def begin(self) -> int:
+        """Return how many reports were made before, in place of `epochs` in code that owns its loop.
+
+        The global generators are then keyed for the next report, as they are after each report. It belongs right before
+        the loop: what was set up before is equal after a restart. Raises TrialError as `epochs` does.
+        """
+        self._begin()
+        self.pause_if_asked()
+        self._enter(self.epoch)
+        return self.epoch
+
+    def report(self, metrics: Any, *, step: float | None = None) -> None:
+        """Report metrics, and return once the report is committed and the trial is to continue.
+
+        It may be called wherever the function's thread runs, such as in a callback of a library that owns the loop.
+        `step` is stored as a metric of that name. A stopped trial ends by an exception that is no Exception. Raises
+        TrialError in another thread.
+        """
+        self.hand_over(metrics if step is None else {**metrics, "step": step}, place_of_frame(sys._getframe(1)))
+
+    def hand_over(self, metrics: Any, place: str) -> None:
+        """Report what the function made at a line of its code (`mine.py:12`)."""
+        if self.door is None:
+            raise TrialError("run.report was called outside of a trial")
+        if not self.loops:
+            self._begin()
+            self.epoch += 1
+        self.door.report(metrics, place)
+        if self.epoch < self.length and not self.loops:
+            self.pause_if_asked()
+            self._enter(self.epoch)
+
+    def start_over(self) -> None:
+        """Forget what the checkpoint holds, before training begins: files that belong to it are gone."""
+        self._found, self.epoch, self.restored = None, 0, 0
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder for files of this trial and seed. On a disk it is durable and kept beside the checkpoints.
+
+        Where checkpoints are in an object store, or not written, it is a folder of this machine that does not outlive
+        the process.
+        """
+        return seed_folder(self._checkpoints, self.seed)
+
+    def _begin(self) -> None:
+        """Restore the streams, once; raise TrialError if checkpoint and function keep other objects."""
+        if self._begun:
+            return
         self._begun = True
         for name in self._streams:
             self._restore_stream(name)
@@ -105,25 +183,44 @@ class Run:
             differing = ", ".join(sorted(self._found.states.keys() ^ self.kept.keys()))
             if differing:
                 raise TrialError(f"run.keep: the checkpoint and the function do not keep the same objects: {differing}")
-        for epoch in range(self.epoch + 1, self.length + 1):
-            self._refuse_changes_after_report()
-            self.pause_if_asked()
-            self.epoch, self._loaders = epoch, 0
-            self.seed_globals("epoch", epoch)
-            yield epoch
+
+    def _enter(self, epoch: int) -> None:
+        """Begin what leads to the next report."""
+        self.epoch, self._loaders = epoch, 0
+        due = epoch if self.loops else epoch + 1
+        self.seed_globals("epoch", due)
+        self._key_streams(due)
+
+    def _key_streams(self, epoch: int) -> None:
+        """Key the streams of a further rank by the epoch: a checkpoint holds those of the first rank alone."""
+        for name in self._streams if self.rank else ():
+            fresh = self._stream("function", name, *self._of_rank, "epoch", epoch)
+            self._streams[name].bit_generator.state = fresh.bit_generator.state
 
     def loader(self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any) -> Batches:
         """Return batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
 
         It may be made before the loop or in it, and read any number of times. If the trial is asked to pause, it does
-        so between two batches; the epoch then starts again.
+        so between two batches; the epoch then starts again. Of several ranks each gets its share of the samples; the
+        first ones of an epoch are read twice where they cannot be divided evenly.
         """
         self._loaders += 1
         made = (self.epoch if self._begun else 0, self._loaders)
-        options.setdefault("worker_init_fn", _seed_worker)
-        return Batches(
-            self, made, lambda order: DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
-        )
+        options.setdefault("worker_init_fn", seed_worker)
+
+        def make(order: torch.Generator) -> DataLoader[Any]:
+            if self.world == 1:
+                return DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
+            share = self._share(len(dataset), order if shuffle else None)  # type: ignore[arg-type]
+            return DataLoader(Subset(dataset, share), batch_size, generator=order, **options)
+
+        return Batches(self, made, make)
+
+    def _share(self, count: int, order: torch.Generator | None) -> list[int]:
+        """Return the samples of this rank, in their order."""
+        samples = torch.arange(count) if order is None else torch.randperm(count, generator=order)
+        missing = -count % self.world
+        return torch.cat([samples, samples[:missing]])[self.rank :: self.world].tolist()
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:
         """Return a data set without and with a keyed `share` of its samples: (training part, validation part)."""
@@ -164,9 +261,15 @@ class Run:
         check_parts(self.replacements)
 
     def pause_if_asked(self) -> None:
-        """Raise PausedError if the trial is to pause; what was trained since the last report is trained again."""
-        if self._pause():
-            raise PausedError(f"seed {self.seed} has paused in epoch {self.epoch}")
+        """Pause here if the trial is to pause; what was trained since the last report is trained again.
+
+        The exception that does so is no Exception, and is raised again if the function catches it.
+        """
+        if self.door is not None:
+            self.door.check()
+        if not self.stays and self._pause():
+            reason = f"seed {self.seed} has paused in epoch {self.epoch}"
+            raise TrialPausedError(reason) if self.door is None else self.door.end(TrialPausedError, reason)
 
     def _refuse_changes_after_report(self) -> None:
         """Raise TrialError if code after the first `yield` changed what is kept: a restarted trial would skip it."""
@@ -193,7 +296,7 @@ class Run:
 
     def seed_globals(self, purpose: str, *path: str | int) -> None:
         """Seed the global generators of Python, NumPy and torch by this seed and a purpose."""
-        GlobalRandomness.seed(self._number(purpose, *path))
+        GlobalRandomness.seed(self._number(purpose, *path, *self._of_rank))
 
     def _restore_stream(self, name: str) -> None:
         if self._found is not None and self._found.states and name in self._found.streams:
@@ -206,66 +309,8 @@ class Run:
         return stream(self._study_seed, self.dataset, self.seed, purpose, *path)
 
 
-class Batches:
-    """What `Run.loader` returns: each pass over it has another order, keyed by the epoch and the number of the pass."""
-
-    def __init__(self, run: Run, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
-        self._run, self._made, self._make = run, made, make
-        self._epoch, self._passes = -1, 0
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._make(torch.Generator()))
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one pass; raise PausedError if the trial is asked to pause."""
-        run = self._run
-        if self._epoch != run.epoch:
-            self._epoch, self._passes = run.epoch, 0
-        self._passes += 1
-        order = torch.Generator()
-        order.manual_seed(run._number("order", run.epoch, *self._made, self._passes))
-        for batch in self._make(order):
-            run.pause_if_asked()
-            yield batch
-
-
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are equal bit for bit; NaN equals NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(*(tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)))
-
-
-def _seed_worker(worker: int) -> None:
-    """Seed NumPy in a DataLoader's worker; torch seeds itself and Python there."""
-    np.random.seed(torch.initial_seed() % 2**32)
-
-
-def checked_metrics(value: object, run: Run) -> dict[str, float]:
-    """Return what a function yielded as metrics, with `params` if a network was built; raise TrialError otherwise."""
-    if not isinstance(value, Mapping) or not value:
-        raise TrialError(f"the function gave {_shown(value)}: a report is a dictionary of metrics, {{name: number}}")
-    found: dict[str, float] = {}
-    for name, number in value.items():
-        try:
-            found[str(name)] = float(number)
-        except (TypeError, ValueError):
-            raise TrialError(f"the function gave {name}={_shown(number)}: a metric is a number") from None
-    if run.params is not None:
-        found.setdefault("params", float(run.params))
-    return found
-
-
-def checked_test(value: object, run: Run) -> dict[str, float]:
-    """Return what `test` returned as metrics; raise TrialError unless they are, with names that start with `test_`."""
-    found = checked_metrics(value, run)
-    found.pop("params", None)
-    if wrong := [name for name in found if not name.startswith("test_")]:
-        raise TrialError(f"`test` returned {', '.join(wrong)}: the names of its metrics start with test_")
-    return found
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text[:60]}{'…' if len(text) > 60 else ''} ({type(value).__name__})"

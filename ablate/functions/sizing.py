@@ -49,11 +49,27 @@ class SizingRun(Run):
             yield 1
         raise _LoopReachedError
 
+    def begin(self) -> int:
+        """End the run."""
+        raise _LoopReachedError
+
+    def hand_over(self, metrics: Any, place: str) -> None:
+        """End the run."""
+        raise _LoopReachedError
+
 
 class SizingRuns(Runs):
     """The same for a function that trains all seeds at once."""
 
     def epochs(self) -> Iterator[int]:
+        """End the run."""
+        raise _LoopReachedError
+
+    def begin(self) -> int:
+        """End the run."""
+        raise _LoopReachedError
+
+    def hand_over(self, metrics: Any, place: str) -> None:
         """End the run."""
         raise _LoopReachedError
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ablate.errors import TrialError
+from ablate.functions.blame import place_of_frame
 from ablate.functions.run import Kept, Run
 
 
@@ -21,13 +23,22 @@ class _OneOfRuns(Run):
         """Raise TrialError: the epochs are those of all seeds."""
         raise TrialError("loop over runs.epochs(): all seeds train together")
 
-    def begin(self, epoch: int) -> None:
-        """Begin an epoch of `Runs.epochs`."""
+    def begin(self) -> int:
+        """Raise TrialError: the reports are those of all seeds."""
+        raise TrialError("call runs.begin(): all seeds train together")
+
+    def report(self, metrics: Any, *, step: float | None = None) -> None:
+        """Raise TrialError: a report holds all seeds."""
+        raise TrialError("report by runs.report([...]), a dictionary for each seed: all seeds train together")
+
+    def enter(self, epoch: int) -> None:
+        """Begin what leads to the next report of all seeds."""
         if not self._begun:
             self._begun = True
             for name in self._streams:
                 self._restore_stream(name)
         self.epoch, self._loaders = epoch, 0
+        self._key_streams(epoch)
 
 
 class Runs(Run):
@@ -52,12 +63,15 @@ class Runs(Run):
         """Return the number of seeds."""
         return len(self._each)
 
-    def epochs(self) -> Iterator[int]:
-        """Yield the numbers of the epochs that are left, for all seeds."""
-        for epoch in super().epochs():
-            for run in self._each:
-                run.begin(epoch)
-            yield epoch
+    def report(self, metrics: Any, *, step: float | None = None) -> None:
+        """Report a list with the metrics of each seed; see `Run.report`."""
+        given = metrics if step is None else [{**each, "step": step} for each in metrics]
+        self.hand_over(given, place_of_frame(sys._getframe(1)))
+
+    def _enter(self, epoch: int) -> None:
+        super()._enter(epoch)
+        for run in self._each:
+            run.enter(epoch)
 
     def check_parts(self) -> None:
         """Raise TrialError as that of one seed does; a call of one seed's network counts for all."""

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
-from ablate.errors import PausedError, TrialError
+from ablate.errors import TrialError
+from ablate.functions.door import TrialPausedError
 from ablate.functions.keeping import GlobalRandomness
 from ablate.functions.lightning import fit
 from ablate.functions.run import Kept, Run
@@ -176,7 +177,7 @@ def test_a_fit_pauses_between_two_batches(batch: int) -> None:
     lightning = package("lightning")
     asked = iter(range(10**6))
     found = []
-    with pytest.raises(PausedError):
+    with pytest.raises(TrialPausedError):
         found.extend(stepped(lightning, a_run(pause=lambda: next(asked) >= batch), parts(lightning)))
     assert len(found) == (batch - 1) // 4  # asked before an epoch and before each of its 3 batches
 
@@ -194,7 +195,7 @@ def test_a_signal_that_ends_lightnings_fit_pauses_the_trial(hook: str) -> None:
     terminated = import_module("lightning.pytorch.callbacks").LambdaCallback(**{hook: terminate})
     run = a_run(pause=lambda: bool(arrived))
     try:
-        with pytest.raises(PausedError):
+        with pytest.raises(TrialPausedError):
             list(stepped(lightning, run, parts(lightning), callbacks=[terminated]))
         assert (run.epoch, len(arrived)) == (2, 1)
     finally:

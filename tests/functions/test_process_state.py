@@ -243,7 +243,7 @@ def test_threads_and_processes_that_were_left_are_named() -> None:
         assert ProcessState.now().differences(before) == ()
 
 
-def test_a_folder_that_was_deleted_is_left(tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_is_left_and_found_again(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     with kept() as before:
@@ -252,7 +252,9 @@ def test_a_folder_that_was_deleted_is_left(tmp_path: Path) -> None:
         within = ProcessState.of_turn()
         assert within.differences(before) == ("the working directory",)
         assert before.put_back() == ()
-        assert within.put_back() == ("the working directory (it was deleted)",)
+        assert within.put_back() == ()
+        with pytest.raises(FileNotFoundError):
+            os.getcwd()
 
 
 IN_A_PROCESS = """

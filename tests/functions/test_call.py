@@ -1,0 +1,677 @@
+"""A call of a user's function: reports from anywhere, every way to end is one line, and state of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import io
+import os
+import random
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from greenlet import greenlet
+from torch import nn
+
+from ablate.errors import PausedError, TrialError
+from functions.test_lockstep import EPOCHS, Train, function, numbers, reports, trial
+from support import own_training
+
+
+def by_reporting(config: Any, run: Any) -> None:
+    """`own_training.train` as a function that calls run.report where that one yields."""
+    for metrics in own_training.train(config, run):
+        run.report(metrics)
+
+
+class Loop:
+    """A library that owns the loop: it calls a callback after each round, and catches what goes wrong there."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        self.model, self.optimizer = model, torch.optim.SGD(model.parameters(), lr=rate)
+
+    def fit(self, start: int, rounds: int, callback: Callable[[float], None]) -> None:
+        for _ in range(start, rounds):
+            loss = (self.model(torch.randn(8, 4)).square().mean() + random.random() + np.random.rand()) * 1.0
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            try:
+                callback(loss.item())
+            except Exception as error:
+                print("skipping", error)
+
+
+def by_callback(config: Any, run: Any) -> None:
+    loop = Loop(run.build(nn.Linear, 4, 2), config["lr"])
+    noise = run.stream("noise")
+    run.keep(model=loop.model, optimizer=loop.optimizer)
+    shift = random.random()  # before the loop: equal after a restart
+    loop.fit(run.begin(), run.length, lambda loss: run.report({"val_loss": loss + shift + noise.random()}))
+
+
+def test_run_report_says_what_yield_says() -> None:
+    assert numbers(list(reports(trial(), of=function(by_reporting)))) == numbers(list(reports(trial())))
+
+
+@pytest.mark.parametrize("train", [by_reporting, by_callback])
+@pytest.mark.parametrize("stopped", range(EPOCHS))
+def test_code_that_owns_its_loop_continues_to_the_same_bits(train: Train, stopped: int, tmp_path: Path) -> None:
+    whole = numbers(list(reports(trial(), of=function(train))))
+    assert len({str(metrics) for metrics in whole.values()}) == EPOCHS
+    first = reports(trial(), tmp_path, of=function(train))
+    taken = [next(first) for _ in range(stopped)]
+    first.close()
+    rest = list(reports(trial(), tmp_path, of=function(train), attempt=2))
+    assert [report.epoch for report in rest] == list(range(max(stopped, 1), EPOCHS + 1))
+    assert numbers(taken + rest) == whole
+
+
+@pytest.mark.parametrize("batch", [1, 6, 13, 24])
+def test_code_that_owns_its_loop_pauses_and_continues_to_the_same_bits(batch: int, tmp_path: Path) -> None:
+    whole = numbers(list(reports(trial(), of=function(by_reporting))))
+    asked = iter(range(10**6))
+    found = []
+    with pytest.raises(PausedError):
+        found.extend(
+            reports(trial(), tmp_path, of=function(by_reporting), pause=lambda: next(asked) >= batch),
+        )
+    assert numbers(found + list(reports(trial(), tmp_path, of=function(by_reporting), attempt=2))) == whole
+
+
+def test_a_seed_of_code_that_owns_its_loop_does_not_depend_on_its_neighbours() -> None:
+    together = numbers(list(reports(trial(), of=function(by_callback))))
+    for place, seed in enumerate((0, 1)):
+        alone = numbers(list(reports(trial(seeds=(seed,)), of=function(by_callback))))
+        assert {epoch: metrics[place] for epoch, metrics in together.items()} == {e: m[0] for e, m in alone.items()}
+
+
+def test_a_report_carries_its_step() -> None:
+    def steps(config: Any, run: Any) -> None:
+        for k in range(run.length):
+            run.report({"val_loss": 1.0}, step=100 * (k + 1))
+
+    assert [r.metrics[0]["step"] for r in reports(trial(), of=function(steps))] == [100, 200, 300, 400]
+
+
+def test_one_report_by_call_is_as_good_as_one_returned(tmp_path: Path) -> None:
+    def once(config: Any, run: Any) -> None:
+        run.report({"val_loss": 0.5})
+
+    [report] = reports(trial(epochs=1), tmp_path, of=function(once))
+    assert report.metrics[0] == {"val_loss": 0.5}
+
+
+def test_a_report_inside_of_an_event_loop_does_not_disturb_those_of_other_seeds() -> None:
+    async def loop(run: Any) -> None:
+        for k in range(run.length):
+            await asyncio.sleep(0)
+            run.report({"val_loss": run.seed + k})
+
+    def train(config: Any, run: Any) -> None:
+        asyncio.run(loop(run))
+
+    found = numbers(list(reports(trial(), of=function(train))))
+    assert [[m["val_loss"] for m in metrics] for metrics in found.values()] == [[k, k + 1] for k in range(EPOCHS)]
+
+
+def test_a_report_from_a_greenlet_of_the_users_own_works() -> None:
+    def train(config: Any, run: Any) -> None:
+        greenlet(lambda: [run.report({"val_loss": run.seed + k}) for k in range(run.length)]).switch()
+
+    found = numbers(list(reports(trial(), of=function(train))))
+    assert [metrics[1]["val_loss"] for metrics in found.values()] == [1, 2, 3, 4]
+
+
+# Ends -----------------------------------------------------------------------------------------------------------------
+
+
+class OwnError(BaseException):
+    pass
+
+
+def here(line: int) -> str:
+    """Return the place of a line of this file below the caller."""
+    return rf"test_call\.py:{sys._getframe(1).f_lineno + line}: "
+
+
+def at_third(act: Callable[[], Any], *, call: bool) -> Train:
+    def yields(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        for epoch in run.epochs():
+            if epoch == 3:
+                act()
+            yield {"val_loss": 1.0}
+
+    def reports_(config: Any, run: Any) -> None:
+        for k in range(run.length):
+            if k == 2:
+                act()
+            run.report({"val_loss": 1.0})
+
+    return reports_ if call else yields
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[[], Any]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+ENDS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: sys.exit(0), r"the code called sys.exit\(0\) in epoch 3"),
+    (lambda: sys.exit(3), r"the code called sys.exit\(3\) in epoch 3"),
+    (lambda: sys.exit("bad lr"), r"the code called sys.exit\('bad lr'\) in epoch 3"),
+    (raising(SystemExit), r"the code called sys.exit\(\) in epoch 3"),
+    (raising(KeyboardInterrupt), "the code raised KeyboardInterrupt in epoch 3"),
+    (raising(GeneratorExit), "the code raised GeneratorExit in epoch 3"),
+    (raising(OwnError("mine")), "OwnError: mine"),
+    (raising(asyncio.CancelledError()), "the code raised CancelledError in epoch 3"),
+    (lambda: {}["lr"], "KeyError: 'lr'"),  # type: ignore[index]
+    (raising(ValueError("a\nb\x1b[2J")), "ValueError: a"),
+    (raising(StopIteration(7)), "(RuntimeError: generator raised StopIteration|StopIteration: 7)"),
+    (lambda: torch.zeros(2) @ torch.zeros(3), "RuntimeError: inconsistent tensor size"),
+    (lambda: __import__("argparse").ArgumentParser().parse_args(["--x"]), r"the code called sys.exit\(2\) in epoch 3"),
+]
+
+
+@pytest.mark.parametrize("call", [False, True])
+@pytest.mark.parametrize(("act", "says"), ENDS)
+def test_every_way_to_end_is_one_line_with_the_users_file_and_line(
+    act: Callable[[], Any], says: str, call: bool, tmp_path: Path
+) -> None:
+    found = []
+    with pytest.raises(TrialError, match=rf"^\S*test_call\.py:[0-9]+: {says}") as error:
+        found.extend(reports(trial(), tmp_path, of=function(at_third(act, call=call))))
+    assert len(found) == 2
+    assert "\n" not in str(error.value)
+    assert error.value.kind == "trial"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")])
+def test_a_lack_of_memory_is_told_apart(error: Exception) -> None:
+    with pytest.raises(TrialError, match=type(error).__name__) as raised:
+        list(reports(trial(), of=function(at_third(raising(error), call=False))))
+    assert raised.value.kind == "memory"
+
+
+class Broken(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return {}["lr"]  # type: ignore[index]
+
+
+def test_an_error_in_a_worker_of_a_loader_names_the_line_there() -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        for _ in run.epochs():
+            list(run.loader(Broken(), num_workers=1))
+            yield {"val_loss": 1.0}
+
+    with pytest.raises(TrialError, match=here(-9) + "KeyError: 'lr'$"):
+        list(reports(trial(), of=function(train)))
+
+
+def test_the_end_before_the_first_report_is_named() -> None:
+    with pytest.raises(TrialError, match=r"sys.exit\(0\) before its first report$"):
+        list(reports(trial(), of=function(lambda config, run: sys.exit(0))))
+    with pytest.raises(TrialError, match=r"sys.exit\(0\)"):
+        list(reports(trial(stage="confirm"), of=function(test=lambda model, config: sys.exit(0))))
+
+
+def test_the_place_of_a_wrong_report_is_named() -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        for _ in run.epochs():
+            yield {"val_loss": "low"}  # type: ignore[dict-item]
+
+    with pytest.raises(TrialError, match=here(-2) + r"the function gave val_loss='low'"):
+        list(reports(trial(), of=function(train)))
+
+    def call(config: Any, run: Any) -> None:
+        with contextlib.suppress(Exception):
+            run.report(0.5)
+
+    with pytest.raises(TrialError, match=here(-2) + r"the function gave 0.5"):
+        list(reports(trial(), of=function(call)))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({"val_loss": 10**400}, "val_loss=1000.*: a metric is a number"),
+        ({"val_loss": None}, "val_loss=None"),
+        ({1: 0.5}, r"the name 1 \(int\)"),
+        ({"": 0.5}, "the name ''"),
+        ({"val_\ud800": 0.5}, "the name 'val_"),
+        ({"val_a\nb": 0.5}, "the name 'val_a"),
+        ({"val_" + "x" * 300: 0.5}, "at most 200 bytes"),
+        ({"val_loss": 1.0, "params": float("nan")}, "params=nan: it is a whole number"),
+        ({"val_loss": 1.0, "params": float("inf")}, "params=inf: it is a whole number"),
+        ({"val_loss": 1.0, "params": 1e300}, r"params=1e\+300: it is a whole number"),
+        ({"val_loss": 1.0, "params": -3.7}, "params=-3.7: it is a whole number"),
+    ],
+)
+def test_a_report_that_no_ledger_can_hold_is_refused(metrics: Any, says: str) -> None:
+    with pytest.raises(TrialError, match=says):
+        list(reports(trial(), of=function(lambda config, run: run.report(metrics))))
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_a_report_from_elsewhere_is_refused_also_if_nobody_sees_the_error(where: str) -> None:
+    def train(config: Any, run: Any) -> None:
+        def report() -> None:
+            with contextlib.suppress(TrialError):
+                run.report({"val_loss": 1.0})
+
+        if where == "thread":
+            thread = threading.Thread(target=report)
+            thread.start()
+            thread.join()
+        elif (child := os.fork()) == 0:
+            try:
+                run.report({"val_loss": 1.0})
+            except TrialError as error:
+                os._exit(7 if "called in another process" in str(error) else 1)
+            finally:
+                os._exit(1)
+        else:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            report()
+
+    if where == "thread":
+        with pytest.raises(TrialError, match=r"run\.report was called in another thread"):
+            list(reports(trial(), of=function(train)))
+    else:
+        assert next(reports(trial(), of=function(train))).epoch == 1
+
+
+def test_a_report_outside_of_a_trial_is_refused() -> None:
+    from ablate.functions.run import Run
+
+    with pytest.raises(TrialError, match="outside of a trial"):
+        Run(study_seed=0, dataset="d", seed=0, length=1).report({"val_loss": 1.0})
+
+
+# Stops and pauses that a function catches -----------------------------------------------------------------------------
+
+
+def swallowing(catch: type[BaseException], *, call: bool) -> Train:
+    """Return a function that catches what comes up in each of its steps."""
+
+    def step(run: Any) -> None:
+        for _ in range(5):
+            try:
+                run.pause_if_asked()
+            except catch:
+                continue
+
+    def yields(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        run.keep(model=nn.Linear(1, 1))
+        for epoch in run.epochs():
+            step(run)
+            yield {"val_loss": float(epoch)}
+
+    def reports_(config: Any, run: Any) -> None:
+        for k in range(run.begin(), run.length):
+            step(run)
+            with contextlib.suppress(catch):
+                run.report({"val_loss": k + 1.0})
+
+    return reports_ if call else yields
+
+
+@pytest.mark.parametrize("call", [False, True])
+@pytest.mark.parametrize("catch", [Exception, BaseException])
+@pytest.mark.parametrize("asks", [2, 8, 14])
+def test_a_pause_that_is_caught_comes_again(catch: type[BaseException], call: bool, asks: int) -> None:
+    asked = iter(range(10**6))
+    with pytest.raises(PausedError):
+        list(reports(trial(), of=function(swallowing(catch, call=call)), pause=lambda: next(asked) >= asks))
+
+
+def test_a_stop_passes_through_except_exception() -> None:
+    loops: list[int] = []
+
+    def train(config: Any, run: Any) -> None:
+        for k in range(run.length):
+            loops.append(k)
+            with contextlib.suppress(Exception):
+                run.report({"val_loss": 1.0})
+
+    running = reports(trial(seeds=(0,)), of=function(train))
+    next(running)
+    running.close()
+    assert loops == [0]
+
+
+def yields_again(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    for _ in run.epochs():
+        try:
+            yield {"val_loss": 1.0}
+        except BaseException:
+            yield {"val_loss": 5.0}
+
+
+def yields_always(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    while True:
+        with contextlib.suppress(BaseException):
+            yield {"val_loss": 1.0}
+
+
+def goes_on(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    for _ in run.epochs():
+        with contextlib.suppress(BaseException):
+            yield {"val_loss": 1.0}
+
+
+def test_a_generator_that_yields_again_when_it_is_closed_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    for train in (yields_again, goes_on):
+        running = reports(trial(), of=function(train))
+        next(running)
+        running.close()
+        assert len(list(reports(trial(), of=function(train)))) == EPOCHS
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_generator_that_always_yields_again_is_left_in_one_line() -> None:
+    running = reports(trial(seeds=(0,)), of=function(yields_always))
+    next(running)
+    with pytest.raises(TrialError, match=r"test_call\.py:[0-9]+: the function yields again whenever it is ended"):
+        running.close()
+    del running
+    gc.collect()  # Python says that it ignores the same
+
+
+def test_what_a_function_raises_when_it_is_stopped_is_one_line() -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        try:
+            for _ in run.epochs():
+                yield {"val_loss": 1.0}
+        finally:
+            raise KeyError("lost")
+
+    running = reports(trial(), of=function(train))
+    next(running)
+    with pytest.raises(TrialError, match=here(-4) + "KeyError: 'lost'"):
+        running.close()
+
+
+def test_the_first_error_is_the_one_that_counts(caplog: pytest.LogCaptureFixture) -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        try:
+            for epoch in run.epochs():
+                if run.seed == 1 and epoch == 2:
+                    raise ValueError("first")
+                yield {"val_loss": 1.0}
+        finally:
+            if run.seed == 0:
+                raise KeyError("second")
+
+    with pytest.raises(TrialError, match="ValueError: first"):
+        list(reports(trial(), of=function(train)))
+    [line] = caplog.messages
+    assert "KeyError: 'second'" in line
+
+
+# After the last report ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [False, True])
+def test_a_function_runs_to_its_end_after_its_last_report(call: bool, tmp_path: Path) -> None:
+    ended: list[tuple[int, str]] = []
+
+    @contextlib.contextmanager
+    def tracked(run: Any) -> Iterator[None]:  # as mlflow.start_run
+        try:
+            yield
+        except BaseException:
+            ended.append((run.seed, "failed"))
+            raise
+        ended.append((run.seed, "finished"))
+
+    def yields(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        with tracked(run):
+            for _ in run.epochs():
+                yield {"val_loss": 1.0}
+            run.pause_if_asked()  # a trial that is complete does not pause
+            (tmp_path / str(run.seed)).write_text("saved")
+
+    def reports_(config: Any, run: Any) -> None:
+        for metrics in yields(config, run):
+            run.report(metrics)
+
+    of = function(reports_ if call else yields)
+    paused: list[bool] = []
+    running = reports(trial(), of=of, pause=lambda: bool(paused))
+    assert [next(running).final for _ in range(EPOCHS)] == [False, False, False, True]
+    paused.append(True)
+    assert list(running) == []
+    assert ended == [(0, "finished"), (1, "finished")]
+    assert (tmp_path / "0").read_text() == (tmp_path / "1").read_text() == "saved"
+    ended.clear()
+    running = reports(trial(), of=of)
+    next(running)
+    running.close()
+    assert ended == [(0, "failed"), (1, "failed")], "only a stopped trial is closed"
+
+
+def test_an_error_after_the_last_report_is_told_and_the_report_stands() -> None:
+    ended: list[int] = []
+
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        for _ in run.epochs():
+            yield {"val_loss": 1.0}
+        ended.append(run.seed)
+        sys.exit(0)
+
+    running = reports(trial(), of=function(train))
+    assert [next(running).epoch for _ in range(EPOCHS)] == [1, 2, 3, 4]
+    with pytest.raises(TrialError, match=here(-4) + r"the code called sys.exit\(0\)$"):
+        next(running)
+    assert ended == [0, 1], "other seeds run to their end too"
+
+
+def test_a_function_that_reports_after_its_last_epoch_is_ended() -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        while True:
+            yield {"val_loss": 1.0}
+
+    running = reports(trial(), of=function(train))
+    assert [next(running).epoch for _ in range(EPOCHS)] == [1, 2, 3, 4]
+    with pytest.raises(TrialError, match="reports again after its last epoch, so it was ended there"):
+        next(running)
+
+
+def test_a_trial_that_was_killed_after_its_last_report_runs_to_its_end_later(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        run.keep(model=run.build(nn.Linear, 1, 1))
+        for epoch in run.epochs():
+            ended.append(f"epoch {epoch}")
+            yield {"val_loss": 1.0}
+        ended.append("end")
+
+    running = reports(trial(seeds=(0,)), tmp_path, of=function(train))
+    for _ in range(EPOCHS):
+        next(running)
+    running.close()
+    assert ended.pop() == "epoch 4"
+    ended.clear()
+    assert [r.epoch for r in reports(trial(seeds=(0,)), tmp_path, of=function(train), attempt=2)] == [EPOCHS]
+    assert ended == ["end"]
+
+
+def test_only_the_model_is_asked_for_when_a_finished_trial_is_read_on_the_test_split(tmp_path: Path) -> None:
+    def trains_again(config: Any, run: Any) -> None:
+        run.keep(model=run.build(nn.Linear, 8, 2))
+        for _ in range(run.length):
+            run.report({"val_loss": 1.0})
+
+    list(reports(trial(), tmp_path, of=function(by_callback, lambda model, config: {"test_loss": 1.0})))
+    later = trial(stage="confirm", evaluates=0, source=0)
+    of = function(by_callback, lambda model, config: {"test_loss": model.weight.sum().item()})
+    [report] = reports(later, tmp_path, of=of)
+    assert all("test_loss" in m for m in report.metrics)
+    list(reports(trial(), tmp_path / "2", of=function(trains_again)))
+    with pytest.raises(TrialError, match=r"trains again when only its model is asked for"):
+        list(reports(later, tmp_path / "2", of=function(trains_again)))
+
+
+# State of its own -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[None]:
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        yield
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def variable() -> Iterator[None]:
+    assert "ABLATE_TEST" not in os.environ
+    os.environ["ABLATE_TEST"] = "1"
+    yield
+    del os.environ["ABLATE_TEST"]
+
+
+@contextlib.contextmanager
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+BLOCKS: dict[str, Callable[[], Any]] = {
+    "plain": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu"),
+    "autocast float16": lambda: torch.autocast("cpu", dtype=torch.float16, cache_enabled=False),
+    "errstate": lambda: np.errstate(all="raise"),
+    "warnings": strict,
+    "redirect": lambda: contextlib.redirect_stdout(io.StringIO()),
+    "anomaly": torch.autograd.detect_anomaly,
+    "folder": folder,
+    "variable": variable,
+    "float64": float64,
+    "deterministic": lambda: torch.backends.cudnn.flags(enabled=False),
+}
+
+
+def inside(block: Callable[[], Any], *, call: bool, everywhere: bool = False) -> Train:
+    """Return a function that reports inside of a block, and trains outside of it unless `everywhere`."""
+
+    def yields(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        model = run.build(nn.Linear, 64, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        run.keep(model=model, optimizer=optimizer)
+        for _ in run.epochs():
+            with contextlib.ExitStack() as stack:
+                if everywhere:
+                    stack.enter_context(block())
+                loss = model(torch.randn(8, 64)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print("an epoch", run.seed)
+                warnings.warn("careless", stacklevel=1)
+                inner = contextlib.nullcontext() if everywhere else block()
+                with inner:
+                    val = model(torch.ones(4, 64).to(next(model.parameters()).dtype)).square().mean().item()
+                    yield {"val_loss": loss.item(), "val_inner": val}
+
+    def reports_(config: Any, run: Any) -> None:
+        for metrics in yields(config, run):
+            run.report(metrics)
+
+    return reports_ if call else yields
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:careless")
+@pytest.mark.parametrize("call", [False, True])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_around_a_report_is_that_seeds_alone(
+    block: str, call: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = function(inside(BLOCKS[block], call=call))
+    seeds = (3, 5, 8)
+    outside = sys.stdout, os.getcwd(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    together = {}
+    for report in reports(trial(seeds=seeds), of=of):
+        assert (sys.stdout, os.getcwd(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == outside
+        together[report.epoch] = report.metrics
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) == 3 * EPOCHS
+    for place, seed in enumerate(seeds):
+        alone = numbers(list(reports(trial(seeds=(seed,)), of=of)))
+        assert {epoch: m[place] for epoch, m in together.items()} == {epoch: m[0] for epoch, m in alone.items()}
+
+
+@pytest.mark.filterwarnings("ignore:careless")
+def test_training_inside_of_autocast_forgets_casts_at_each_report() -> None:
+    """Weights that torch has cast in a block that stays open would be those of before the step."""
+    of = function(inside(BLOCKS["autocast"], call=False, everywhere=True))
+    together = numbers(list(reports(trial(seeds=(3, 5, 8)), of=of)))
+    for place, seed in enumerate((3, 5, 8)):
+        alone = numbers(list(reports(trial(seeds=(seed,)), of=of)))
+        assert {e: m[place] for e, m in together.items()} == {e: m[0] for e, m in alone.items()}
+
+
+@pytest.mark.filterwarnings("ignore:careless")
+@pytest.mark.parametrize("call", [False, True])
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (torch.inference_mode, "torch.inference_mode"),
+        (lambda: torch.device("cpu"), r"a torch function mode, such as `with torch.device\(...\)`"),
+        (torch.autograd.graph.save_on_cpu, "torch's hooks for saved tensors"),
+    ],
+)
+def test_a_block_that_cannot_be_a_seeds_own_is_refused_with_its_line(
+    block: Callable[[], Any], words: str, call: bool
+) -> None:
+    for seeds in ((0,), (0, 1)):
+        with pytest.raises(TrialError, match=rf"test_call\.py:[0-9]+: the report is made inside a block .*{words}"):
+            list(reports(trial(seeds=seeds), of=function(inside(block, call=call))))
+        assert not torch.is_inference_mode_enabled()
+        assert torch.get_default_device() == torch.device("cpu")
+        assert torch._C._len_torch_function_stack() == 0
+
+
+def test_what_a_seed_sets_without_a_block_is_not_seen_by_others() -> None:
+    seen: dict[int, Any] = {}
+
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        seen[run.seed] = torch.get_default_dtype(), np.geterr()["over"], sys.argv, len(warnings.filters)
+        torch.set_default_dtype(torch.float64)
+        np.seterr(over="raise")
+        sys.argv = ["changed"]
+        warnings.simplefilter("error")
+        for _ in run.epochs():
+            assert (torch.get_default_dtype(), np.geterr()["over"], sys.argv) == (torch.float64, "raise", ["changed"])
+            yield {"val_loss": 1.0}
+
+    before = torch.get_default_dtype(), np.geterr()["over"], sys.argv, len(warnings.filters)
+    assert len(list(reports(trial(), of=function(train)))) == EPOCHS
+    assert seen == {0: before, 1: before}
+    assert (torch.get_default_dtype(), np.geterr()["over"], sys.argv, len(warnings.filters)) == before
