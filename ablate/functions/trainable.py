@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.errors import RequestError
 from ablate.files import Place
 from ablate.functions.function import Function
 from ablate.functions.settings import FunctionSettings
@@ -34,6 +35,10 @@ class OwnTrainable:
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> int | None:
         """Return None: nothing of a user's is run for a plan."""
         return None
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Raise RequestError: the network of a command is out of reach."""
+        raise RequestError("a command's network is in another process: its parts are left out by settings, not by path")
 
     def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
         """Return None: nothing of a user's is run for a plan."""
@@ -85,6 +90,13 @@ class FunctionTrainable(OwnTrainable):
 
         assert isinstance(settings, FunctionSettings)
         return count_by_running(self.function, settings, dataset=dataset)
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of what the function builds; see `ablate.functions.parts.list_parts`."""
+        from ablate.functions.parts import list_parts
+
+        assert isinstance(settings, FunctionSettings)
+        return list_parts(self.function, settings, dataset=dataset)
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; see `ablate.functions.lockstep.train`."""

@@ -79,7 +79,9 @@ class Skip(nn.Module):
         shape = None if any(_autocast()) else known_shape(self._old.part, x)
         dtype = x.dtype if x.is_floating_point() else self._like[0].dtype
         # torch.compile leaves this call as it is; a decorator would import torch._dynamo, which takes a second
-        learn = torch.compiler.disable(self._learnt) if torch.compiler.is_compiling() else self._learnt
+        learn = self._learnt
+        if torch.compiler.is_compiling():
+            learn = torch.compiler.disable(learn)  # type: ignore[no-untyped-call]
         form = learn(args, kwargs) if shape is None else Leaf(shape=shape, dtype=dtype)
         if self._action == "zero":
             return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
