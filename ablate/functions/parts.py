@@ -39,6 +39,11 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
     The function runs up to the first call of its network, on torch's meta device. Raises RequestError for a setting
     that it reads and that is not given, for what it raises before that call, and if it builds no network.
     """
+    if function.stacked or not function.reports_epochs:
+        kind = (
+            "trains all seeds at once" if function.stacked else "returns its metrics, so it has no loop to stop before"
+        )
+        raise RequestError(f"trainable {function.name!r} {kind}: its network cannot be listed")
     read = function.names_read()
     if missing := sorted(read.required - settings.config.keys()):
         rule = f"reads config[{missing[0]!r}]: give it by --set {missing[0]}=VALUE, or name a study file instead"
@@ -46,11 +51,6 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
     if not read.other_uses and (unknown := sorted(settings.config.keys() - read.required - read.optional)):
         hint = did_you_mean(unknown[0], sorted(read.required | read.optional))
         raise RequestError(f"--set {unknown[0]}: trainable {function.name!r} never reads it. {hint}")
-    if function.stacked or not function.reports_epochs:
-        kind = (
-            "trains all seeds at once" if function.stacked else "returns its metrics, so it has no loop to stop before"
-        )
-        raise RequestError(f"trainable {function.name!r} {kind}: its network cannot be listed")
     run = ListingRun(
         study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device="meta", replace=settings.replace
     )
