@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,12 +12,7 @@ from rich.text import Text
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.config import DatasetFacts
 from ablate.errors import RequestError
-from ablate.registry import COMMAND_PREFIX
-
-if TYPE_CHECKING:
-    from ablate.study.space import Range
 
 parts_app = typer.Typer()
 console = Terminal()
@@ -40,10 +34,11 @@ def parts(
 
     Of a study file, the network is that of its first data set; a searched setting has a value inside its range.
     """
+    from ablate.driver.parts import list_parts
     from ablate.study.yaml_text import write_yaml
 
     given = _read(values or ())
-    found = _of_file(Path(target), given, data_dir) if _is_file(target) else _of_function(target, given)
+    found = list_parts(target, given, data_dir=data_dir)
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -56,61 +51,16 @@ def parts(
                       highlight=False, soft_wrap=True)  # fmt: skip
 
 
-def _is_file(target: str) -> bool:
-    return ":" not in target or target.endswith((".yaml", ".yml"))
-
-
 def _read(values: Sequence[str]) -> dict[str, Any]:
     from ablate.study.yaml_text import read_scalar
 
     found = {}
     for text in values:
         name, sign, value = text.partition("=")
-        if not sign or not name:
+        if not sign or not name.isidentifier():
             raise RequestError(f"--set {text!r}: write NAME=VALUE")
         found[name] = read_scalar(value)
     return found
-
-
-def _of_function(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    from ablate.functions.settings import FunctionSettings
-    from ablate.trainable import load_trainable
-
-    if name.startswith(COMMAND_PREFIX):
-        raise RequestError(
-            f"{name!r} is no function mypkg.module:function, and the network of a command is out of reach"
-        )
-    return load_trainable(name).list_parts(FunctionSettings(config=dict(config)), DatasetFacts(), "data")
-
-
-def _of_file(file: Path, config: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    from ablate.study import load_study
-    from ablate.trainable import load_trainable
-
-    study = load_study(file)
-    label = study.labels[0]
-    parameters: dict[str, Any] = {}
-    if study.compare is not None:
-        parameters = dict(study.design(label)[0])
-    else:
-        space = study.space_for(label)
-        for name, spec in space.ranges.items():
-            if space.is_active(name, parameters):
-                parameters[name] = _inside(spec)
-    settings = study.settings_of(label, parameters)
-    if config:
-        raise RequestError(f"--set {next(iter(config))}: a study file gives the settings; --set is for a function")
-    trainable = load_trainable(study.trainable)
-    return trainable.list_parts(settings, trainable.find_facts(study.task(label), data_dir), label)
-
-
-def _inside(spec: Range) -> Any:
-    """Return a value in the middle of a range, or the middle one of its choices."""
-    values = spec.grid()
-    if values is not None:
-        return values[len(values) // 2]
-    low, high = spec.bounds  # type: ignore[attr-defined]
-    return (low * high) ** 0.5 if spec.log else (low + high) / 2  # type: ignore[attr-defined]
 
 
 def _table(found: Mapping[str, Any]) -> Table:

@@ -15,7 +15,6 @@ from ablate.functions.settings import FunctionSettings
 from ablate.functions.sizing import LoopReachedError, SizingRun, reach_loop
 from ablate.models.parts.listing import list_network
 from ablate.models.parts.tracing import Trace, traced
-from ablate.redaction import error_text
 
 
 class ListingRun(SizingRun):
@@ -63,7 +62,7 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
         raise RequestError(f"trainable {function.name!r}: {error}") from error
     except Exception as error:
         if run.network is None:
-            reason = f"{type(error).__name__}: {error_text(error, first_line=True)}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             hint = ". Settings that it reads are given by --set NAME=VALUE" if isinstance(error, KeyError) else ""
             raise RequestError(f"trainable {function.name!r}: before it has built a network: {reason}{hint}") from error
     if run.network is None:

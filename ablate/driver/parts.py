@@ -1,0 +1,63 @@
+"""The parts of the network of a training function, or of a study file's first data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablate.config import DatasetFacts
+from ablate.errors import RequestError
+from ablate.registry import COMMAND_PREFIX, trainable_settings
+from ablate.study import load_study
+from ablate.trainable import load_trainable
+
+if TYPE_CHECKING:
+    from ablate.study.space import Range
+
+
+def list_parts(target: str, config: Mapping[str, Any], *, data_dir: Path | None) -> dict[str, Any]:
+    """Return the parts of a network as plain data; see `Trainable.list_parts`.
+
+    `target` is a training function by import path, which gets `config`, or a study file. Raises RequestError if there
+    is no network whose parts could be listed.
+    """
+    is_file = ":" not in target or target.endswith((".yaml", ".yml"))
+    return _of_file(Path(target), config, data_dir) if is_file else _of_function(target, config)
+
+
+def _of_function(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    if name.startswith(COMMAND_PREFIX):
+        raise RequestError(
+            f"{name!r} is no function mypkg.module:function, and the network of a command is out of reach"
+        )
+    return load_trainable(name).list_parts(
+        trainable_settings(name).model_validate({"config": dict(config)}), DatasetFacts(), "data"
+    )
+
+
+def _of_file(file: Path, config: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    study = load_study(file)
+    label = study.labels[0]
+    parameters: dict[str, Any] = {}
+    if study.compare is not None:
+        parameters = dict(study.design(label)[0])
+    else:
+        space = study.space_for(label)
+        for name, spec in space.ranges.items():
+            if space.is_active(name, parameters):
+                parameters[name] = _inside(spec)
+    settings = study.settings_of(label, parameters)
+    if config:
+        raise RequestError(f"--set {next(iter(config))}: a study file gives the settings; --set is for a function")
+    trainable = load_trainable(study.trainable)
+    return trainable.list_parts(settings, trainable.find_facts(study.task(label), data_dir), label)
+
+
+def _inside(spec: Range) -> Any:
+    """Return a value in the middle of a range, or the middle one of its choices."""
+    values = spec.grid()
+    if values is not None:
+        return values[len(values) // 2]
+    low, high = spec.bounds  # type: ignore[attr-defined]
+    return (low * high) ** 0.5 if spec.log else (low + high) / 2  # type: ignore[attr-defined]
