@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-if TYPE_CHECKING:
-    from ablate.functions.run import Run
+
+class Keyed(Protocol):
+    """What batches need of a `Run`."""
+
+    epoch: int
+
+    def pause_if_asked(self) -> None:
+        """Pause the trial here if it is to pause."""
+
+    def _number(self, purpose: str, *path: str | int) -> int: ...
 
 
 class Batches:
     """Each pass over it has another order, keyed by the epoch and the number of the pass."""
 
-    def __init__(self, run: Run, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
+    def __init__(self, run: Keyed, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
         self._run, self._made, self._make = run, made, make
         self._epoch, self._passes = -1, 0
 
