@@ -141,6 +141,12 @@ class Trainable(Protocol):
         a fault that is found on the way.
         """
 
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of a configuration's network as plain data; see `models.parts.listing.list_network`.
+
+        Raises RequestError if there is no network whose parts could be replaced by path.
+        """
+
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
         """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
 

@@ -21,6 +21,7 @@ from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
+from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.add_typer(look_app)
 app.add_typer(export_app)
 app.add_typer(pick_app)
+app.add_typer(parts_app)
 app.add_typer(verdict_app)
 app.add_typer(control_app)
 app.add_typer(cluster_app)

@@ -32,7 +32,7 @@ class OwnSizes:
 
     def params(self, values: Mapping[str, Any]) -> int | None:
         """Return the parameters of a configuration; settings that `values` lacks take a value inside their range."""
-        settings = self.settings_of(self.inside(values))
+        settings = self.settings_of(inside(self.study.space_for(self.dataset), values))
         key = settings.model_dump_json()
         if key not in self._known and time.monotonic() - self._begun < SIZING_SECONDS:
             found = self.count(settings)
@@ -46,15 +46,6 @@ class OwnSizes:
         """Whether any network was sized."""
         return any(count is not None for count in self._known.values())
 
-    def inside(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `values` with a value for each further setting that is searched beside them."""
-        found = dict(values)
-        space = self.study.space_for(self.dataset)
-        for name, spec in space.ranges.items():
-            if name not in found and space.is_active(name, found):
-                found[name] = middle(spec)
-        return found
-
     def architectures(self, axes: Space) -> Space:
         """Return those of `axes` that change the number of parameters: the variants, and what changes it alone.
 
@@ -67,6 +58,15 @@ class OwnSizes:
             if name == VARIANT or len({self.params(each) for each in values}) > 1:
                 kept |= {other: axes.ranges[other] for other in spec.when} | {name: spec}
         return Space(ranges={name: spec for name, spec in axes.ranges.items() if name in kept})
+
+
+def inside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with a value for each further setting that is searched beside them."""
+    found = dict(values)
+    for name, spec in space.ranges.items():
+        if name not in found and space.is_active(name, found):
+            found[name] = middle(spec)
+    return found
 
 
 def middle(spec: Range) -> Any:

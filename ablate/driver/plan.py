@@ -15,7 +15,7 @@ from ablate.config import DatasetFacts, Size, TrainableSettings
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.metrics import refuse_unknown_metrics
-from ablate.driver.own_sizes import OwnSizes, thinned
+from ablate.driver.own_sizes import OwnSizes, inside, thinned
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.registry import TRAINABLES
 from ablate.study import VARIANT, Study
@@ -193,7 +193,9 @@ class _Sizing:
         study, task = self.study, self.study.task(self.dataset)
         listed = self._design() if study.compare is not None else self._search()
         for values in listed[:: -(-len(listed) // LISTED)]:
-            settings = self.twins.settings_of(values if self.own is None else self.own.inside(values))
+            settings = self.twins.settings_of(
+                values if self.own is None else inside(study.space_for(self.dataset), values)
+            )
             size = self.trainable.measure(settings, self.facts)
             yield PlannedRow(
                 variant=_row_name(values),

@@ -48,6 +48,8 @@ class CommandTrainable(OwnTrainable):
         named = set(given)
         if replaced := sorted(name for name in named if name.startswith("replace")):
             raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
+        if "processes" in named:
+            raise RequestError("processes: a command starts its own, as in `torchrun --nproc-per-node {gpus} train.py`")
         names = {name.removeprefix("config.") for name in named if name.startswith("config.")}
         used = placeholders(self.given.command)
         for name in sorted(names & {*OFFERED}):

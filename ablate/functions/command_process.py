@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from ablate.errors import PausedError, TrialError
+from ablate.errors import PausedError, TrialError, TrialFault
 from ablate.functions.command_output import LineReader
 
 TOKEN = "ABLATE_PROCESS"  # the variable by which every process of a command is found, whatever its group and session
@@ -28,10 +28,6 @@ SHOWN = 200  # characters of each
 PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 _PROC = Path("/proc")
 _LIBC = ctypes.CDLL(None)  # found before any fork
-
-
-class KilledError(TrialError, MemoryError):
-    """A command was killed, most likely for lack of memory, which another attempt may not meet."""
 
 
 class Running:
@@ -122,8 +118,8 @@ class Running:
 
     def failure(self, text: str) -> TrialError:
         """Return the error of a command that ended too early or with an error: how it ended, `text`, its last lines."""
-        kind = KilledError if self._process.wait() == -signal.SIGKILL else TrialError
-        return kind(f"the command {self.ending()}{text}. Its last lines: {self.last_lines}")
+        kind: TrialFault = "died" if self._process.wait() < 0 else "trial"  # another attempt may not be killed
+        return TrialError(f"the command {self.ending()}{text}. Its last lines: {self.last_lines}", kind)
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to the command's process group, so that several commands can end at once."""

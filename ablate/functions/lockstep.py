@@ -13,6 +13,7 @@ from ablate.errors import AblateError, PausedError, TrialError
 from ablate.files import Place
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
+from ablate.functions.ranks import Ranks
 from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
@@ -144,9 +145,10 @@ class _Lockstep:
 
 
 def train(function: Function, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
-    """Yield the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
+    """Return the reports of a trial of a user's function; the last one of its checkpoint is offered again first.
 
-    Raises TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
+    The checkpoint is read before the first report is asked for, so that no rank reads what another one writes. Raises
+    TrialError for a fault of the function, CheckpointError and CheckpointDownError as in `training.train`, and
     PausedError once `pause()` is true: between two batches of `run.loader` or at the beginning of an epoch. What was
     trained since the last report is then trained again.
     """
@@ -156,12 +158,17 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     lockstep = _Lockstep(
         config=config,
         calls=_calls(function, config, found, context),
-        place=checkpoints,
+        place=checkpoints if Ranks.here().rank == 0 else None,  # the first rank's checkpoint is that of all
         attempt=attempt,
         clock=Stopwatch(),
     )
+    return _trained(lockstep, found)
+
+
+def _trained(lockstep: _Lockstep, found: Checkpoint | None) -> Iterator[Report]:
+    """Yield the reports, and end the calls of the function with the caller or with the first error."""
     try:
-        yield from lockstep.read_test(found) if config.evaluates is not None else lockstep.resumed(found)
+        yield from lockstep.read_test(found) if lockstep.config.evaluates is not None else lockstep.resumed(found)
     except GeneratorExit:
         _raise_first([call.stop for call in lockstep.calls])
         raise
@@ -201,6 +208,7 @@ def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, co
         "replace": config.settings.replace,
         "pause": context["pause"],
         "checkpoints": context["checkpoints"],
+        "ranks": Ranks.here(),
     }
     runs: list[Run] = (
         [Runs(seeds=config.seeds, found=kept[0], **common)]

@@ -49,5 +49,8 @@ class Ranks:
         distributed.init_process_group = distributed.destroy_process_group = _nothing
 
 
+ALONE = Ranks()
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """Leave the group as it is."""

@@ -21,6 +21,7 @@ from ablate.functions.blame import place_of_frame
 from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
+from ablate.functions.ranks import ALONE, Ranks
 from ablate.functions.state import State, Value, is_value
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
@@ -45,7 +46,9 @@ class Run:
 
     `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "tune",
     "search" or "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed,
-    data set, seed, purpose) and equal in every trial of a study.
+    data set, seed, purpose) and equal in every trial of a study. `rank` is 0 and `world` 1 unless several processes
+    train together (`processes:` of the study file); what is drawn is then keyed by the rank too, but for weights, the
+    split and the order of samples.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Run:
         pause: Callable[[], bool] = lambda: False,
         found: Kept | None = None,
         checkpoints: Place | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.seed, self.dataset, self.stage, self.device = seed, dataset, stage, torch.device(device)
         self.length = length
+        self.rank, self.world = ranks.rank, ranks.world
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
         self.epoch = 0
@@ -82,10 +87,15 @@ class Run:
         """Return a NumPy generator of your own, keyed by this seed and `purpose`; a checkpoint holds its state."""
         name = "/".join(map(str, purpose))
         if name not in self._streams:
-            self._streams[name] = self._stream("function", *purpose)
+            self._streams[name] = self._stream("function", *purpose, *self._of_rank)
             if self._begun:
                 self._restore_stream(name)
         return self._streams[name]
+
+    @property
+    def _of_rank(self) -> tuple[str | int, ...]:
+        """What keys the random numbers of a further rank: nothing for the first, which draws as a single process."""
+        return ("rank", self.rank) if self.rank else ()
 
     def keep(self, **kept: Any) -> State:
         """Say what a checkpoint holds, and return the values among it; what a checkpoint holds is restored here.
@@ -188,20 +198,40 @@ class Run:
     def _enter(self, epoch: int) -> None:
         """Begin what leads to the next report."""
         self.epoch, self._loaders = epoch, 0
-        self.seed_globals("epoch", epoch if self.loops else epoch + 1)
+        due = epoch if self.loops else epoch + 1
+        self.seed_globals("epoch", due)
+        self._key_streams(due)
+
+    def _key_streams(self, epoch: int) -> None:
+        """Key the streams of a further rank by the epoch: a checkpoint holds those of the first rank alone."""
+        for name in self._streams if self.rank else ():
+            fresh = self._stream("function", name, *self._of_rank, "epoch", epoch)
+            self._streams[name].bit_generator.state = fresh.bit_generator.state
 
     def loader(self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any) -> Batches:
         """Return batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
 
         It may be made before the loop or in it, and read any number of times. If the trial is asked to pause, it does
-        so between two batches; the epoch then starts again.
+        so between two batches; the epoch then starts again. Of several ranks each gets its share of the samples; the
+        first ones of an epoch are read twice where they cannot be divided evenly.
         """
         self._loaders += 1
         made = (self.epoch if self._begun else 0, self._loaders)
         options.setdefault("worker_init_fn", seed_worker)
-        return Batches(
-            self, made, lambda order: DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
-        )
+
+        def make(order: torch.Generator) -> DataLoader[Any]:
+            if self.world == 1:
+                return DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
+            share = self._share(len(dataset), order if shuffle else None)  # type: ignore[arg-type]
+            return DataLoader(Subset(dataset, share), batch_size, generator=order, **options)
+
+        return Batches(self, made, make)
+
+    def _share(self, count: int, order: torch.Generator | None) -> list[int]:
+        """Return the samples of this rank, in their order."""
+        samples = torch.arange(count) if order is None else torch.randperm(count, generator=order)
+        missing = -count % self.world
+        return torch.cat([samples, samples[:missing]])[self.rank :: self.world].tolist()
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:
         """Return a data set without and with a keyed `share` of its samples: (training part, validation part)."""
@@ -277,7 +307,7 @@ class Run:
 
     def seed_globals(self, purpose: str, *path: str | int) -> None:
         """Seed the global generators of Python, NumPy and torch by this seed and a purpose."""
-        GlobalRandomness.seed(self._number(purpose, *path))
+        GlobalRandomness.seed(self._number(purpose, *path, *self._of_rank))
 
     def _restore_stream(self, name: str) -> None:
         if self._found is not None and self._found.states and name in self._found.streams:

@@ -16,10 +16,10 @@ from ablate.functions.function import Function
 from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
-from ablate.models.parts.outputs import mapped
+from ablate.models.parts.tracing import traced
 
 
-class _LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
+class LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
     """The function asked for its first epoch, or has made the first call of its network in it."""
 
 
@@ -28,12 +28,11 @@ class SizingRun(Run):
 
     network: nn.Module | None = None
     in_loop = False
-    calls_network: bool | None = None  # whether the network is called; None: if a replacement depends on it
 
     def build(self, cls: Callable[..., M], *arguments: Any, **named: Any) -> M:
         """Return the network, and remember the first one."""
         module = super().build(cls, *arguments, **named)
-        self.network = self.network or module
+        self.network = module if self.network is None else self.network
         return module
 
     def epochs(self) -> Iterator[int]:
@@ -41,21 +40,26 @@ class SizingRun(Run):
 
         Code of this package that owns the loop, such as that for Lightning, is not begun: it writes files.
         """
-        own = str(sys._getframe(1).f_globals.get("__name__")).startswith("ablate.")
-        calls = any(record.unsure for record in self.replacements) if self.calls_network is None else self.calls_network
-        if self.network is not None and calls and not own:
-            end_after_call(self.network, _LoopReachedError())
+        unsure = any(record.unsure for record in self.replacements)
+        if self.network is None or not unsure or self.owns_loop():
+            raise LoopReachedError
+        with traced(self.network, end=LoopReachedError()):
             self.in_loop = True
             yield 1
-        raise _LoopReachedError
+        raise LoopReachedError
+
+    @staticmethod
+    def owns_loop() -> bool:
+        """Return whether the loop over `epochs` is code of this package."""
+        return str(sys._getframe(2).f_globals.get("__name__")).startswith("ablate.")
 
     def begin(self) -> int:
         """End the run."""
-        raise _LoopReachedError
+        raise LoopReachedError
 
     def hand_over(self, metrics: Any, place: str) -> None:
         """End the run."""
-        raise _LoopReachedError
+        raise LoopReachedError
 
 
 class SizingRuns(Runs):
@@ -63,15 +67,15 @@ class SizingRuns(Runs):
 
     def epochs(self) -> Iterator[int]:
         """End the run."""
-        raise _LoopReachedError
+        raise LoopReachedError
 
     def begin(self) -> int:
         """End the run."""
-        raise _LoopReachedError
+        raise LoopReachedError
 
     def hand_over(self, metrics: Any, place: str) -> None:
         """End the run."""
-        raise _LoopReachedError
+        raise LoopReachedError
 
 
 def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> Counted:
@@ -89,7 +93,7 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     try:
         with torch.random.fork_rng(devices=[]):
             reach_loop(function, settings, run)
-    except _LoopReachedError:
+    except LoopReachedError:
         return Counted(params=next(iter(run)).params if isinstance(run, SizingRuns) else run.params)
     except TrialError as error:
         raise RequestError(f"trainable {function.name!r}: {error}") from error
@@ -107,22 +111,9 @@ def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None
     begun: Any = function.train(dict(settings.config), run)
     try:
         next(begun)
-    except (TrialError, KeyboardInterrupt, _LoopReachedError):
+    except (TrialError, KeyboardInterrupt, LoopReachedError):
         raise
     except BaseException as error:
         if not (isinstance(run, SizingRun) and run.in_loop):
             raise
-        raise _LoopReachedError from error
-
-
-def end_after_call(network: nn.Module, end: BaseException) -> None:
-    """Let the next call of a network run without values, and raise `end` after it."""
-
-    def without_values(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        return mapped((args, kwargs), lambda tensor: tensor.to("meta"), lambda other: other)
-
-    def leave(*_: object) -> None:
-        raise end
-
-    network.register_forward_pre_hook(without_values, with_kwargs=True)
-    network.register_forward_hook(leave)
+        raise LoopReachedError from error

@@ -39,6 +39,7 @@ class _OneOfRuns(Run):
             for name in self._streams:
                 self._restore_stream(name)
         self.epoch, self._loaders = epoch, 0
+        self._key_streams(epoch)
 
 
 class Runs(Run):

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.errors import RequestError
 from ablate.files import Place
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
@@ -45,6 +46,10 @@ class OwnTrainable:
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: nothing of a user's is run for a plan."""
         return Counted()
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Raise RequestError: the network of a command is out of reach."""
+        raise RequestError("a command's network is in another process: its parts are left out by settings, not by path")
 
     def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
         """Return None: nothing of a user's is run for a plan."""
@@ -102,6 +107,13 @@ class FunctionTrainable(OwnTrainable):
 
         assert isinstance(settings, FunctionSettings)
         return count_by_running(self.function, settings, dataset=dataset)
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of what the function builds; see `ablate.functions.parts.list_parts`."""
+        from ablate.functions.parts import list_parts
+
+        assert isinstance(settings, FunctionSettings)
+        return list_parts(self.function, settings, dataset=dataset)
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; see `ablate.functions.lockstep.train`."""

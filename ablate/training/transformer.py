@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.errors import RequestError, TrialError
 from ablate.files import Place
 from ablate.models.settings import BUILT_IN, InputShape
 from ablate.registry import read_task
@@ -70,6 +71,26 @@ class Transformer:
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: `measure` sizes every network."""
         return Counted()
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of the network, called once on samples of zeros."""
+        import torch
+
+        from ablate.models import build
+        from ablate.models.parts.listing import list_network
+        from ablate.models.parts.tracing import traced
+        from ablate.models.size import zeros
+
+        assert isinstance(settings, FamilySettings)
+        shape = _shape(facts)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                network = build(settings.model, shape, settings.replace).eval()
+                with traced(network) as trace:
+                    network(zeros(shape, samples=2))
+        except TrialError as error:
+            raise RequestError(str(error)) from error
+        return list_network(network, trace)
 
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
         """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""

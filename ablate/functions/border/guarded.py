@@ -246,6 +246,11 @@ class GuardedFunction(_Trained, OwnTrainable):
         found: Counted = _asked(self.name, "count_by_running", settings, dataset)
         return found
 
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of what the function builds; see `ablate.functions.parts.list_parts`."""
+        found: dict[str, Any] = _asked(self.name, "list_parts", settings, facts, dataset)
+        return found
+
     def describe(self) -> Described:
         """Return what a new study file needs to know of the function."""
         found: Described = _asked(self.name, "describe")
@@ -295,6 +300,11 @@ class Guarded(_Trained):
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """See `Trainable.count_by_running`."""
         found: Counted = self._ask("count_by_running", settings, dataset)
+        return found
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """See `Trainable.list_parts`."""
+        found: dict[str, Any] = self._ask("list_parts", settings, facts, dataset)
         return found
 
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:

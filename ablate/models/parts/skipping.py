@@ -78,7 +78,11 @@ class Skip(nn.Module):
             raise TrialError(f"{self._said} the part is called without a tensor")
         shape = None if any(_autocast()) else known_shape(self._old.part, x)
         dtype = x.dtype if x.is_floating_point() else self._like[0].dtype
-        form = self._learnt(args, kwargs) if shape is None else Leaf(shape=shape, dtype=dtype)
+        # torch.compile leaves this call as it is; a decorator would import torch._dynamo, which takes a second
+        learn = self._learnt
+        if torch.compiler.is_compiling():
+            learn = torch.compiler.disable(learn)  # type: ignore[no-untyped-call]
+        form = learn(args, kwargs) if shape is None else Leaf(shape=shape, dtype=dtype)
         if self._action == "zero":
             return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
         leaves = tensors_in(form)
@@ -91,7 +95,6 @@ class Skip(nn.Module):
     def _said(self) -> str:
         return f"replace {self._path}: {self._action}:"
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _learnt(self, args: Any, kwargs: Any) -> Any:
         """Return the form of the output for these inputs; each one of other shapes is learnt anew."""
         dtype = self._like[0].dtype
