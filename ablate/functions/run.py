@@ -22,7 +22,7 @@ from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
 from ablate.functions.ranks import ALONE, Ranks
-from ablate.functions.state import State, Value, is_value
+from ablate.functions.state import Holder, State, Value, is_value
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
@@ -122,7 +122,7 @@ class Run:
     def value(self, name: str) -> Any:
         """Return what is kept by a name: the object, or the value of now."""
         thing = self.kept[name]
-        return thing.now if isinstance(thing, Value) else thing
+        return thing.now if isinstance(thing, Value | Holder) else thing
 
     def epochs(self) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, from 1; each begins with keyed global generators.

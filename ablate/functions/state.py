@@ -52,6 +52,13 @@ class State:
         return f"{name!r} is not kept: name it in run.keep. Kept: {', '.join(self._values) or 'nothing'}"
 
 
+class Holder:
+    """Keeps a model of a library that has its own way to save one; `test` is given the model."""
+
+    def __init__(self, now: Any) -> None:
+        self.now = now
+
+
 class Value:
     """One value of a `State`, for the checkpoint."""
 
