@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 TEST = "test"
 TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
+# what a function does with its second parameter, by `_uses`
+HANDED_ON = "handed on"
+COUNTING = {"epochs", "begin"}
+REPORTING = {HANDED_ON, "report", *COUNTING}
+KEEPING = {HANDED_ON, "keep model"}
 STACKED = "runs"  # name of the second parameter of a function that trains all seeds at once
 
 
@@ -64,14 +69,23 @@ class Function:
         names = set(given)
         if self.reports_epochs and "epochs" not in names:
             raise RequestError(f"trainable {self.name!r} yields a report each epoch: add `epochs: N` to the study file")
-        if not self.reports_epochs and "epochs" in names:
+        uses = _uses(self.train)
+        if not self.reports_epochs and "epochs" in names and not uses & REPORTING:
             raise RequestError(
                 f"trainable {self.name!r} returns one report, so it has no epochs: remove `epochs:`, or let it `yield`"
+                " or call run.report"
             )
+        if not self.reports_epochs and "epochs" not in names and uses & COUNTING:
+            raise RequestError(f"trainable {self.name!r} asks how far it is: add `epochs: N` to the study file")
         if confirms and self.test is None:
             raise RequestError(
                 f"trainable {self.name!r}: confirmation reads the test split by `def test(model, config)` in the same"
                 " module, which is not there. Add it, or write `confirm: null`"
+            )
+        if confirms and not uses & KEEPING:
+            raise RequestError(
+                f"trainable {self.name!r}: confirmation calls test(model, config) with what the function keeps as"
+                " `model`: call run.keep(model=...), or write `confirm: null`"
             )
         self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})
 
@@ -106,7 +120,7 @@ class Function:
             raise TrialError("there is no function `test` beside the training function")
         if "model" not in run.kept:
             raise TrialError("`test` is given what was kept as `model`: call run.keep(model=...)")
-        return self.test(run.kept["model"], config)
+        return self.test(run.value("model"), config)
 
     def _check_signature(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
         try:
@@ -152,6 +166,26 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
     except (OSError, TypeError, SyntaxError):
         return None
     return next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+
+
+def _uses(function: Callable[..., Any]) -> set[str]:
+    """Return the methods of its second parameter that a function calls, and HANDED_ON if it passes it to other code.
+
+    The latter is also returned for a function without source. A call `run.keep(model=...)` is "keep model".
+    """
+    defined = _definition(function)
+    if defined is None or len(defined.args.args) < 2:
+        return {HANDED_ON}
+    run = defined.args.args[1].arg
+    found, attributes = set(), 0
+    for node in ast.walk(defined):
+        if isinstance(node, ast.Attribute) and _is(node.value, run):
+            found.add(node.attr)
+            attributes += 1
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keep":
+            found |= {"keep model" for keyword in node.keywords if keyword.arg in (None, "model")}
+    names = sum(isinstance(node, ast.Name) and node.id == run for node in ast.walk(defined))
+    return found | ({HANDED_ON} if names > attributes else set())
 
 
 def _names_read(function: Callable[..., Any]) -> NamesRead:

@@ -7,7 +7,7 @@ import random
 import tempfile
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ablate.errors import TrialError
+from ablate.functions.state import Value
 
 FILES = "files"  # the state of an object that saves itself into a folder
 _PLAIN = (str, int, bool, type(None))
@@ -28,13 +29,16 @@ _SEQUENCES: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set"
 
 
 def check_keepable(name: str, thing: object) -> None:
-    """Raise TrialError unless `thing` has one of the two pairs of methods by which it is kept."""
+    """Raise TrialError unless `thing` is a value, or has one of the two pairs of methods by which it is kept."""
     pairs = (("state_dict", "load_state_dict"), ("save", "load"))
     if isinstance(thing, torch.Generator) or any(all(callable(getattr(thing, m, None)) for m in p) for p in pairs):
         return
+    if isinstance(thing, Value):
+        get_state(name, thing)
+        return
     raise TrialError(
-        f"run.keep({name}=...): a {type(thing).__name__} cannot be kept. An object is kept that has"
-        " state_dict and load_state_dict, or save(folder) and load(folder)"
+        f"run.keep({name}=...): a {type(thing).__name__} cannot be kept. Numbers, text, arrays, lists and dictionaries"
+        " are kept, and objects that have state_dict and load_state_dict, or save(folder) and load(folder)"
     )
 
 
@@ -43,6 +47,8 @@ def get_state(name: str, thing: Any) -> tuple[Any, dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
     if isinstance(thing, torch.Generator):
         return encode(thing.get_state(), f"{name}", tensors), tensors
+    if isinstance(thing, Value):
+        return encode(thing.stored(), name, tensors), tensors
     if hasattr(thing, "state_dict"):
         return encode(thing.state_dict(), name, tensors), tensors
     with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
@@ -56,17 +62,27 @@ def set_state(name: str, thing: Any, state: Any, tensors: Mapping[str, Tensor]) 
     try:
         if isinstance(thing, torch.Generator):
             thing.set_state(decode(state, tensors))
+        elif isinstance(thing, Value):
+            thing.restore(decode(state, tensors))
         elif hasattr(thing, "load_state_dict"):
             thing.load_state_dict(decode(state, tensors))
         else:
             with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
                 for path, content in decode(state[FILES], tensors).items():
-                    place = Path(folder, path)
+                    place = _inside(Path(folder), path)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     place.write_bytes(content)
                 thing.load(Path(folder))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise TrialError(f"run.keep({name}=...): the checkpoint does not fit this object: {error}") from error
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """Return the place of a file of a checkpoint; raise ValueError for one outside of `folder`."""
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts:
+        raise ValueError(f"it names a file outside of its folder: {path!r}")
+    return folder / parts
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

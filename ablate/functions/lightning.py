@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "ablate"  # the checkpoint that stays in memory; every other one is written as the Trainer would
 REPORTED = ("val_", "train_")
+NOT_NEEDED = ("state_dict", "hyper_parameters", "datamodule_hyper_parameters")  # the code makes a module with its own
 
 
 class _Memory:
@@ -28,7 +29,7 @@ class _Memory:
         if path != NAME:
             self._other.save_checkpoint(checkpoint, path, storage_options)
         else:
-            self.state = {key: value for key, value in checkpoint.items() if key != "state_dict"}
+            self.state = {key: value for key, value in checkpoint.items() if key not in NOT_NEEDED}
 
     def load_checkpoint(self, path: Any, *further: Any, **options: Any) -> dict[str, Any]:
         if path != NAME:
@@ -49,13 +50,17 @@ class _Memory:
         self.state = state
 
 
-def fit(run: Run, trainer: Any, model: Any, *data: Any, **named: Any) -> Iterator[dict[str, float]]:
+def fit(
+    run: Run, trainer: Any, model: Any, *data: Any, names: Mapping[str, str] | None = None, **named: Any
+) -> Iterator[dict[str, float]]:
     """Yield after each epoch what `trainer.fit(model, *data, **named)` logged; `model` comes from `run.build`.
 
     The metrics are those of `trainer.callback_metrics` that start with `val_` or `train_`; a slash in a name becomes
-    an underscore. Each epoch is one `Trainer.fit` that continues from the last one's optimisers, schedulers, callbacks
-    and counters, whether or not the trial was interrupted. The study file's `epochs` replaces `max_epochs`, and only
-    the study stops a trial early. Raises TrialError for a Trainer of several devices or with a bound on its steps.
+    an underscore. `names` gives others: `{"valid_loss": "val_loss"}`. Each epoch is one `Trainer.fit` that continues
+    from the last one's optimisers, schedulers, callbacks and counters, whether or not the trial was interrupted. The
+    study file's `epochs` replaces `max_epochs`, and only the study stops a trial early. Raises TrialError for a Trainer
+    of several devices or with a bound on its steps, for an epoch without a metric, and for two logged names that are
+    one metric.
     """
     if trainer.world_size != 1 or trainer.max_steps != -1:
         raise TrialError("ablate.functions.lightning.fit: give the Trainer devices=1 and no max_steps")
@@ -79,8 +84,33 @@ def fit(run: Run, trainer: Any, model: Any, *data: Any, **named: Any) -> Iterato
         if trainer.current_epoch != epoch:
             raise TrialError(f"the Trainer has done {trainer.current_epoch} epochs where {epoch} were due")
         trainer.save_checkpoint(NAME)
-        found = {name.replace("/", "_"): value for name, value in trainer.callback_metrics.items()}
-        yield {name: float(value) for name, value in found.items() if name.startswith(REPORTED)}
+        yield _metrics(trainer, names or {}, epoch)
+
+
+def _metrics(trainer: Any, names: Mapping[str, str], epoch: int) -> dict[str, float]:
+    """Return what an epoch logged, by the names of metrics; raise TrialError if there is none, or two have one name."""
+    found: dict[str, float] = {}
+    logged_as: dict[str, str] = {}
+    for logged, value in trainer.callback_metrics.items():
+        name = names.get(logged, logged.replace("/", "_"))
+        if not name.startswith(REPORTED):
+            continue
+        if name in found:
+            raise TrialError(
+                f"the module logs {logged_as[name]!r} and {logged!r}, which are both the metric {name}: log one of them"
+                ' under another name, or give fit names={"' + logged + '": "val_..."}'
+            )
+        found[name], logged_as[name] = float(value), logged
+    if found:
+        return found
+    logged_names = ", ".join(trainer.callback_metrics) or "nothing"
+    if trainer.check_val_every_n_epoch != 1:
+        hint = f"the Trainer has check_val_every_n_epoch={trainer.check_val_every_n_epoch}: give it 1"
+    elif trainer.limit_val_batches == 0:
+        hint = "the Trainer has limit_val_batches=0: let it validate"
+    else:
+        hint = 'a metric is logged as val_... or train_..., or mapped by fit(..., names={"valid_loss": "val_loss"})'
+    raise TrialError(f"epoch {epoch} logged {logged_names}, which is no metric: {hint}")
 
 
 def _one_epoch(callback: Any, run: Run) -> Any:

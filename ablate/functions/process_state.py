@@ -11,9 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablate.functions import process_items
+from ablate.functions import library_state, process_items
 from ablate.functions.process_items import Item
 
+LIBRARIES = ("numpy", "torch", "asyncio", "multiprocessing", *library_state.MODULES)  # with a state of their own
 HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")  # of tqdm, and of a multiprocessing queue
 HARMLESS_CHILDREN = (  # parts of command lines: servers that libraries start once and use again
     "multiprocessing.resource_tracker",
@@ -28,9 +29,8 @@ class ProcessState:
     """The state of this process at one moment.
 
     `now()` reads all of it (about 0.1 ms), `of_turn()` only what can be swapped between two calls that take turns and
-    what must not differ between them (about 0.05 ms). What belongs to NumPy, torch, asyncio or multiprocessing is read
-    if that is imported; an item that one of two states lacks is not compared. The handlers of signals are set in the
-    main thread only.
+    what must not differ between them (about 0.05 ms). What belongs to one of LIBRARIES is read if that is imported; an
+    item that one of two states lacks is not compared. The handlers of signals are set in the main thread only.
     """
 
     values: Mapping[str, Any]
@@ -101,25 +101,27 @@ class ProcessState:
 
 
 def _items(*, whole: bool) -> dict[str, Item]:
-    return _known(whole, *(name in sys.modules for name in ("numpy", "multiprocessing", "torch", "asyncio")))
+    return _known(whole, frozenset(name for name in LIBRARIES if name in sys.modules))
 
 
 @lru_cache
-def _known(whole: bool, numpy: bool, multiprocessing: bool, torch: bool, asyncio: bool) -> dict[str, Item]:
-    """Return the items by words; the further arguments say which modules are imported."""
-    items = [*process_items.of_python(asyncio=asyncio)]
-    if numpy:
+def _known(whole: bool, imported: frozenset[str]) -> dict[str, Item]:
+    """Return the items by words."""
+    items = [*process_items.of_python(asyncio="asyncio" in imported)]
+    if "numpy" in imported:
         import numpy as np
 
         items.append(Item(words="numpy.seterr", read=np.geterr, write=lambda value: np.seterr(**value)))
-    if torch:
+    if "torch" in imported:
         from ablate.functions import torch_state
 
         items += torch_state.of_turn()
+    items += library_state.of_turn(imported)
     if whole:
-        items += process_items.set_once(multiprocessing=multiprocessing)
-        if torch:
+        items += process_items.set_once(multiprocessing="multiprocessing" in imported)
+        if "torch" in imported:
             items += torch_state.set_once()
+        items += library_state.set_once(imported)
     return {item.words: item for item in items}
 
 

@@ -22,6 +22,7 @@ from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
 from ablate.functions.ranks import ALONE, Ranks
+from ablate.functions.state import Holder, State, Value, is_value
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
@@ -96,22 +97,32 @@ class Run:
         """What keys the random numbers of a further rank: nothing for the first, which draws as a single process."""
         return ("rank", self.rank) if self.rank else ()
 
-    def keep(self, **objects: Any) -> None:
-        """Say what a checkpoint holds; objects that a checkpoint holds are set to that state here.
+    def keep(self, **kept: Any) -> State:
+        """Say what a checkpoint holds, and return the values among it; what a checkpoint holds is restored here.
 
-        An object has state_dict and load_state_dict, or save(folder) and load(folder). Raises TrialError for any other
-        one, and after the first epoch has begun.
+        Kept are objects that have state_dict and load_state_dict, or save(folder) and load(folder), and values:
+        numbers, text, arrays, lists and dictionaries. `state = run.keep(best=0.0)` returns the values; what the
+        function sets, `state.best = ...`, is in the next checkpoint. Raises TrialError for what cannot be kept, and
+        after the first epoch has begun.
         """
         if self._begun:
             raise TrialError("run.keep was called after run.epochs() had begun: call it before the loop")
-        for name, thing in objects.items():
+        state = State({name: value for name, value in kept.items() if is_value(value)})
+        for name, thing in kept.items():
             if name in self.kept:
                 raise TrialError(f"run.keep({name}=...) was called twice")
-            check_keepable(name, thing)
-            self.kept[name] = thing
+            known = Value(state, name) if name in state else thing
+            check_keepable(name, known)
+            self.kept[name] = known
             if self._found is not None and name in self._found.states:
-                set_state(name, thing, self._found.states[name], self._found.tensors)
+                set_state(name, known, self._found.states[name], self._found.tensors)
                 self.epoch = self.restored = self._found.epoch
+        return state
+
+    def value(self, name: str) -> Any:
+        """Return what is kept by a name: the object, or the value of now."""
+        thing = self.kept[name]
+        return thing.now if isinstance(thing, Value | Holder) else thing
 
     def epochs(self) -> Iterator[int]:
         """Yield the numbers of the epochs that are left, from 1; each begins with keyed global generators.

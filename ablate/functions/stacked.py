@@ -10,12 +10,13 @@ from typing import Any
 from ablate.errors import TrialError
 from ablate.functions.blame import place_of_frame
 from ablate.functions.run import Kept, Run
+from ablate.functions.state import State
 
 
 class _OneOfRuns(Run):
     """One seed of `Runs`: it builds, splits and draws; what is kept, and the epochs, belong to all seeds."""
 
-    def keep(self, **objects: Any) -> None:
+    def keep(self, **kept: Any) -> State:
         """Raise TrialError: objects are kept for all seeds at once."""
         raise TrialError("keep objects by runs.keep(...): a checkpoint holds all seeds together")
 

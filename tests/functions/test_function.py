@@ -57,6 +57,20 @@ def yields(config: Any, run: Any) -> Iterator[dict[str, float]]:
     yield {"val_loss": width + config.get("lr", 0.1)}
 
 
+def keeps(config: Any, run: Any) -> Iterator[dict[str, float]]:
+    run.keep(model=config["width"])
+    yield {"val_loss": 1.0}
+
+
+def by_report(config: Any, run: Any) -> None:
+    run.report({"val_loss": config["width"]})
+
+
+def by_begin(config: Any, run: Any) -> None:
+    for _ in range(run.begin(), run.length):
+        by_report(config, run)
+
+
 def returns(config: Any, run: Any) -> dict[str, float]:
     return {"val_loss": config["width"]}
 
@@ -81,7 +95,11 @@ def test_a_function_that_fits_is_accepted() -> None:
     checked(yields, "epochs", "config.width", "config.lr")
     checked(returns, "config.width")
     checked(passes_on, "config.width", "config.depth", "config.anything")
-    checked(yields, "epochs", "config.width", test=lambda model, config: {}, confirms=True)
+    checked(keeps, "epochs", "config.width", test=lambda model, config: {}, confirms=True)
+    checked(passes_on, "config.width", "config.depth", test=lambda model, config: {}, confirms=True)
+    checked(by_report, "epochs", "config.width")
+    checked(by_report, "config.width")
+    checked(by_begin, "epochs", "config.width")
     checked(lambda config, run: {"val_loss": 1.0})
 
 
@@ -90,6 +108,7 @@ def test_a_function_that_fits_is_accepted() -> None:
     [
         (yields, ("config.width",), "yields a report each epoch: add `epochs: N`"),
         (returns, ("config.width", "epochs"), "returns one report, so it has no epochs"),
+        (by_begin, ("config.width",), "asks how far it is: add `epochs: N`"),
         (yields, ("epochs", "config.widht"), r"reads config\['width'\], which the study file does not give"),
         (yields, ("epochs", "config.width", "config.rl"), r"config\.rl: .* never reads it\. Known: lr, width"),
         (passes_on, ("config.width",), r"reads config\['depth'\]"),
@@ -106,6 +125,8 @@ def test_a_study_that_confirms_needs_a_test_function() -> None:
         checked(yields, "epochs", "config.width", confirms=True)
     with pytest.raises(RequestError, match=r"must take <lambda>\(model, config\)"):
         checked(yields, "epochs", "config.width", test=lambda model: {}, confirms=True)
+    with pytest.raises(RequestError, match=r"with what the function keeps as `model`: call run\.keep\(model=\.\.\.\)"):
+        checked(yields, "epochs", "config.width", test=lambda model, config: {}, confirms=True)
 
 
 def test_a_function_is_found_with_the_test_beside_it(folder: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections import Counter, OrderedDict, deque
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from torch import nn
 
 from ablate.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, decode, encode, get_state, set_state
+from ablate.functions.run import Kept, Run
+from support.paths import REPOSITORY
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -79,8 +84,81 @@ def test_a_type_that_no_checkpoint_can_hold_is_named_with_its_place(value: Any) 
 
 
 def test_an_object_without_a_state_is_refused_with_its_type() -> None:
-    with pytest.raises(TrialError, match=r"run\.keep\(best=\.\.\.\): a float cannot be kept"):
-        check_keepable("best", 0.5)
+    with pytest.raises(TrialError, match=r"run\.keep\(best=\.\.\.\): a object cannot be kept"):
+        check_keepable("best", object())
+
+
+def run(found: Kept | None = None) -> Run:
+    return Run(study_seed=0, dataset="d", seed=1, length=3, found=found)
+
+
+def restarted(before: Run) -> Run:
+    """Return a run that finds the checkpoint of another one."""
+    state = before.state()
+    states = json.loads(json.dumps(dict(state.states), allow_nan=False))
+    return run(Kept(epoch=2, states=states, tensors=state.tensors, streams={}))
+
+
+def test_values_are_kept_and_given_back() -> None:
+    first = run()
+    history: list[float] = []
+    state = first.keep(best=9.0, name="a", history=history, table={}, array=np.zeros(3), none=None)
+    assert (state.best, state["name"], state.none) == (9.0, "a", None)
+    state.best, state["name"], state.none = 0.25, "b", {"x": (1, 2)}
+    history.append(1.5)
+    state.table[3] = [True, b"x", np.float32(0.1)]
+    state.array += 2
+    again, own, array = restarted(first), [7.0], np.ones(3)
+    found = again.keep(best=9.0, name="a", history=own, table={}, array=array, none=None)
+    assert (found.best, found.name, found.none) == (0.25, "b", {"x": (1, 2)})
+    assert found.table == {3: [True, b"x", np.float32(0.1)]}
+    assert own == [1.5], "a list that the code goes on to use itself is changed in place"
+    assert found.history is own
+    assert array.tolist() == [2.0] * 3
+    assert (again.epoch, again.restored) == (2, 2)
+    assert again.state().states == first.state().states
+
+
+def test_a_value_that_is_not_kept_cannot_be_set() -> None:
+    state = run().keep(best=0.0, model=nn.Linear(1, 1))
+    with pytest.raises(AttributeError, match=r"'bets' is not kept: name it in run\.keep\. Kept: best"):
+        state.bets = 1.0
+    with pytest.raises(AttributeError, match="'model' is not kept"):
+        state.model  # noqa: B018
+    assert repr(state) == "State(best=0.0)"
+
+
+def test_a_tensor_is_kept_in_place_and_a_parameter_too() -> None:
+    first, value = run(), torch.ones(2)
+    weight = nn.Parameter(torch.ones(2))
+    first.keep(value=value, weight=weight)
+    with torch.no_grad():
+        weight.mul_(5), value.mul_(3)
+    other, fresh = torch.zeros(2), nn.Parameter(torch.zeros(2))
+    restarted(first).keep(value=other, weight=fresh)
+    assert (other.tolist(), fresh.tolist()) == ([3.0, 3.0], [5.0, 5.0])
+
+
+@pytest.mark.parametrize("value", [[object()], {"a": lambda: 1}, 1j])
+def test_a_value_that_cannot_be_kept_is_refused_at_once(value: Any) -> None:
+    with pytest.raises(TrialError, match=r"run\.keep.*mine"):
+        run().keep(mine=value)
+
+
+def test_a_value_that_became_something_else_is_refused_with_its_place() -> None:
+    kept = run()
+    state = kept.keep(best={})
+    state.best["net"] = object()
+    with pytest.raises(TrialError, match=r"run\.keep: best\S*net is a object, which no checkpoint can hold"):
+        kept.state()
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+def test_trees_of_jax_come_back_with_their_structure_types_and_bits() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.jax_trees"], cwd=REPOSITORY / "tests", capture_output=True, text=True
+    )
+    assert done.stdout == "equal\n", done.stderr
 
 
 SCHEDULES = {
@@ -153,6 +231,16 @@ def test_an_object_that_saves_itself_into_a_folder_is_kept() -> None:
     other = Booster(0)
     set_state("model", other, json.loads(json.dumps(state)), tensors)
     assert other.trees == 7
+
+
+@pytest.mark.parametrize("path", ["../x", "/tmp/ablate-evil", "deep/../../x", "a/../../../x", "", "."])
+def test_a_checkpoint_writes_no_file_outside_of_its_folder(path: str, tmp_path: Path) -> None:
+    state, tensors = get_state("model", Booster(7))
+    name = path.replace("/tmp/ablate-evil", str(tmp_path / "evil"))
+    state = json.loads(json.dumps(state).replace("deep/model.txt", name))
+    with pytest.raises(TrialError, match=r"run\.keep\(model=\.\.\.\): the checkpoint does not fit this object: "):
+        set_state("model", Booster(0), state, tensors)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_of_another_network_is_refused() -> None:

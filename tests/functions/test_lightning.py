@@ -222,6 +222,74 @@ def test_a_trainer_that_counts_steps_or_devices_is_refused(options: dict[str, An
         list(stepped(lightning, a_run(), parts(lightning), **options))
 
 
+def logging_module(lightning: Any, *names: str) -> Any:
+    """Return the class of a module that logs 1.0, 2.0, … under names, and saves a hyperparameter."""
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self, net: Any = None) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = nn.Linear(4, 2)
+
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            for place, name in enumerate(names):
+                self.log(name, place + 1.0)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+    return Module
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_hyperparameters_of_any_kind_are_left_out_of_checkpoints(after: int) -> None:
+    lightning = package("lightning")
+    module, data = logging_module(lightning, "val_loss"), parts(lightning)[1]
+
+    def reports(run: Run) -> Iterator[dict[str, float]]:
+        model = run.build(module, net=nn.Sequential(nn.Linear(2, 2)))
+        return fit(run, trainer(lightning), model, data())
+
+    run = a_run()
+    expected = list(reports(run))
+    first = a_run()
+    begun = reports(first)
+    found = [next(begun) for _ in range(after)]
+    second = a_run(first.state())
+    assert found + list(reports(second)) == expected
+    assert same(second.kept["model"].state_dict(), run.kept["model"].state_dict())
+
+
+def test_logged_names_are_mapped() -> None:
+    lightning = package("lightning")
+    run, names = a_run(), {"valid_loss": "val_loss", "acc": "val_accuracy"}
+    model = run.build(logging_module(lightning, "valid_loss", "acc", "other", "val/top"))
+    found = next(fit(run, trainer(lightning), model, parts(lightning)[1](), names=names))
+    assert found == {"val_loss": 1.0, "val_accuracy": 2.0, "val_top": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("logged", "options", "says"),
+    [
+        (("val_loss", "val/loss"), {}, "logs 'val_loss' and 'val/loss', which are both the metric val_loss"),
+        (("val/loss", "val_loss"), {}, "logs 'val/loss' and 'val_loss', which are both the metric val_loss"),
+        (("valid_loss",), {}, r'epoch 1 logged valid_loss, which is no metric: .*names=\{"valid_loss": "val_loss"\}'),
+        ((), {}, "epoch 1 logged nothing, which is no metric"),
+        (("val_loss",), {"check_val_every_n_epoch": 2}, "the Trainer has check_val_every_n_epoch=2: give it 1"),
+        (("val_loss",), {"limit_val_batches": 0}, "the Trainer has limit_val_batches=0: let it validate"),
+    ],
+)
+def test_names_that_are_no_metrics_are_refused(logged: tuple[str, ...], options: dict[str, Any], says: str) -> None:
+    lightning = package("lightning")
+    run = a_run()
+    made = (logging_module(lightning, *logged), parts(lightning)[1])
+    with pytest.raises(TrialError, match=says):
+        next(stepped(lightning, run, made, **options))
+
+
 def test_another_rule_of_stopping_does_not_shorten_a_trial() -> None:
     lightning = package("lightning")
     stop = import_module("lightning.pytorch.callbacks").EarlyStopping("val_loss", patience=0, mode="max")

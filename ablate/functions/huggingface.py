@@ -1,0 +1,60 @@
+"""Trains by a Hugging Face Trainer: its evaluations are reports, its checkpoints the state (docs/functions.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from ablate.errors import TrialError
+from ablate.functions.keeping import GlobalRandomness
+
+if TYPE_CHECKING:
+    from ablate.functions.run import Run
+
+COSTS = ("_runtime", "_per_second", "_time")  # ends of names that tell no quality
+
+
+class Reports(TrainerCallback):  # type: ignore[misc]
+    """Reports what an evaluation found, once the Trainer has written the checkpoint that belongs to it."""
+
+    def __init__(self, run: Run, kept: Any, names: Mapping[str, str]) -> None:
+        self._run, self._kept, self._names = run, kept, names
+        self._metrics: dict[str, float] = {}
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
+        found = [name for name in metrics if name.startswith("eval_") and not name.endswith(COSTS)]
+        self._metrics = {self._names.get(name, f"val_{name[5:]}"): metrics[name] for name in found}
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._kept.checkpoint, before = f"checkpoint-{state.global_step}", GlobalRandomness()
+        before.take()
+        self._run.report(self._metrics, step=state.global_step)
+        before.give()  # the Trainer's own random numbers go on as they do when it resumes
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._run.pause_if_asked()
+
+
+def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> None:
+    """Do what `trainer.train()` does, with `epochs` evaluations, from the Trainer's last checkpoint in `run.folder`.
+
+    `eval_loss` is the metric `val_loss`, and so on; `names` gives others. Raises TrialError without evaluations.
+    """
+    args = trainer.args
+    if args.eval_strategy not in ("epoch", "steps") or (args.eval_strategy == "steps" and args.eval_steps < 1):
+        raise TrialError("give TrainingArguments eval_strategy='epoch', or 'steps' with a whole number of eval_steps")
+    steps = run.length * int(args.eval_steps) if args.eval_strategy == "steps" else -1
+    args.num_train_epochs, args.max_steps, args.save_steps = run.length, steps, args.eval_steps or args.save_steps
+    args.save_strategy, args.save_only_model, args.save_total_limit = args.eval_strategy, False, 2
+    args.output_dir, args.seed = str(run.folder), run.seed
+    kept = run.keep(model=trainer.model, checkpoint="")
+    if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
+        run.start_over()
+        kept.checkpoint = ""
+    run.begin()
+    run.seed_globals("order")  # the Trainer derives its order of samples from it
+    trainer.remove_callback(EarlyStoppingCallback)
+    trainer.add_callback(Reports(run, kept, names or {}))
+    trainer.train(resume_from_checkpoint=str(run.folder / kept.checkpoint) if kept.checkpoint else None)

@@ -1,0 +1,60 @@
+"""Trains a Keras model: each epoch of `Model.fit` is a report and a checkpoint of its weights (docs/functions.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from ablate.errors import TrialError
+from ablate.functions.state import Holder
+
+if TYPE_CHECKING:
+    from ablate.functions.run import Run
+
+WEIGHTS = "model.weights.h5"
+
+
+class _Weights(Holder):
+    """A model's weights with the state of its optimizer and of its dropout, in Keras's own file."""
+
+    def save(self, folder: Path) -> None:
+        self.now.save_weights(folder / WEIGHTS)
+
+    def load(self, folder: Path) -> None:
+        self.now.optimizer.build(self.now.trainable_variables)
+        self.now.load_weights(folder / WEIGHTS)
+
+
+class Reports(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keys the random numbers of each epoch, reports at its end, and pauses between two batches."""
+
+    def __init__(self, run: Run, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self._run, self._names = run, names
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._run.seed_globals("epoch", epoch + 1)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._run.pause_if_asked()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        names = {name: name if name.startswith("val_") else f"train_{name}" for name in logs} | dict(self._names)
+        self._run.report({names[name]: value for name, value in logs.items()})
+
+
+def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None, **options: Any) -> Any:
+    """Return what `model.fit(*data, **options)` does, with the study's `epochs`, continued from the last checkpoint.
+
+    Metrics are `val_...` and `train_...`; `names` gives others. Raises TrialError for a model without an Input.
+    """
+    if not model.built or model.optimizer is None:
+        raise TrialError("ablate.functions.keras.fit: compile the model, and give it its shape by keras.Input")
+    run.params = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    run.keep(model=_Weights(model))
+    callbacks = [*options.pop("callbacks", ()), Reports(run, names or {})]
+    return model.fit(*data, **options, initial_epoch=run.begin(), epochs=run.length, callbacks=callbacks)

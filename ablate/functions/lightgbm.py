@@ -1,0 +1,45 @@
+"""Trains by LightGBM: every so many rounds are a report; a trial that continues fits them again (docs/functions.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import lightgbm
+
+from ablate.functions.state import Holder
+
+if TYPE_CHECKING:
+    from ablate.functions.run import Run
+
+
+class _Rounds(Holder):
+    """The booster; a checkpoint holds nothing of it, since LightGBM cannot continue its random numbers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def fit(run: Run, params: Mapping[str, Any], train_set: Any, *, rounds: int = 1, **options: Any) -> Any:
+    """Return the booster of `lightgbm.train(params, train_set, **options)`, with `epochs` times `rounds` rounds.
+
+    `valid_sets` and `valid_names=["val"]` give metrics such as `val_l2`; `names` others. The seed is the run's.
+    """
+    kept, names = _Rounds(None), options.pop("names", {})
+    run.keep(model=kept)
+    done = run.begin() * rounds  # these rounds are fitted again, and give the same trees
+
+    def report(state: Any) -> None:
+        kept.now = state.model
+        run.pause_if_asked()
+        count = state.iteration + 1
+        if count > done and count % rounds == 0:
+            found = {f"{data}_{name}": value for data, name, value, *_ in state.evaluation_result_list}
+            run.report({names.get(name, name): value for name, value in found.items()}, step=count)
+
+    callbacks = [*options.pop("callbacks", ()), report]
+    given = {"seed": run.seed, "deterministic": True, "verbosity": -1, **params}
+    return lightgbm.train(given, train_set, run.length * rounds, **options, callbacks=callbacks)
