@@ -45,18 +45,19 @@ def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_
     said = dict(line.split(" ", 1) for line in first.stdout.splitlines()[-5:])
     assert set(eval(said["front"])) <= {3 * 2 + 2, 3 * 4 + 4}
     assert said["best"] in "24"
-    assert said["page"] == "runs/scripted/report/index.html"
+    assert said["page"] == str(tmp_path / "runs/scripted/report/index.html"), "whatever the working directory becomes"
     second = typed(tmp_path, "mine.py")
     assert "Study 'scripted' continues" in second.stdout
     assert second.stdout.splitlines()[-5:] == first.stdout.splitlines()[-5:]
     monkeypatch.chdir(tmp_path)
     asked = ["resume", "scripted", "--executor", "local", "--tracker", "none"]
-    code, _, err = run(capfd, *asked)
-    assert code == 2
-    assert "Code of this study is in runs/scripted/code: to run it, set PYTHONPATH=runs/scripted/code" in err
+    status, _, err = run(capfd, *asked)
+    assert status == 2
+    code = tmp_path / "runs/scripted/code"
+    assert f"Code of this study is in {code}: to run it, set PYTHONPATH={code}" in err
     monkeypatch.syspath_prepend("runs/scripted/code")
     assert run(capfd, *asked)[0] == 0
-    del sys.modules["code_of_scripted"]
+    assert "code_of_scripted" not in sys.modules
 
 
 @pytest.mark.slow

@@ -70,14 +70,14 @@ def inside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def middle(spec: Range) -> Any:
-    """Return a value inside a range: the first choice, or the middle of numbers, on a log scale where it has one."""
+    """Return a value in the middle of a range, on a log scale where it has one; of choices the middle one."""
     if isinstance(spec, Choices):
-        return spec.choices[0]
+        return spec.choices[len(spec.choices) // 2]
     assert isinstance(spec, FloatRange | IntRange)
     low, high = spec.bounds
     target = math.sqrt(low * high) if spec.log else (low + high) / 2
     step = spec.step or (1 if isinstance(spec, IntRange) else None)
-    return target if step is None else low + round((target - low) / step) * step
+    return target if step is None else low + math.floor((target - low) / step + 0.5) * step
 
 
 def thinned(spec: Range) -> Choices:

@@ -118,7 +118,9 @@ class Running:
 
     def failure(self, text: str) -> TrialError:
         """Return the error of a command that ended too early or with an error: how it ended, `text`, its last lines."""
-        kind: TrialFault = "died" if self._process.wait() < 0 else "trial"  # another attempt may not be killed
+        code = self._process.wait()
+        killed = code < 0 and code != -signal.SIGINT  # as Python ends after a KeyboardInterrupt that the code raised
+        kind: TrialFault = "died" if killed else "trial"  # another attempt may not be killed
         return TrialError(f"the command {self.ending()}{text}. Its last lines: {self.last_lines}", kind)
 
     def ask_to_end(self) -> None:
