@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
@@ -232,7 +233,12 @@ def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
 
 
 def _key(name: str) -> str:
-    return _FORBIDDEN.sub("_", name)[:KEY_LIMIT]
+    """Return the key of a metric; one that MLflow does not take as it is gets a mark, so that no two become one."""
+    key = _FORBIDDEN.sub("_", name)
+    if key == name and len(key) <= KEY_LIMIT:
+        return key
+    mark = f"-{sha256(name.encode()).hexdigest()[:8]}"
+    return key[: KEY_LIMIT - len(mark)] + mark
 
 
 def _text(value: Any) -> str:

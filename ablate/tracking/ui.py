@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ablate.errors import RequestError
+from ablate.files import sqlite_file
 from ablate.redaction import error_text, redact_url
-from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, sqlite_file
+from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
