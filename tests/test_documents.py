@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib import import_module
 from pathlib import Path
@@ -74,10 +75,18 @@ def test_the_architecture_names_every_room() -> None:
     assert named == sorted(path.parent.name for path in (REPOSITORY / "ablate").glob("*/__init__.py"))
 
 
+OF_LIBRARIES = [f"ablate.functions.{name}" for name in ("huggingface", "keras", "lightgbm", "xgboost")]
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_what_a_document_imports_from_ablate_is_there(path: Path) -> None:
     for module, names in re.findall(r"^from (ablate[.\w]*) import (.+)$", path.read_text(), re.M):
-        missing = [name for name in names.split(", ") if not hasattr(import_module(module), name)]
+        if module in OF_LIBRARIES:  # these import a library that may be missing here
+            tree = ast.parse((REPOSITORY / f"{module.replace('.', '/')}.py").read_text())
+            there = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+            missing = [name for name in names.split(", ") if name not in there]
+        else:
+            missing = [name for name in names.split(", ") if not hasattr(import_module(module), name)]
         assert not missing, module
 
 
