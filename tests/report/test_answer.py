@@ -211,7 +211,8 @@ def test_networks_of_unknown_size_have_an_answer_and_no_columns_of_sizes(tmp_pat
     seconds = pl.Series("wall_seconds", [float(number % 10 + 1) for number in trials["trial"]])
     page, terminal, rows = shown(study, trials.with_columns(seconds), reports, tmp_path)
     assert len(rows) == 3
-    said = f"On digits, width 24 · no mlp has {'85.00%' if seeds > 1 else '85.20%'} test accuracy, the best of the 3 on the front."
+    mean = "85.00%" if seeds > 1 else "85.20%"
+    said = f"On digits, width 24 · no mlp has {mean} test accuracy, the best of the 3 on the front."
     if seeds == 1:
         said += " One seed does not tell networks apart: raise confirm.replicates."
     else:
