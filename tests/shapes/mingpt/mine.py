@@ -81,7 +81,9 @@ class Trainer:
         sampler = RandomSampler(self.dataset, replacement=True, num_samples=10_000)
         batches = iter(DataLoader(self.dataset, batch_size=32, sampler=sampler))
         self.model.train()
-        for self.iter_num in range(1, self.max_iters + 1):
+        self.iter_num = 0
+        while self.iter_num < self.max_iters:
+            self.iter_num += 1
             _, self.loss = self.model(*next(batches))
             self.model.zero_grad(set_to_none=True)
             self.loss.backward()

@@ -58,7 +58,9 @@ class GPT(nn.Module):
 def get_batch(split):
     data = train_data if split == "train" else val_data
     ix = torch.randint(len(data) - block_size, (batch_size,))
-    return torch.stack([data[i : i + block_size] for i in ix]), torch.stack([data[i + 1 : i + 1 + block_size] for i in ix])
+    return torch.stack([data[i : i + block_size] for i in ix]), torch.stack(
+        [data[i + 1 : i + 1 + block_size] for i in ix]
+    )
 
 
 @torch.no_grad()
