@@ -33,6 +33,7 @@ from ablate.report.tables import (
     quality_name,
     shared_settings,
     shared_text,
+    without_unknown_sizes,
 )
 from ablate.study import Study
 
@@ -104,12 +105,17 @@ def section(
     rows = found.front.rows(named=True)
     shared = shared_settings(study, rows)
     training = [setting for setting in other_settings(study) if setting not in shared]
+    compared = found.assessed is not None
+    named, cells = without_unknown_sizes(
+        headings(f"{split}_{quality_name(study)}", compared=compared),
+        [row_cells(study, row, shared, compared=compared) for row in rows],
+    )
     own = {
-        "headings": headings(f"{split}_{quality_name(study)}", compared=found.assessed is not None),
-        "rows": [row_cells(study, row, shared, compared=found.assessed is not None) for row in rows],
+        "headings": named,
+        "rows": cells,
         "training": [settings_text(row, training) for row in rows],
         "shared": shared_text(study, rows),
-        "compared": found.assessed is not None,
+        "compared": compared,
         "warnings": found.warnings,
         "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
         "shrinkage": shrinkage_text(study, found.front),
