@@ -15,8 +15,8 @@ import pytest
 import torch
 from sqlalchemy.engine import make_url
 
-from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import (
+from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
+from ablate.base.files import (
     DiskFolder,
     Place,
     below,

@@ -15,6 +15,7 @@ import typer
 from rich.logging import RichHandler
 
 from ablate import __version__
+from ablate.base.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
@@ -27,7 +28,6 @@ from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
-from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.locations import RUNS, Locations
 
 app = typer.Typer(

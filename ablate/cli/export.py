@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from ablate.base.errors import RequestError
+from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.errors import RequestError
-from ablate.files import sqlite_url
 from ablate.locations import RUNS, Locations
 
 export_app = typer.Typer()

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
+from ablate.base.redaction import has_password
 from ablate.locations import VARIABLES
-from ablate.redaction import has_password
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:

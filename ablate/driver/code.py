@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ablate.errors import StudyMismatchError
+from ablate.base.errors import StudyMismatchError
 from ablate.functions.border.guarded import Guarded
 from ablate.ledger import Ledger, StudyWriter
 from ablate.registry import TRAINABLES, import_paths, own_code

@@ -11,13 +11,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.files import below
+from ablate.base.files import below
+from ablate.base.redaction import redact_url
 from ablate.functions.output import read_output
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.objectives import mean
-from ablate.redaction import redact_url
 from ablate.report.numbers import count, quantity
 from ablate.trial import checkpoint_folder
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
-from ablate.files import Place, open_folder, sqlite_file, sqlite_url
+from ablate.base.errors import CheckpointDownError, NoLedgerError, RequestError
+from ablate.base.files import Place, open_folder, sqlite_file, sqlite_url
+from ablate.base.redaction import error_text, has_password, redact_url
 from ablate.ledger import Ledger, StudyRecord
 from ablate.locations.locations import VARIABLES, Locations
-from ablate.redaction import error_text, has_password, redact_url
 from ablate.registry import AT_HOME
 from ablate.tracking.address import DATABASES, dialect
 

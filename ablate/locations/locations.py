@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.errors import RequestError
-from ablate.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
+from ablate.base.errors import RequestError
+from ablate.base.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
 
 RUNS = Path("runs")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")

@@ -23,9 +23,9 @@ from ablate.analysis import (
 from ablate.analysis.assessment import Assessment, assessments
 from ablate.analysis.fits import FORMS
 from ablate.analysis.tables import csv_text
-from ablate.files import DiskFolder
+from ablate.base.files import DiskFolder
+from ablate.base.plain_text import settings_text
 from ablate.objectives import SIZE_COLUMNS
-from ablate.plain_text import settings_text
 from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
 from ablate.study import VARIANT, Study
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ablate.files import sqlite_url
+from ablate.base.files import sqlite_url
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 # MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes if a server

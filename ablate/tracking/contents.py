@@ -11,10 +11,10 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
+from ablate.base.plain_text import one_printable_line, settings_text
 from ablate.config import leaves
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.objectives import SIZE_COLUMNS, constraint_text, means
-from ablate.plain_text import one_printable_line, settings_text
 from ablate.study import VARIANT, Study
 from ablate.trial import TrialConfig, TrialState
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import AblateError, RequestError
-from ablate.files import make_file, sqlite_file, sqlite_url
-from ablate.redaction import redact_text, redact_url
+from ablate.base.errors import AblateError, RequestError
+from ablate.base.files import make_file, sqlite_file, sqlite_url
+from ablate.base.redaction import redact_text, redact_url
 from ablate.tracking.address import DATABASES, dialect, quiet_environment
 from ablate.tracking.contents import Point
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ablate.base.errors import StudyFailedError
 from ablate.config import DatasetFacts
-from ablate.errors import StudyFailedError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState

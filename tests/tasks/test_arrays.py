@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import ablate
-from ablate.errors import AblateError
+from ablate.base.errors import AblateError
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import load_task
 from ablate.tasks.settings import OwnTaskConfig

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from ablate.errors import RegistryError, RequestError
+from ablate.base.errors import RegistryError, RequestError
 from ablate.ledger import Ledger, NewTrial
 from ablate.models.settings import ModelConfig
 from ablate.tracking import build

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ablate.base.errors import RequestError, StudyFileError
 from ablate.config import Size
-from ablate.errors import RequestError, StudyFileError
 from ablate.models import measure
 from ablate.study import Study, parse_study
 from ablate.training.family import FamilySettings

@@ -12,9 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ablate.base.errors import AblateError, RegistryError, TrialError
+from ablate.base.files import Place
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.errors import AblateError, RegistryError, TrialError
-from ablate.files import Place
 from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.output import OutputLog

@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ablate.base.garbage import collecting_rarely
 from ablate.functions.alone import Alone
 from ablate.functions.border.told import Told, tell
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.process_state import ProcessState
 from ablate.functions.processes import end_with_parent
 from ablate.functions.ranks import Ranks
-from ablate.garbage import collecting_rarely
 from ablate.registry import OWN_FUNCTION, import_named, trainable_kind
 from ablate.trainable import Member, Pack, load_trainable
 from ablate.trial import Report, TrialKey

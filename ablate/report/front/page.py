@@ -11,7 +11,7 @@ import polars as pl
 from ablate.analysis import quality_objective
 from ablate.analysis.assessment import assessments
 from ablate.analysis.pooling import NETWORK
-from ablate.plain_text import settings_text
+from ablate.base.plain_text import settings_text
 from ablate.report.confirmation import confirmation_text
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files

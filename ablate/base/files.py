@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from ablate.errors import CheckpointDownError, RequestError
-from ablate.redaction import ADVICE, error_text, has_password, redact_url
+from ablate.base.errors import CheckpointDownError, RequestError
+from ablate.base.redaction import ADVICE, error_text, has_password, redact_url
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
