@@ -117,7 +117,7 @@ SHAPE_LIST = (
 Row = tuple[str, int, int, int]  # stage, trial, epoch, replicate
 
 
-def rows(run: StudyRun) -> tuple[dict[tuple[str, int], Any], dict[Row, Any]]:
+def rows(run: StudyRun) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return each trial's settings and end, and each report's metrics and decision."""
     trials, found = read(run)
     stages = {trial.key.number: trial.config.stage for trial in trials}
