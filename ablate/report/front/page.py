@@ -187,7 +187,7 @@ def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
     quality = spell_metric(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     return {
-        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],
+        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", f"{study.unit.capitalize()}s", quality],
         "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
         "unlisted": found.listed.height - listed.height,
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
