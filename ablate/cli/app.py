@@ -387,8 +387,12 @@ def main() -> None:
 
 
 def _refuse_other_end(end: SystemExit) -> None:
-    """Raise StudyFailedError if neither Typer nor ablate ended the process, but code that the command called."""
-    *_, (frame, line) = traceback.walk_tb(end.__traceback__)
+    """Raise StudyFailedError if neither Typer nor ablate ended the process, but code that the command called.
+
+    Libraries such as wandb put a function `exit` of their own around `sys.exit`.
+    """
+    calls = list(traceback.walk_tb(end.__traceback__))
+    frame, line = next((each for each in reversed(calls) if each[0].f_code.co_name != "exit"), calls[-1])
     if frame.f_globals.get("__name__", "").partition(".")[0] not in ("typer", "click", "ablate"):
         place = f"{frame.f_code.co_filename}:{line}"
         raise StudyFailedError(f"{place} called sys.exit({end.code!r}) before the command was done") from end
