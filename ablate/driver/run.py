@@ -37,7 +37,7 @@ from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.execution import Executor
-from ablate.functions.border.guarded import processes_ended
+from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
 from ablate.inspection.studies import results_of, select_networks, write_results
@@ -84,7 +84,7 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    with processes_ended():
+    with processes_ended():  # those that have looked at the code, and with --executor local those that train
         return _search(study, text, options, console)
 
 
@@ -98,6 +98,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
+        if options.executor == "ray":
+            end_processes()  # what has looked at the code; workers start their own
         import_ahead(study, options)
         held, say = partial(_held, ledger, study, text, options), partial(_say, console)
         with resumption.acquire_when_free(held, say) as writer:

@@ -87,7 +87,8 @@ class Inside:
             return getattr(trainable, method)(*arguments, **options)
         finally:
             self._note_first()
-            self._put_back()
+            if self._pack is None:  # between two turns of a trial its own state stays
+                self._put_back()
 
     def open(self, name: str, packed: bool, threads: int, place: Mapping[str, Any]) -> None:
         """Begin an empty pack."""
