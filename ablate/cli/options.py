@@ -132,7 +132,7 @@ Grace = Annotated[
 ]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going", help="Go on although the first two trials failed before their first report."),
+    typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
 ]
 CodeChanged = Annotated[
     bool,

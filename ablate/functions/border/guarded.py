@@ -1,4 +1,4 @@
-"""Trainables whose code is a user's: each call goes to a process of its own."""
+"""Trainables whose code is a user's: a separate process answers each call."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def processes_of(config: TrialConfig) -> int:
 
 
 class GuardedPack:
-    """A pack that a process of its own trains; what this process prints is kept beside the trials' checkpoints.
+    """A pack that a separate process trains; what this process prints is kept beside the trials' checkpoints.
 
     An error of one trial is its outcome, as in any pack; the end of the process is an error of all. `grace_seconds` is
     the time in which the code may end by itself after the last report of a trial, or after it is stopped.
