@@ -13,9 +13,9 @@ import yaml
 from rich.console import Console
 
 from ablate.analysis.tables import reports_table, trials_table
+from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
-from ablate.errors import RequestError
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 from ablate.locations import RUNS

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ablate.errors import Fault
+from ablate.base.errors import Fault
 
 Protocol = Literal["held_out", "paper"]
 Positive = Annotated[int, Field(ge=1)]

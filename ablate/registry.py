@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ablate.base.errors import AblateError, RegistryError, did_you_mean
+from ablate.base.redaction import error_text
 from ablate.config import TaskConfig, TrainableSettings
-from ablate.errors import AblateError, RegistryError, did_you_mean
-from ablate.redaction import error_text
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from ablate import config
+from ablate.base.files import Place
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.files import Place
 from ablate.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.trial import Report, TrialConfig, TrialKey
 

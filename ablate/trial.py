@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from ablate.base.files import Place, below
 from ablate.config import Protocol, TaskConfig, TrainableSettings
-from ablate.files import Place, below
 from ablate.objectives import mean
 from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 
 
 @dataclass(frozen=True, kw_only=True)

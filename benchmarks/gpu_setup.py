@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from record import append_csv, commit
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
 from ablate.registry import read_task
 from ablate.tasks import Data, load_task
 

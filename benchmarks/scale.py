@@ -101,8 +101,8 @@ def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
 
 def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
     """Run one study and read it, part by part."""
+    from ablate.base.garbage import collect_as_usual, collect_rarely
     from ablate.config import DatasetFacts
-    from ablate.garbage import collect_as_usual, collect_rarely
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
     from ablate.tracking import build as build_tracker
@@ -220,7 +220,7 @@ def main() -> None:
 def one(asked: argparse.Namespace) -> None:
     """Measure one size in this process; print its rows and append them to `asked.rows`."""
     sys.modules["scale"] = sys.modules["__main__"]
-    from ablate.garbage import collect_rarely
+    from ablate.base.garbage import collect_rarely
 
     collect_rarely()
     meter, trials = Meter(), asked.trials[0]

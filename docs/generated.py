@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from ablate import errors
+from ablate.base import errors
 from ablate.cli.app import app
 from ablate.config import TaskConfig
 from ablate.registry import OWN_TASK, TASKS

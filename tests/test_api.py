@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import ablate
-from ablate.errors import AblateError, RequestError, StudyMismatchError
+from ablate.base.errors import AblateError, RequestError, StudyMismatchError
 from ablate.functions.source import import_path, write_module
 from support import own_training
 from support.commands import run

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from sqlalchemy.engine import make_url
 
-from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import (
+from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
+from ablate.base.files import (
     DiskFolder,
     Place,
     below,
@@ -25,6 +26,8 @@ from ablate.files import (
     open_folder,
     refuse_links,
     require_writable,
+    sqlite_file,
+    sqlite_url,
 )
 from ablate.training import checkpoint, predictor, train
 from ablate.trial import Report
@@ -317,3 +320,15 @@ def test_links_of_a_users_code_stay_in_its_seeds_folder(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "latest").symlink_to("step-10")
     refuse_links(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a?b", "50%20x", "p#q", "a b", "größe", "a&b=c", "x%3Fy", "ü%25?#'\"", "exp[red]"])
+def test_the_url_of_a_database_is_that_of_its_file_whatever_the_name(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name / "ledger.sqlite"
+    assert sqlite_file(sqlite_url(file)) == file
+    assert Path(str(make_url(sqlite_url(file)).database)) == file
+
+
+def test_the_url_of_a_database_is_the_inverse_for_every_printable_character() -> None:
+    text = "".join(map(chr, range(32, 127))) + "äß漢"
+    assert sqlite_file(sqlite_url(Path("/tmp", text))) == Path("/tmp", text)

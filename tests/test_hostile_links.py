@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ablate import files as folders
-from ablate.files import DiskFolder, copy_into
+from ablate.base import files as folders
+from ablate.base.files import DiskFolder, copy_into
 from ablate.tasks.text import characters
 from support.commands import TINY, run
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ablate.redaction import error_text, has_password, redact_text, redact_url
+from ablate.base.redaction import error_text, has_password, redact_text, redact_url
 from support.commands import TINY, run
 
 SHOWN = [

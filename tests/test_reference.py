@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from ablate import errors
+from ablate.base import errors
 from ablate.cli.app import app
 from ablate.registry import TASKS, task_settings
 from ablate.study.schema import json_schema

@@ -18,8 +18,8 @@ from ablate.analysis.front_uncertainty import VolumeInterval, attainment, front_
 from ablate.analysis.hypervolume import reference_point
 from ablate.analysis.intervals import Interval, natural_bounds
 from ablate.analysis.pooling import pooled
+from ablate.base.randomness import stream
 from ablate.objectives import is_maximized, loss, quality_objective, signed
-from ablate.randomness import stream
 from ablate.study import Study
 from ablate.study.sections import Objective
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -11,12 +11,12 @@ from typing import Any
 
 import polars as pl
 
-from ablate.errors import ResultsDownError
-from ablate.files import DiskFolder
+from ablate.base.errors import ResultsDownError
+from ablate.base.files import DiskFolder
+from ablate.base.plain_text import spreadsheet_cell
+from ablate.base.redaction import error_text
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.objectives import SIZE_METRICS, means
-from ablate.plain_text import spreadsheet_cell
-from ablate.redaction import error_text
 from ablate.study.space import Choices, Range, Space
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {

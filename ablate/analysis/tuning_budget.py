@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.study_warnings import StudyWarning
+from ablate.base.plain_text import settings_text
 from ablate.objectives import best_place
-from ablate.plain_text import settings_text
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range
 

@@ -15,6 +15,7 @@ import typer
 from rich.logging import RichHandler
 
 from ablate import __version__
+from ablate.base.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
@@ -27,7 +28,6 @@ from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
-from ablate.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.locations import RUNS, Locations
 
 app = typer.Typer(
@@ -387,8 +387,12 @@ def main() -> None:
 
 
 def _refuse_other_end(end: SystemExit) -> None:
-    """Raise StudyFailedError if neither Typer nor ablate ended the process, but code that the command called."""
-    *_, (frame, line) = traceback.walk_tb(end.__traceback__)
+    """Raise StudyFailedError if neither Typer nor ablate ended the process, but code that the command called.
+
+    Libraries such as wandb put a function `exit` of their own around `sys.exit`.
+    """
+    calls = list(traceback.walk_tb(end.__traceback__))
+    frame, line = next((each for each in reversed(calls) if each[0].f_code.co_name != "exit"), calls[-1])
     if frame.f_globals.get("__name__", "").partition(".")[0] not in ("typer", "click", "ablate"):
         place = f"{frame.f_code.co_filename}:{line}"
         raise StudyFailedError(f"{place} called sys.exit({end.code!r}) before the command was done") from end

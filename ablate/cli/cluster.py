@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.errors import RequestError, StudyFailedError
 from ablate.locations import RUNS, Locations
 
 if TYPE_CHECKING:

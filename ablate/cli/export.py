@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from ablate.base.errors import RequestError
+from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.errors import RequestError
 from ablate.locations import RUNS, Locations
 
 export_app = typer.Typer()
@@ -62,7 +63,7 @@ def export(
     place, names = export_study(study, locations, form=form, to=to)
     if form == "optuna":
         _say(f"Optuna studies: {', '.join(names)}")
-        _say(f"To look at them: {shlex.join(['optuna-dashboard', f'sqlite:///{place}'])}")
+        _say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")
     for file in [place] if form == "optuna" else [place / name for name in names]:
         _say(f"Written: {file}")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from ablate.base.errors import RequestError
 from ablate.cli.wrap import check_text, command_content, named
-from ablate.errors import RequestError
 from ablate.registry import TASKS, task_settings
 
 Range = dict[str, Any]

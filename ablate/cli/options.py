@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
+from ablate.base.redaction import has_password
 from ablate.locations import VARIABLES
-from ablate.redaction import has_password
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:
@@ -132,7 +132,7 @@ Grace = Annotated[
 ]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going", help="Go on although the first two trials failed before their first report."),
+    typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
 ]
 CodeChanged = Annotated[
     bool,

@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.errors import RequestError
 
 parts_app = typer.Typer()
 console = Terminal()

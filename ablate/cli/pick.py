@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.errors import RequestError
 from ablate.locations import RUNS, Locations
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ablate.garbage import collect_rarely
+from ablate.base.garbage import collect_rarely
 
 
 def process() -> None:

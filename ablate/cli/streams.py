@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ablate.errors import OutputLostError
+from ablate.base.errors import OutputLostError
 
 
 class TolerantFile(io.FileIO):

@@ -44,7 +44,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(_epochs(plan, dataset), 'epoch')}"
+        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(_epochs(plan, dataset), plan.study.unit)}"
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
             text += f", of {_count(total, 'architecture')} in full."
         else:

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ablate.plain_text import printable
+from ablate.base.plain_text import printable
 
 
 class Terminal(Console):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ablate.errors import RequestError, StudyFileError
+from ablate.base.errors import RequestError, StudyFileError
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, named_pattern
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ablate.errors import StudyMismatchError
+from ablate.base.errors import StudyMismatchError
 from ablate.functions.border.guarded import Guarded
 from ablate.ledger import Ledger, StudyWriter
 from ablate.registry import TRAINABLES, import_paths, own_code
@@ -60,11 +60,12 @@ def user_code(study: Study) -> tuple[Path, ...]:
 
 
 def trainable_of(study: Study) -> Trainable:
-    """Return what a study tunes; where it names code by import path, in a form that runs it in a process of its own."""
+    """Return what a study tunes; a separate process runs the code that it names by import path.
+
+    Samplers and schedulers are parts of the driver and run in it.
+    """
     found = load_trainable(study.trainable)
-    named = import_paths(
-        study.model_dump(mode="json", exclude={"sampler", "scheduler"})
-    )  # these are the driver's parts
+    named = import_paths(study.model_dump(mode="json", exclude={"sampler", "scheduler"}))
     return Guarded(study.trainable) if named and study.trainable in TRAINABLES.names() else found
 
 

@@ -11,12 +11,12 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from ablate import __version__
+from ablate.base.errors import AblateError, RequestError
+from ablate.base.files import Place, below, require_writable
+from ablate.base.redaction import error_text, redact_url
 from ablate.driver.run import check_data
-from ablate.errors import AblateError, RequestError
-from ablate.files import Place, below, require_writable
 from ablate.ledger import Ledger
 from ablate.locations import Locations
-from ablate.redaction import error_text, redact_url
 from ablate.study import load_study
 from ablate.tracking import reachable
 

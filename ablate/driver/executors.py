@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablate.base.errors import ResourceError
+from ablate.base.files import Place
 from ablate.driver.options import RunOptions
-from ablate.errors import ResourceError
 from ablate.execution import Executor, LocalExecutor
-from ablate.files import Place
 from ablate.registry import FAMILY
 from ablate.study import Study
 

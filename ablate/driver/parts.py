@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ablate.base.errors import RequestError
 from ablate.config import DatasetFacts
 from ablate.driver.code import trainable_of
 from ablate.driver.own_sizes import inside
-from ablate.errors import RequestError
 from ablate.registry import COMMAND_PREFIX, trainable_settings
 from ablate.study import load_study
 from ablate.trainable import load_trainable

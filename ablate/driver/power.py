@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ablate.analysis import metric_at, quality_objective, smallest_effect
 from ablate.analysis.power import QUESTIONS, PairedSpread, Question, paired_spreads, pairs_needed, smallest_margin
 from ablate.analysis.tables import reports_table, trials_table
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.inspection.studies import read_study
 from ablate.locations import Locations
 from ablate.objectives import on_test, on_validation

@@ -107,7 +107,7 @@ class ProgressDisplay:
 
     def _running_table(self, found: Sequence[Standing]) -> Table:
         first = self._study.objectives[0].metric
-        table = _table("data set", "running trial", "stage", "epoch", first, "time")
+        table = _table("data set", "running trial", "stage", self._study.unit, first, "time")
         running = [trial for standing in found for stage in standing.stages for trial in stage.running]
         for trial in running[:RUNNING_ROWS]:
             trains = trial.config.evaluates is None

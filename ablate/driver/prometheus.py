@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ablate.base.errors import RequestError
+from ablate.base.redaction import error_text
 from ablate.driver.options import METRICS_HOST
-from ablate.errors import RequestError
 from ablate.objectives import STATE_ORDER, signed
-from ablate.redaction import error_text
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.inspection.status import resume_command, running_driver
 from ablate.inspection.studies import Stored, open_ledger, trial_of
 from ablate.ledger import Ledger, TrialRecord

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ablate.errors import LedgerHeldError, StudyMismatchError
+from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
 from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study

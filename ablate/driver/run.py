@@ -15,6 +15,16 @@ from pathlib import Path
 from rich.console import Console
 
 from ablate.analysis.tables import write_study_file
+from ablate.base.errors import (
+    CheckpointDownError,
+    DataError,
+    RegistryError,
+    RequestError,
+    StudyFailedError,
+)
+from ablate.base.files import Place, copy_into, require_writable
+from ablate.base.garbage import collect_as_usual
+from ablate.base.redaction import error_text, redact_url
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
@@ -26,23 +36,13 @@ from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
-from ablate.errors import (
-    CheckpointDownError,
-    DataError,
-    RegistryError,
-    RequestError,
-    StudyFailedError,
-)
 from ablate.execution import Executor
-from ablate.files import Place, copy_into, require_writable
-from ablate.functions.border.guarded import processes_ended
+from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
-from ablate.garbage import collect_as_usual
 from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Ledger, Snapshot, StudyWriter
 from ablate.locations import homes as places
-from ablate.redaction import error_text, redact_url
 from ablate.study import VARIANT, Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.trainable import Trainable
@@ -84,7 +84,7 @@ def search(
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    with processes_ended():
+    with processes_ended():  # those that have looked at the code, and with --executor local those that train
         return _search(study, text, options, console)
 
 
@@ -98,6 +98,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
         executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
+        if options.executor == "ray":
+            end_processes()  # what has looked at the code; workers start their own
         import_ahead(study, options)
         held, say = partial(_held, ledger, study, text, options), partial(_say, console)
         with resumption.acquire_when_free(held, say) as writer:

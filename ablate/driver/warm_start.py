@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
-from ablate.errors import RequestError
 from ablate.inspection.studies import read_study
 from ablate.ledger import Ledger, StudyWriter
 from ablate.study import Study

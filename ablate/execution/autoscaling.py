@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
-from ablate.redaction import error_text
+from ablate.base.redaction import error_text
 
 EPSILON = 1e-6
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ablate.errors import ResourceError
+from ablate.base.errors import ResourceError
 
 LIMIT_BYTES = 100_000_000
 LEFT_OUT = ("__pycache__",)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import ray
 from ray.exceptions import RayError
 
-from ablate.errors import ClusterLostError, ResourceError
+from ablate.base.errors import ClusterLostError, ResourceError
+from ablate.base.redaction import error_text
 from ablate.execution import ray_private
 from ablate.execution.gcs_watchdog import end_process
 from ablate.execution.own_ray import after, environment, own_ray
-from ablate.redaction import error_text
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # wait for nodes of a remote cluster to join, for example after its head was replaced

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ablate.errors import NO_MEMORY, CheckpointDownError, TrialError
-from ablate.plain_text import storable
-from ablate.redaction import error_text
+from ablate.base.errors import NO_MEMORY, CheckpointDownError, TrialError
+from ablate.base.plain_text import storable
+from ablate.base.redaction import error_text
 from ablate.trial import Report, TrialKey
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ablate.errors import ClusterLostError
+from ablate.base.errors import ClusterLostError
 
 KNOCK_SECONDS = 2.0
 LOST_SECONDS = 45.0  # Ray itself waits 60 s for an answer

@@ -13,10 +13,10 @@ from typing import Any
 from ray.exceptions import RayError
 
 from ablate import __version__
-from ablate.errors import RequestError, ResourceError
+from ablate.base.errors import RequestError, ResourceError
+from ablate.base.redaction import error_text
 from ablate.execution.cluster import SAME_TOKEN
 from ablate.execution.ray_private import NO_AGENT, use_token
-from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3

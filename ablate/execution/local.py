@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablate.base.files import Place
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
-from ablate.files import Place
 from ablate.trainable import Member, PackSize
 from ablate.trial import TrialConfig
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import ray
 
-from ablate.errors import AblateError, ClusterLostError, ResourceError
+from ablate.base.errors import AblateError, ClusterLostError, ResourceError
+from ablate.base.redaction import error_text
 from ablate.execution import ray_private
 from ablate.execution.ray_private import CONNECTING, GCS_WAIT, METRICS, RAYLET_WAIT, WORKER_SETTINGS
-from ablate.redaction import error_text
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import PausedError
+from ablate.base.errors import PausedError
+from ablate.base.garbage import collecting_rarely
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
 from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
-from ablate.garbage import collecting_rarely
 from ablate.registry import Registry
 from ablate.trainable import Member, Pack, load_trainable
 from ablate.trial import Report, TrialKey

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ablate.errors import CheckpointDownError
+from ablate.base.errors import CheckpointDownError
+from ablate.base.files import Place
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
-from ablate.files import Place
 from ablate.trainable import Member, PackSize
 from ablate.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
 

@@ -52,7 +52,7 @@ from ray.experimental import internal_kv
 from ray.job_config import JobConfig
 from ray.util import deregister_serializer, register_serializer
 
-from ablate.errors import ClusterLostError
+from ablate.base.errors import ClusterLostError
 
 OBJECT_STORE_BYTES = 256 * 2**20  # only configurations and reports pass through it
 POLL_SECONDS = 0.1

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from ablate.errors import ResourceError
+from ablate.base.errors import ResourceError
+from ablate.base.files import Place
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.carried_code import pack as pack_files
 from ablate.execution.cluster import (
@@ -31,7 +32,6 @@ from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.ray_private import ended_part, is_own, own_resources
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_session import TuneSession
-from ablate.files import Place
 from ablate.trainable import PackSize
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablate.garbage import collecting_rarely
+from ablate.base.garbage import collecting_rarely
 
 with collecting_rarely():  # a worker begins with these imports; else a fifth of their time goes into collections
     import threading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.trainable import Member
 from ablate.trial import Report, TrialKey
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from types import FrameType, GeneratorType
 
-from ablate.errors import AblateError
-from ablate.plain_text import one_printable_line
-from ablate.redaction import error_text
+from ablate.base.errors import AblateError
+from ablate.base.plain_text import one_printable_line
+from ablate.base.redaction import error_text
 
 ABLATE = Path(__file__).parents[1]
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')

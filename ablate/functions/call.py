@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from ablate.errors import NO_MEMORY, AblateError, PausedError, TrialError
+from ablate.base.errors import NO_MEMORY, AblateError, PausedError, TrialError
 from ablate.functions.blame import ABLATE, place_of_generator, user_line
 from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.function import Function

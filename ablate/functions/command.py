@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+from ablate.base.errors import RequestError, TrialError, did_you_mean
+from ablate.base.files import Place
 from ablate.config import DatasetFacts, TaskConfig, TrainableSettings
-from ablate.errors import RequestError, TrialError, did_you_mean
-from ablate.files import Place
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun

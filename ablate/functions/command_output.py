@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.output import terminal_line
 from ablate.study.patterns import compile_pattern
 from ablate.study.sections import MetricPattern

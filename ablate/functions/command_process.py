@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from ablate.errors import PausedError, TrialError, TrialFault
+from ablate.base.errors import PausedError, TrialError, TrialFault
 from ablate.functions.command_output import LineReader
 
 TOKEN = "ABLATE_PROCESS"  # the variable by which every process of a command is found, whatever its group and session

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from ablate.base.errors import CheckpointDownError
+from ablate.base.files import SEED_FOLDER, Place, open_folder
+from ablate.base.redaction import error_text, redact_url
 from ablate.config import FROZEN
-from ablate.errors import CheckpointDownError
-from ablate.files import SEED_FOLDER, Place, open_folder
 from ablate.functions.command_output import SeedReport
-from ablate.redaction import error_text, redact_url
 
 RECORD = f"{SEED_FOLDER}{{}}.reports.json"
 

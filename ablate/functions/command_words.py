@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ablate.errors import RequestError, TrialError
+from ablate.base.errors import RequestError, TrialError
 
 OFFERED = ("seed", "epochs", "device", "stage", "dataset", "trial", "folder", "gpus")  # beside the names of `config`
 

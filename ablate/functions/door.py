@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 
 
 class TrialStoppedError(BaseException):

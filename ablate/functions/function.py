@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.errors import RequestError, TrialError, did_you_mean
+from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.registry import OWN_FUNCTIONS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
 
 if TYPE_CHECKING:

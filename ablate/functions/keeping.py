@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.state import Value
 
 FILES = "files"  # the state of an object that saves itself into a folder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.state import Holder
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run

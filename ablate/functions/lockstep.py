@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 import torch
 
-from ablate.errors import AblateError, PausedError, TrialError
-from ablate.files import Place
+from ablate.base.errors import AblateError, PausedError, TrialError
+from ablate.base.files import Place
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
 from ablate.functions.ranks import Ranks

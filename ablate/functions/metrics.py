@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ablate.errors import TrialError
-from ablate.plain_text import one_printable_line
+from ablate.base.errors import TrialError
+from ablate.base.plain_text import one_printable_line
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run

@@ -13,10 +13,10 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from ablate.errors import RequestError
-from ablate.files import SEED_FOLDER, Place, disk_path, open_folder
-from ablate.plain_text import printable
-from ablate.redaction import error_text, redact_url
+from ablate.base.errors import RequestError
+from ablate.base.files import SEED_FOLDER, Place, disk_path, open_folder
+from ablate.base.plain_text import printable
+from ablate.base.redaction import error_text, redact_url
 from ablate.trial import OUTPUT as OUTPUT
 
 KEPT_BYTES = 2**20  # of the newest output

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ablate.errors import RequestError, TrialError, did_you_mean
+from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.functions.function import Function
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.sizing import LoopReachedError, SizingRun, reach_loop

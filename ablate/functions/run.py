@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from ablate.errors import TrialError
-from ablate.files import Place
+from ablate.base.errors import TrialError
+from ablate.base.files import Place
+from ablate.base.randomness import stream
 from ablate.functions.batches import Batches, seed_worker
 from ablate.functions.blame import place_of_frame
 from ablate.functions.door import Door, TrialPausedError
@@ -26,7 +27,6 @@ from ablate.functions.state import Holder, State, Value, is_value
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
-from ablate.randomness import stream
 
 M = TypeVar("M", bound=nn.Module)
 

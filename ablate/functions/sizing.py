@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ablate.base.errors import RequestError, TrialError
 from ablate.config import Counted
-from ablate.errors import RequestError, TrialError
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.run import M, Run

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ablate.errors import RequestError, StudyMismatchError
-from ablate.files import DiskFolder, refuse_links
+from ablate.base.errors import RequestError, StudyMismatchError
+from ablate.base.files import DiskFolder, refuse_links
 from ablate.functions.function import TEST
 
 CODE = "code"  # folder of a study's home for a function that was typed in a notebook or a script

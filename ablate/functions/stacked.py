@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.blame import place_of_frame
 from ablate.functions.run import Kept, Run
 from ablate.functions.state import State

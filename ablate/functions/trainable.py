@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ablate.base.errors import RequestError
+from ablate.base.files import Place
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.errors import RequestError
-from ablate.files import Place
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
 from ablate.trial import Report, TrialConfig

@@ -8,8 +8,8 @@ from typing import Literal
 import polars as pl
 
 from ablate.analysis.tables import cannot_write, csv_text, parquet_bytes, reports_table, trials_table
-from ablate.errors import RequestError
-from ablate.files import DiskFolder, make_folder
+from ablate.base.errors import RequestError
+from ablate.base.files import DiskFolder, make_folder
 from ablate.inspection.studies import Stored, read_study
 from ablate.locations import Locations
 

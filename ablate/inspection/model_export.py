@@ -14,8 +14,8 @@ from typing import Any
 
 from ablate import __version__
 from ablate.analysis.tables import cannot_write
-from ablate.errors import RequestError
-from ablate.files import make_folder, refuse_links
+from ablate.base.errors import RequestError
+from ablate.base.files import make_folder, refuse_links
 from ablate.inspection.onnx_graph import PACKAGES, Checked, require_onnx, write_onnx
 from ablate.inspection.studies import read_study, trial_of
 from ablate.ledger import TrialRecord

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ablate.errors import AblateError, RequestError
-from ablate.files import DiskFolder, refuse_links
+from ablate.base.errors import AblateError, RequestError
+from ablate.base.files import DiskFolder, refuse_links
+from ablate.base.randomness import stream
+from ablate.base.redaction import error_text
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.models.settings import InputShape
-from ablate.randomness import stream
-from ablate.redaction import error_text
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written
 from ablate.tasks.text.bleu import bleu

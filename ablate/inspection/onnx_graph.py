@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import AblateError, RequestError
-from ablate.redaction import error_text
+from ablate.base.errors import AblateError, RequestError
+from ablate.base.redaction import error_text
 from ablate.tasks.images.patches import cut
 from ablate.training.served_model import ServedModel
 

@@ -25,8 +25,8 @@ from sqlalchemy import StaticPool
 
 from ablate.analysis.front import objective_values
 from ablate.analysis.tables import last_means, trials_table
-from ablate.errors import RequestError
-from ablate.files import new_file
+from ablate.base.errors import RequestError
+from ablate.base.files import new_file
 from ablate.inspection.studies import Stored, cover_datasets
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.objectives import SIZE_COLUMNS, constraint_text, quality_objective, violation

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from ablate.analysis import candidates, confirmed, metric_at, metric_values, pooled
 from ablate.analysis.tables import reports_table, trials_table
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.inspection.studies import Stored
 from ablate.ledger import TrialRecord
 from ablate.objectives import COST_METRICS, on_test, signed

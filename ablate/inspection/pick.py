@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ablate.analysis.picking import Bound, Choice, NoChoice, choose
 from ablate.analysis.tables import REPORT_COLUMNS, reports_table, trials_table
-from ablate.errors import RequestError, did_you_mean
-from ablate.files import DiskFolder
+from ablate.base.errors import RequestError, did_you_mean
+from ablate.base.files import DiskFolder
 from ablate.inspection.studies import Stored, cover_datasets
 from ablate.objectives import COST_METRICS, on_validation
 from ablate.study import parse_study

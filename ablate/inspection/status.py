@@ -13,7 +13,7 @@ from ablate.analysis import confirmations
 from ablate.analysis.assessment import assessments
 from ablate.analysis.comparison import cells
 from ablate.analysis.tables import reports_table, trials_table
-from ablate.errors import AblateError
+from ablate.base.errors import AblateError
 from ablate.inspection.studies import Stored, cover_datasets, known_names, read_study
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import find_refused, find_unanswered

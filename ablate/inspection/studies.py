@@ -15,8 +15,8 @@ from rich.console import RenderableType
 from ablate.analysis import confirmed, front, metric_values, pooled
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.analysis.verdicts import verdicts
-from ablate.errors import RequestError, did_you_mean
-from ablate.files import refuse_links
+from ablate.base.errors import RequestError, did_you_mean
+from ablate.base.files import refuse_links
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.locations import Locations
 from ablate.locations.homes import refuse_other_ledger

@@ -11,13 +11,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.files import below
+from ablate.base.files import below
+from ablate.base.redaction import redact_url
 from ablate.functions.output import read_output
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
 from ablate.objectives import mean
-from ablate.redaction import redact_url
 from ablate.report.numbers import count, quantity
 from ablate.trial import checkpoint_folder
 
@@ -46,6 +46,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "attempts": trial.attempt,
         "epochs": trial.epochs_done,
         "max_epochs": trial.config.epochs,
+        "unit": found.study.unit,
         "wall_seconds": trial.wall_seconds,
         "params": trial.params,
         "flops": trial.flops,
@@ -80,7 +81,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     again = f", {found['attempts']} attempts" if found["attempts"] > 1 else ""
     yield Text(
         f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
-        f"{found['max_epochs']} epochs, {found['wall_seconds']:.1f} s of training{again}"
+        f"{found['max_epochs']} {found['unit']}s, {found['wall_seconds']:.1f} s of training{again}"
     )
     yield Text(f"{count(found['params'])} parameters, {count(found['flops'])} FLOPs; seeds {config['seeds']}")
     for name, value in config["parameters"].items():
@@ -93,7 +94,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"MLflow run: {found['mlflow_run']}")
     if found["reports"]:
         yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
-        yield _epochs(found["reports"])
+        yield _epochs(found["reports"], found["unit"])
         if tested := _test(found["reports"]):
             yield Text(f"On the test split: {tested}")
     for event in found["events"]:
@@ -109,14 +110,14 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{found['state']}: {found['error']}", style="red")
 
 
-def _epochs(reports: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table with a line of means for each epoch; the middle of a long trial is omitted."""
+def _epochs(reports: Sequence[Mapping[str, Any]], unit: str) -> Table:
+    """Return a table with a line of means for each epoch, called `unit`; the middle of a long trial is omitted."""
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         by_epoch.setdefault(report["epoch"], []).append(report)
     names = sorted({name for report in reports for name in report["metrics"] if not name.startswith(TEST)})
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for name in ("epoch", *names, "decision"):
+    for name in (unit, *names, "decision"):
         table.add_column(name.replace("_", " "), justify="right")
     shown_epochs = sorted(by_epoch)
     hidden = shown_epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2] if len(by_epoch) > EPOCHS_SHOWN else []

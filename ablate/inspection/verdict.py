@@ -14,7 +14,7 @@ from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.analysis.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.inspection.studies import Stored, require_compared
 from ablate.objectives import given_for
 from ablate.study import Study

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ablate.errors import Fault
-from ablate.redaction import has_password
+from ablate.base.errors import Fault
+from ablate.base.redaction import has_password
 
 # The submitter's shell splits the entrypoint, `ray job submit` joins the words by Windows rules, and the head's shell
 # splits them again: only words that need no quotes arrive unchanged.

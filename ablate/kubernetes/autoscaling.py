@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ablate.errors import Fault
+from ablate.base.errors import Fault
 
 RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 MOST_NODES = 10_000

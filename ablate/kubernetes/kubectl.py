@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 
 KUBECTL_SECONDS = 20
 

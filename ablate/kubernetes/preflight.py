@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from urllib.parse import SplitResult, urlsplit
 
-from ablate.errors import Fault, RequestError
+from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
 from ablate.kubernetes.pods import DRIVER_SECRETS, PLACES
 from ablate.kubernetes.quantities import number

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ablate.errors import Fault, RequestError
+from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes import pods
 from ablate.kubernetes.request import ANNOTATION_BYTES, ClusterRequest, applied_bytes
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ablate.errors import Fault, RequestError
+from ablate.base.errors import Fault, RequestError
+from ablate.base.redaction import has_password
 from ablate.kubernetes.arguments import argument_faults, cpus_of_trial
 from ablate.kubernetes.autoscaling import MOST_NODES, range_faults, worker_range
 from ablate.kubernetes.quantities import number
 from ablate.kubernetes.scheduling import DNS_NAME, label_faults, scheduling_faults
-from ablate.redaction import has_password
 
 NAME_LENGTH = 47  # KubeRay extends a RayJob's name for its cluster and pods; a label's value is at most 63 long
 LABEL_LENGTH = 63

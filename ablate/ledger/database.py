@@ -16,10 +16,10 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ablate.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
-from ablate.files import make_file
+from ablate.base.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
+from ablate.base.files import make_file
+from ablate.base.redaction import ADVICE, redact_text, redact_url
 from ablate.ledger import migration, schema
-from ablate.redaction import ADVICE, redact_text, redact_url
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from ablate.errors import LedgerHeldError, StudyMismatchError
+from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger.schema import lease_table, serialise, study_table
 
 

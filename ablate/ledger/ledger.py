@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, Table, bindparam, func, or_, select
 
-from ablate.errors import NoLedgerError
+from ablate.base.errors import NoLedgerError
 from ablate.ledger.database import Database
 from ablate.ledger.lease import LeaseRequest, claim, this_process
 from ablate.ledger.migration import columns_of

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import RowMapping
 
+from ablate.base.errors import LedgerError
+from ablate.base.redaction import error_text
 from ablate.config import DatasetFacts, Size
-from ablate.errors import LedgerError
 from ablate.ledger.lease import is_dead
-from ablate.redaction import error_text
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, insert, select
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger.records import EventRecord, to_text
 from ablate.ledger.schema import note_table, study_table
 

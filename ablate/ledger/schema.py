@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.trial import Decision, Stage, TrialState
 
 SCHEMA_VERSION = 3

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, update
 
-from ablate.errors import LedgerError, StaleDriverError
+from ablate.base.errors import LedgerError, StaleDriverError
 from ablate.ledger import writes
 from ablate.ledger.database import Database
 from ablate.ledger.lease import Lease, LeaseRequest

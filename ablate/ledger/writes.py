@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, select, update
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
+from ablate.base.plain_text import storable
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, trial_table
-from ablate.plain_text import storable
 from ablate.trial import Decision, Report, TrialKey, TrialState
 
 # Built once: SQLAlchemy then finds the compiled statement by identity.

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ablate.errors import CheckpointDownError, NoLedgerError, RequestError
-from ablate.files import Place, open_folder
+from ablate.base.errors import CheckpointDownError, NoLedgerError, RequestError
+from ablate.base.files import Place, open_folder, sqlite_file, sqlite_url
+from ablate.base.redaction import error_text, has_password, redact_url
 from ablate.ledger import Ledger, StudyRecord
 from ablate.locations.locations import VARIABLES, Locations
-from ablate.redaction import error_text, has_password, redact_url
 from ablate.registry import AT_HOME
-from ablate.tracking.address import DATABASES, dialect, sqlite_file
+from ablate.tracking.address import DATABASES, dialect
 
 MARK = "ledger.json"
 L = TypeVar("L", bound=Locations)
@@ -127,7 +127,7 @@ def lasting(url: str) -> str:
     """Return `url` in the form that is stored: without credentials except a database's user, file paths absolute."""
     file = sqlite_file(url)
     if file is not None:
-        return f"sqlite:///{file.absolute()}"
+        return sqlite_url(file.absolute())
     return redact_url(url, usable=True, keep_user=dialect(url) in DATABASES)
 
 
@@ -219,7 +219,7 @@ def _owner(place: Place, study: str, locations: Locations) -> Owner | None:
     inside, asked = (place / "ledger.sqlite").absolute(), sqlite_file(locations.storage)
     if not inside.is_file() or (asked is not None and asked.exists() and asked.samefile(inside)):
         return None
-    with Ledger.open(f"sqlite:///{inside}", create=False) as ledger:
+    with Ledger.open(sqlite_url(inside), create=False) as ledger:
         return Owner(ledger_id=ledger.id or "", storage=ledger.url) if ledger.study(study) is not None else None
 
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.errors import RequestError
-from ablate.files import Place, below, make_folder, refuse_links, require_writable
+from ablate.base.errors import RequestError
+from ablate.base.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
 
 RUNS = Path("runs")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")
@@ -62,7 +62,7 @@ class Locations:
 
     def storage_url(self, study: str) -> str:
         """Return the URL of the study's ledger: `storage`, or SQLite in the study's home."""
-        return self.storage or f"sqlite:///{(self.home(study) / 'ledger.sqlite').absolute()}"
+        return self.storage or sqlite_url(self.home(study) / "ledger.sqlite")
 
     def make_home(self, study: str) -> Path:
         """Create the study's home and return it.

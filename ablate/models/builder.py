@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.samples import give_samples
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig

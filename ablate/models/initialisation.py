@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.base.randomness import stream
 from ablate.models.builder import build
 from ablate.models.keyed import build_keyed
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.settings import InputShape, ModelConfig
-from ablate.randomness import stream
 
 
 def initial_parameters(

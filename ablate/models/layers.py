@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.fused import can_multiply, can_normalise, fused_affine, fused_norm
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]

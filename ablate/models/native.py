@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ablate.files import cache_folder, cached_bytes
+from ablate.base.files import cache_folder, cached_bytes
 
 logger = logging.getLogger("ablate.models")
 COMPILER = "ABLATE_COMPILER"  # environment: name or path of a C compiler (default: cc); empty: compile nothing

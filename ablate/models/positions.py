@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 
 WAVELENGTH_BASE = 10_000.0  # longest wavelength over 2 pi, as in Vaswani et al. (2017), section 3.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.settings import InputShape
 
 TAKES = ("tokens", "samples")  # values of a module's attribute `takes`

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ablate.base.errors import RequestError, TrialError
 from ablate.config import Size
-from ablate.errors import RequestError, TrialError
 from ablate.models.builder import build
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 

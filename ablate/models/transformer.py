@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.encoder_decoder import EncoderDecoder
 from ablate.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
 from ablate.models.settings import InputShape, ModelConfig

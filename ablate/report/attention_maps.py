@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.errors import AblateError
-from ablate.files import DiskFolder
-from ablate.redaction import error_text
+from ablate.base.errors import AblateError
+from ablate.base.files import DiskFolder
+from ablate.base.redaction import error_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

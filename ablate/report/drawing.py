@@ -17,7 +17,7 @@ import polars as pl
 import vl_convert
 
 from ablate.analysis.tables import csv_text
-from ablate.files import DiskFolder
+from ablate.base.files import DiskFolder
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
 PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space

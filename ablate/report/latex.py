@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.files import DiskFolder
+from ablate.base.files import DiskFolder
 from ablate.report.numbers import printable
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ablate.analysis import Interval
+from ablate.base.plain_text import one_printable_line
 from ablate.objectives import SIZE_METRICS, is_share
-from ablate.plain_text import one_printable_line
 
 DASH = "–"
 NO_WIDTH = 1e-9  # an interval below this has no width: its seeds agree to the last sample

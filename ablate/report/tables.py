@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from ablate.analysis import (
 from ablate.analysis.assessment import Assessment, assessments
 from ablate.analysis.fits import FORMS
 from ablate.analysis.tables import csv_text
-from ablate.files import DiskFolder
+from ablate.base.files import DiskFolder
+from ablate.base.plain_text import settings_text
 from ablate.objectives import SIZE_COLUMNS
-from ablate.plain_text import settings_text
-from ablate.report.numbers import compact, count, interval_text, printable, quantity, ratio
+from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
 from ablate.study import VARIANT, Study
+
+SIZES = ("parameters", "flops", "q")  # headings, without capitals
 
 
 def model_settings(study: Study) -> list[str]:
@@ -179,6 +182,13 @@ def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> lis
     metrics = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
     names = [n for m in metrics for n in dict.fromkeys((m, metric_at(m, "confirm")))]
     return [rows[name] for name in names if name in rows.columns and name not in taken]
+
+
+def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of a front without the columns of sizes that no network's is known of."""
+    columns = [heading.casefold() not in SIZES for heading in headings]
+    kept = [known or any(row[i] != DASH for row in rows) for i, known in enumerate(columns)]
+    return [*compress(headings, kept)], [[*compress(row, kept)] for row in rows]
 
 
 def front_cells(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> list[str]:

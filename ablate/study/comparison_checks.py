@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
+from ablate.base.errors import Fault, did_you_mean
 from ablate.config import leaves
-from ablate.errors import Fault, did_you_mean
 from ablate.objectives import COST_METRICS, is_higher_better, is_share, on_test
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ablate.errors import Fault, did_you_mean
+from ablate.base.errors import Fault, did_you_mean
 from ablate.study.study import Study
 
 

@@ -102,6 +102,8 @@ class Study(Sectioned):
     """Tune some settings of every row of a comparison first. Default: all rows are trained with the file's settings."""
     compare: Compare | None = None
     """Train a whole design in full and show it beside published figures, instead of searching."""
+    unit: Literal["epoch", "step", "round", "fold"] = "epoch"
+    """What pages and commands call that after which a trial reports. It changes no number."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
     only: tuple[str, ...] | None = None
@@ -296,7 +298,7 @@ class Study(Sectioned):
         The seeds of a comparison are excluded too, because its cells are paired by seed and more may follow. Settings
         that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
-        others = {"budget", "confirm", "compare", "only"}  # of `compare`, what makes rows is added below
+        others = {"budget", "confirm", "compare", "only", "unit"}  # of `compare`, what makes rows is added below
         if self.compare is not None:
             others.add("replicates")
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ablate.errors import Fault, StudyFileError
-from ablate.redaction import error_text
+from ablate.base.errors import Fault, StudyFileError
+from ablate.base.redaction import error_text
 
 LONGEST_NUMBER = 100  # digits
 Path = tuple[str | int, ...]

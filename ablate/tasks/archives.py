@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
 
 FAILURES = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, http.client.HTTPException)
 SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long

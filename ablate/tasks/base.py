@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
+from ablate.base.randomness import stream
 from ablate.models.layers import widen
 from ablate.models.settings import InputShape
-from ablate.randomness import stream
 
 TEST_SHARE = 0.2  # of a data set that ships without a test split
 

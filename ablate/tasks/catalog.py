@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from ablate.base.errors import DataError, RegistryError, RequestError
+from ablate.base.redaction import error_text
 from ablate.config import TaskConfig
-from ablate.errors import DataError, RegistryError, RequestError
-from ablate.redaction import error_text
 from ablate.registry import TASKS, read_task
 from ablate.tasks.base import Fetchable, Task
 from ablate.tasks.folders import bytes_below, data_folder

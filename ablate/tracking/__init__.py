@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.files import Place
+from ablate.base.files import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.store import reachable

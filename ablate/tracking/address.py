@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ablate.base.files import sqlite_url
+
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 # MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes if a server
 # is down; the tracker retries by itself. A variable that the user has set does not change.
@@ -21,7 +23,7 @@ ENVIRONMENT = {
 
 def default_uri(runs: Path) -> str:
     """Return the URI of the default store: one SQLite file for all studies below `runs`."""
-    return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
+    return sqlite_url(runs.resolve() / "mlflow.db")
 
 
 def artifact_root(uri: str, runs: Path) -> str | None:
@@ -32,12 +34,6 @@ def artifact_root(uri: str, runs: Path) -> str | None:
 def dialect(uri: str) -> str:
     """Return the kind of store: sqlite, postgresql, http, file, ..."""
     return uri.partition(":")[0].partition("+")[0].lower() if ":" in uri else "file"
-
-
-def sqlite_file(uri: str) -> Path | None:
-    """Return the file of an SQLite URI, or None for any other store."""
-    path = uri.partition(":///")[2].partition("?")[0]
-    return Path(path) if dialect(uri) == "sqlite" and path and path != ":memory:" else None
 
 
 def quiet_environment() -> None:

@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
 from typing import Any
 
+from ablate.base.plain_text import one_printable_line, settings_text
 from ablate.config import leaves
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.objectives import SIZE_COLUMNS, constraint_text, means
-from ablate.plain_text import one_printable_line, settings_text
 from ablate.study import VARIANT, Study
 from ablate.trial import TrialConfig, TrialState
 
@@ -232,7 +233,12 @@ def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
 
 
 def _key(name: str) -> str:
-    return _FORBIDDEN.sub("_", name)[:KEY_LIMIT]
+    """Return the key of a metric; one that MLflow does not take as it is gets a mark, so that no two become one."""
+    key = _FORBIDDEN.sub("_", name)
+    if key == name and len(key) <= KEY_LIMIT:
+        return key
+    mark = f"-{sha256(name.encode()).hexdigest()[:8]}"
+    return key[: KEY_LIMIT - len(mark)] + mark
 
 
 def _text(value: Any) -> str:

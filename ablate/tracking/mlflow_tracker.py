@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import Place, open_folder
+from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
+from ablate.base.files import Place, open_folder
+from ablate.base.redaction import error_text, redact_url
 from ablate.ledger import Ledger, StudyWriter
-from ablate.redaction import error_text, redact_url
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect
 from ablate.tracking.environment import environment_tags

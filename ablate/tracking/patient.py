@@ -9,9 +9,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ablate.errors import StaleDriverError
+from ablate.base.errors import StaleDriverError
+from ablate.base.redaction import redact_text
 from ablate.ledger import StudyWriter
-from ablate.redaction import redact_text
 from ablate.trial import TrialConfig
 
 log = logging.getLogger(__name__)

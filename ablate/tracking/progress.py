@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.ledger import Ledger, TrialRecord
 from ablate.trial import TrialKey
 

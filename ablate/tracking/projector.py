@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ablate.errors import LedgerError, StaleDriverError
+from ablate.base.errors import LedgerError, StaleDriverError
 from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents

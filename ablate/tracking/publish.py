@@ -12,7 +12,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import ablate
-from ablate.files import Place
+from ablate.base.files import Place
 from ablate.scratch import scratch_folder
 from ablate.tracking import contents
 from ablate.tracking.store import Store

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import AblateError, RequestError
-from ablate.files import make_file
-from ablate.redaction import redact_text, redact_url
-from ablate.tracking.address import DATABASES, dialect, quiet_environment, sqlite_file
+from ablate.base.errors import AblateError, RequestError
+from ablate.base.files import make_file, sqlite_file, sqlite_url
+from ablate.base.redaction import redact_text, redact_url
+from ablate.tracking.address import DATABASES, dialect, quiet_environment
 from ablate.tracking.contents import Point
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
@@ -206,7 +206,7 @@ def _create_sqlite(file: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=file.parent, ignore_cleanup_errors=True) as folder:
         made = Path(folder) / file.name
         make_file(made)
-        mlflow.MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        mlflow.MlflowClient(tracking_uri=sqlite_url(made)).search_experiments(max_results=1)
         with closing(sqlite3.connect(made)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

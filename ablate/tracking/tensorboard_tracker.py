@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ablate.files import DiskFolder
+from ablate.base.files import DiskFolder
 from ablate.ledger import Ledger, ReportRecord, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.study.space import Choices, Range

@@ -18,9 +18,10 @@ from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
 
-from ablate.errors import RequestError
-from ablate.redaction import error_text, redact_url
-from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, sqlite_file
+from ablate.base.errors import RequestError
+from ablate.base.files import sqlite_file
+from ablate.base.redaction import error_text, redact_url
+from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

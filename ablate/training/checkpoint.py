@@ -24,10 +24,10 @@ from safetensors import SafetensorError, TensorSpec, serialize
 from safetensors.torch import load
 from torch import Tensor
 
-from ablate.errors import CheckpointDownError, CheckpointError
-from ablate.files import Folder, Place, open_folder
+from ablate.base.errors import CheckpointDownError, CheckpointError
+from ablate.base.files import Folder, Place, open_folder
+from ablate.base.redaction import error_text, redact_url
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text, redact_url
 from ablate.trial import Report, TrialConfig
 
 FORMAT = "ablate-checkpoint-2"

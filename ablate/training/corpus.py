@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.errors import RequestError, TrialError
+from ablate.base.errors import RequestError, TrialError
 from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task
 from ablate.tasks.base import Decoded

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from ablate.base.errors import Fault, RegistryError
 from ablate.config import DatasetFacts, Idle, TrainableSettings
-from ablate.errors import Fault, RegistryError
 from ablate.models.settings import BUILT_IN, InputShape, ModelConfig
 from ablate.registry import MODELS
 from ablate.training.effect import RULES, effective, idle

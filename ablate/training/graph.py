@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ablate.base.redaction import error_text
 from ablate.models.stack import Encoder
-from ablate.redaction import error_text
 from ablate.registry import TASKS
 from ablate.training.optim import StepFactors
 from ablate.training.rows import ReplicaGroup

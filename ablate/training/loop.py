@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ablate.errors import PausedError
-from ablate.files import Place
+from ablate.base.errors import PausedError
+from ablate.base.files import Place
 from ablate.tasks import Data, load_task
 from ablate.trainable import Member
 from ablate.training import checkpoint

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import CheckpointError, RequestError, TrialError
-from ablate.files import Place
+from ablate.base.errors import CheckpointError, RequestError, TrialError
+from ablate.base.files import Place
+from ablate.base.randomness import stream
+from ablate.base.redaction import redact_url
 from ablate.models import build, initial_parameters
 from ablate.models.settings import InputShape
 from ablate.models.size import zeros
-from ablate.randomness import stream
-from ablate.redaction import redact_url
 from ablate.training import checkpoint
 from ablate.training.family import family
 from ablate.training.rows import plain_call

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 from ablate.training.family import family
 from ablate.training.samples import Samples
 from ablate.training.settings import TrainConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.errors import CheckpointDownError, PausedError, RequestError
+from ablate.base.errors import CheckpointDownError, PausedError, RequestError
 from ablate.models.parts.replacing import replacements_of
 from ablate.models.parts.watching import check_parts
 from ablate.tasks import Data

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ablate.errors import CheckpointError, PausedError
-from ablate.files import Place
+from ablate.base.errors import CheckpointError, PausedError
+from ablate.base.files import Place
 from ablate.models.settings import InputShape
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.layers import Dropout
 from ablate.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.training.samples import ModelInput

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.settings import InputShape, ModelConfig
 
 if TYPE_CHECKING:

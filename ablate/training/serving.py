@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.errors import RequestError
-from ablate.files import Place
+from ablate.base.errors import RequestError
+from ablate.base.files import Place
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import own_code

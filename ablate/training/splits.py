@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
-from ablate.randomness import stream
+from ablate.base.errors import DataError
+from ablate.base.randomness import stream
 from ablate.tasks import Data
 from ablate.tasks.base import Stream, shared_part
 from ablate.training.samples import Samples

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ablate.errors import CheckpointError
+from ablate.base.errors import CheckpointError
 
 ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ablate.base.errors import RequestError, TrialError
+from ablate.base.files import Place
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.errors import RequestError, TrialError
-from ablate.files import Place
 from ablate.models.settings import BUILT_IN, InputShape
 from ablate.registry import read_task
 from ablate.training.family import FamilySettings

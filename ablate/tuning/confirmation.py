@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate.base.randomness import stream
 from ablate.ledger import NewTrial
 from ablate.objectives import losses, on_front
-from ablate.randomness import stream
 from ablate.trial import TrialConfig, TrialState
 from ablate.tuning.trial_progress import TrialProgress, loss_matrix
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ablate.base.errors import StudyFailedError
 from ablate.config import DatasetFacts
-from ablate.errors import StudyFailedError
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED
 from ablate.objectives import COST_METRICS, losses

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate.base.randomness import stream
 from ablate.objectives import COST_METRICS, may_stand, mean, on_test, signed
-from ablate.randomness import stream
 from ablate.trial import CONFIRM_SEED_BASE, TrialState
 from ablate.tuning.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
 from ablate.tuning.trial_progress import TrialProgress

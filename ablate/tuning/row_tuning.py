@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ablate.base.randomness import stream
 from ablate.ledger import NewTrial
 from ablate.objectives import best_place
-from ablate.randomness import stream
 from ablate.trial import TUNE_SEED_BASE, TrialState
 from ablate.tuning.search_space import SearchSpace, inner_at_share
 from ablate.tuning.sequences import PLACE

@@ -9,7 +9,7 @@ from typing import Any
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.tuning.request import SamplerRequest
 from ablate.tuning.sequences import DesignSequence, GridSequence, SobolSequence
 

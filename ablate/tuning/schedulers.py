@@ -12,7 +12,7 @@ import moocore
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.trial import Decision
 from ablate.tuning.trial_progress import loss_matrix
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ablate.base.errors import StudyFailedError
 from ablate.config import DatasetFacts
-from ablate.errors import StudyFailedError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
@@ -176,7 +176,7 @@ class Search(SearchStages):
             raise StudyFailedError(
                 f"study {self.study.name!r}: {failed} trials have failed before their first report and none has"
                 f" reported, so the study ends here. The last one: {message}. Correct the code and run the command"
-                " again; --keep-going goes on all the same"
+                " again; type --keep-going to continue all the same"
             )
 
     def pause(self, key: TrialKey) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 
 GRID_LIMIT = 5_000_000  # 40 MB of permutation

@@ -9,8 +9,8 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
-from ablate.errors import RequestError
-from ablate.randomness import stream
+from ablate.base.errors import RequestError
+from ablate.base.randomness import stream
 from ablate.tuning.request import SamplerRequest
 from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, count_of, inner_at_share, shuffled, walk
 

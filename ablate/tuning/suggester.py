@@ -13,11 +13,11 @@ import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
+from ablate.base.errors import RequestError
+from ablate.base.randomness import stream
 from ablate.config import DatasetFacts, TrainableSettings
-from ablate.errors import RequestError
 from ablate.ledger import NewTrial
 from ablate.objectives import SIZE_METRICS, constraint_text, violation
-from ablate.randomness import stream
 from ablate.registry import SAMPLERS
 from ablate.study import VARIANT
 from ablate.trial import TrialConfig, TrialKey, TrialState

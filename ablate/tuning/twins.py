@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from ablate.base.errors import RequestError
 from ablate.config import DatasetFacts, Size, TrainableSettings
-from ablate.errors import RequestError
 from ablate.study import VARIANT
 from ablate.trainable import load_trainable
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger import EventRecord, Ledger, NewEvent, NewTrial, StudyWriter
 from ablate.ledger.requests import ANSWERED
 from ablate.trial import Decision, TrialKey, TrialState

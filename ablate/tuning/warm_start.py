@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.objectives import SIZE_METRICS, violation
 from ablate.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch

@@ -19,7 +19,7 @@ class Waves(Classification):  # brings loss and metrics of one class per sample
         return InputShape(tokens=TOKENS, features=FEATURES, outputs=3, train_samples=TRAIN)
 
     def check(self, data_dir: Path | None) -> None:
-        pass  # nothing can be missing; raise ablate.errors.DataError where your files are not there
+        pass  # nothing can be missing; raise ablate.base.errors.DataError where your files are not there
 
     def load(self, data_dir: Path | None) -> Data:
         train_inputs, train_targets = draw(TRAIN, key=0)

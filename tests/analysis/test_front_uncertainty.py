@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ablate.analysis.front_uncertainty import attainment, draw_means, front_probabilities, volume, volume_interval
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 
 COSTS = np.linspace(2.5, 5, 10)
 TRUTH = 0.02 + 2 * 10 ** (-0.5 * COSTS)  # errors by log10 of the parameters

@@ -10,10 +10,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ablate import files as folder
 from ablate.analysis import tables as results
 from ablate.analysis.tables import reports_table, searched_values, trials_table, write_tables
-from ablate.errors import ResultsDownError
+from ablate.base import files as folder
+from ablate.base.errors import ResultsDownError
 from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.study.space import Choices, FloatRange, IntRange, Space
 from ablate.trial import Decision, Report, TrialState

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.comparison import cells
 from ablate.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 from ablate.study import Study, parse_study
 from ablate.study.space import Choices, FloatRange, IntRange
 from support.simulated import Row, reports_of, trials_of

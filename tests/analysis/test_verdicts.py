@@ -27,7 +27,7 @@ from ablate.analysis.verdicts import (
     seed_differences,
     verdicts,
 )
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant, truth
 

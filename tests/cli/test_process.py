@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ablate.base.garbage import RARE, USUAL, collect_as_usual, collecting_rarely
 from ablate.driver.options import RunOptions
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.run import search
-from ablate.garbage import RARE, USUAL, collect_as_usual, collecting_rarely
 from support.commands import TINY
 
 REGISTERED = """

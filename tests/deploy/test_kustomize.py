@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.kubernetes import ClusterRequest, manifest, preflight
 from ablate.kubernetes.pods import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES
 from ablate.kubernetes.quantities import number

@@ -9,11 +9,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-import ablate.files
+import ablate.base.files
+from ablate.base.errors import CheckpointDownError
 from ablate.driver import run as drive
 from ablate.driver.doctor import Examination, examine, look_until_sound
 from ablate.driver.options import RunOptions
-from ablate.errors import CheckpointDownError
 from ablate.ledger import Ledger
 from support.postgres import PASSWORD, PostgresServer
 
@@ -113,7 +113,7 @@ class OneFile:
 def test_a_store_is_written_read_back_and_named_without_its_credentials(
     folder: OneFile, good: bool, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ablate.files, "open_folder", lambda _: folder)
+    monkeypatch.setattr(ablate.base.files, "open_folder", lambda _: folder)
     found = findings(runs_dir=tmp_path, store=STORE)
     assert found["store"] == (good, said)
     assert folder.files == {}, "nothing stays"

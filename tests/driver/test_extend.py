@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.base.errors import StudyMismatchError
 from ablate.driver import resume as resumption
-from ablate.errors import StudyMismatchError
 from ablate.ledger import Ledger
 from ablate.study import parse_study
 from ablate.trial import TrialState

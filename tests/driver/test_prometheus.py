@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ablate.base.errors import RequestError
 from ablate.driver.prometheus import serve_metrics
-from ablate.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 from support.searches import hold_of, run_trial, search_of, study_of, url_in

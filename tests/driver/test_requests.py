@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import RESUMABLE
+from ablate.base.errors import RESUMABLE
 from ablate.ledger import TrialRecord
 from ablate.ledger.requests import ANSWERED, REQUESTED
 from ablate.trial import TrialState
@@ -347,7 +347,7 @@ def test_every_fault_of_a_start_is_listed_with_its_line(steered: Steered, say: S
         STUDY + "start:\n  - {config.x: 70}\n  - {config.y: 1,\n     config.lr: 5}\n"
         "  - {config.x: 3}\n  - {config.x: 3}\n  - {datasets: [date], config.x: 1}\n  - {}\n"
     )
-    from ablate.errors import StudyFileError
+    from ablate.base.errors import StudyFileError
     from ablate.study import load_study
 
     with pytest.raises(StudyFileError) as refused:
@@ -403,7 +403,7 @@ def test_a_study_whose_order_is_fixed_takes_no_configuration_and_prunes_nothing(
 
 
 def test_a_comparison_has_no_start() -> None:
-    from ablate.errors import StudyFileError
+    from ablate.base.errors import StudyFileError
     from ablate.study import parse_study
 
     with pytest.raises(StudyFileError, match="start: a comparison trains its whole design"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.errors import NoLedgerError
+from ablate.base.errors import NoLedgerError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from ablate.base.errors import LedgerHeldError
 from ablate.driver import resume as resumption
-from ablate.errors import LedgerHeldError
 from ablate.ledger import Ledger, StudyWriter, lease
 from support.ledgers import Clock, raw_connection, take
 

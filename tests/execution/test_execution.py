@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 
-from ablate.errors import ResourceError, StaleDriverError
+from ablate.base.errors import ResourceError, StaleDriverError
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from support import fakes, witness

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import ResourceError
+from ablate.base.errors import ResourceError
 from ablate.execution.autoscaling import bundle_of
 from ablate.execution.cluster import most_slots, plan
 from support import fakes, witness

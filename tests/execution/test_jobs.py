@@ -19,7 +19,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.execution import jobs
 from ablate.ledger import Ledger
 

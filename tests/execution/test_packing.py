@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import CheckpointDownError, CheckpointError, PausedError
+from ablate.base.errors import CheckpointDownError, CheckpointError, PausedError
 from ablate.execution import LocalExecutor, pack_run
 from ablate.execution.packing import Packing, member_of
 from ablate.ledger import Ledger

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ablate.errors import ClusterLostError, ResourceError
+from ablate.base.errors import ClusterLostError, ResourceError
 from ablate.execution import cluster, gcs_watchdog
 from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
 from ablate.execution.own_ray import environment

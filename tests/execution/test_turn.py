@@ -13,9 +13,9 @@ import pytest
 from ray.exceptions import RaySystemError
 from ray.tune.experiment import Trial
 
+from ablate.base.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
-from ablate.errors import ClusterLostError, ResourceError, StaleDriverError
 from ablate.execution import RayExecutor, ray_tune, tune_session
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.cluster import JOIN_SECONDS

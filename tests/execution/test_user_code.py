@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from ablate.base.errors import ResourceError
 from ablate.driver.code import user_code
-from ablate.errors import ResourceError
 from ablate.execution.carried_code import pack
 from ablate.study import parse_study
 from support.commands import run

@@ -37,10 +37,10 @@ def compare(run: StudyRun, *more: str, inject: partial[None] | None = None) -> C
     return run.start("compare", str(run.file), *where, *run.options, *more, inject=inject)
 
 
-def finish(run: StudyRun, *more: str) -> str:
-    """Run `ablate compare` to its end, which must be good; return the page as a reader sees it."""
+def finish(run: StudyRun, *more: str, status: int = 0) -> str:
+    """Run `ablate compare` to its end, which must have this exit code; return the page as a reader sees it."""
     command = compare(run, *more)
-    assert command.wait() == 0, command.output
+    assert command.wait() == status, command.output
     return Reader((run.home / "report" / "index.html").read_text(encoding="utf-8")).text
 
 
@@ -124,7 +124,7 @@ def test_a_network_whose_checkpoint_is_missing_is_named(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=ONE)
     assert compare(run, inject=partial(killing.at_report, "after", TRAINED // 2)).wait() == -9
     shutil.rmtree(checkpoint_folder(run.home, run.trials()[1].key))
-    page = finish(run)
+    page = finish(run, status=1)  # a row without its number is no complete comparison
     assert {t.config.evaluates: str(t.state) for t in evaluating(run)} == {0: "COMPLETE", 1: "FAIL"}
     assert "1 of 2 trained trials read" in page
     assert "1 could not be read" in page

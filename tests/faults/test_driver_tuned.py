@@ -85,7 +85,8 @@ def test_two_trials_at_a_time_give_the_same_rows(whole: StudyRun, tmp_path: Path
 def test_a_row_that_nothing_could_tune_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY.replace("parts: {part", "parts: {other: {config: {arm: broken}}, part"))
     command = compare(run)
-    assert command.wait() == 0, command.output
+    assert command.wait() == 1, command.output
+    assert "without-other" in command.output.splitlines()[-1]
     states = {(t.config.stage, t.config.variant, str(t.state)) for t in run.trials()}
     assert {each for each in states if each[1] == "without-other"} == {("tune", "without-other", "FAIL")}
     assert {each[1] for each in states if each[0] == "search"} == {"complete", "without-part"}

@@ -62,7 +62,7 @@ SAID = {
 def test_what_cannot_be_reported_or_kept_is_refused(form: str) -> None:
     require(form)
     code = (
-        "from ablate.errors import TrialError\nfrom ablate.functions.run import Run\n"
+        "from ablate.base.errors import TrialError\nfrom ablate.functions.run import Run\n"
         "run = Run(study_seed=0, dataset='d', seed=1, length=3)\n"
         f"try:\n    exec({REFUSED[form]!r})\nexcept TrialError as error:\n    print(error)"
     )

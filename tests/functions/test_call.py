@@ -22,7 +22,7 @@ import torch
 from greenlet import greenlet
 from torch import nn
 
-from ablate.errors import PausedError, TrialError
+from ablate.base.errors import PausedError, TrialError
 from functions.test_lockstep import EPOCHS, Train, function, numbers, reports, trial
 from support import own_training
 

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.errors import PausedError, RequestError, StudyFileError, TrialError
+from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
 from ablate.functions.settings import FunctionSettings
 from ablate.registry import read_task
 from ablate.study import parse_study

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import PausedError, TrialError
+from ablate.base.errors import PausedError, TrialError
 from ablate.functions.command_record import forget_records
 from support.commanded import commanded, losses
 from support.paths import TESTS

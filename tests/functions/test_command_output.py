@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.command_output import (
     LONGEST_LINE,
     LineReader,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import PausedError, TrialError
+from ablate.base.errors import PausedError, TrialError
 from ablate.execution.executor import Failure
 from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN

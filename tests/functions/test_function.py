@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.errors import RegistryError, RequestError
+from ablate.base.errors import RegistryError, RequestError
 from ablate.functions.function import Function
 from ablate.ledger import Ledger
 from ablate.study import parse_study

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, decode, encode, get_state, set_state
 from ablate.functions.run import Kept, Run
 from support.paths import REPOSITORY

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.door import TrialPausedError
 from ablate.functions.keeping import GlobalRandomness
 from ablate.functions.lightning import fit

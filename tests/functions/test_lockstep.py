@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from ablate.errors import CheckpointError, PausedError, TrialError
+from ablate.base.errors import CheckpointError, PausedError, TrialError
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings

@@ -175,8 +175,10 @@ def test_an_error_of_the_function_is_a_note_with_its_line(
 def test_what_cannot_be_kept_is_refused_by_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    body = "    run.keep(model=object(), width=config['width'])\n    yield {'val_loss': 1.0}\n"
-    code = f"{HEAD}def train(config, run):\n{body}"
+    code = (
+        HEAD
+        + "def train(config, run):\n    config['width']\n    run.keep(model=object())\n    yield {'val_loss': 1.0}\n"
+    )
     status, _, err = planned(code, SEARCH, tmp_path, monkeypatch, capfd)
     assert status == 2
     assert "trainable 'mine:train': run.keep(model=...): a object cannot be kept." in " ".join(err.split())

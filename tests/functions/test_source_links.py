@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.functions.source import find_code, write_module
 
 

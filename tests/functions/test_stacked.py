@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from ablate.errors import PausedError, RequestError, TrialError
+from ablate.base.errors import PausedError, RequestError, TrialError
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.trial import Report, TrialConfig

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.inspection import onnx_graph
 from ablate.inspection.network import load_network
 from ablate.ledger import Ledger

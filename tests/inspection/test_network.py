@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from ablate.analysis.tables import trials_table
+from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search
-from ablate.errors import RequestError
 from ablate.inspection.network import (
     BlockMaps,
     attention_maps,

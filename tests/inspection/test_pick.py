@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from ablate.analysis.picking import Bound, keeping_probabilities
+from ablate.base.randomness import stream
 from ablate.ledger import Ledger, Snapshot
-from ablate.randomness import stream
 from ablate.trial import Report, TrialConfig
 from support.commands import run
 from support.searches import accuracy, report_at

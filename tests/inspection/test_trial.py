@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
-from ablate.errors import RequestError
 from ablate.inspection.trial import details_lines, trial_details
 from support import fakes, witness
 from support.commands import run

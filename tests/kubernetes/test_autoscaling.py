@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.kubernetes import manifest, rendered
 from ablate.kubernetes.preflight import needs
 from support.cluster_schemas import refusals

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import Fault, RequestError
+from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes import manifest, rendered
 from support import cluster_rules, pod_security
 from support.cluster_rules import faults

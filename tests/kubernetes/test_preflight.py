@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablate.base.errors import RequestError
 from ablate.cli import app as cli
-from ablate.errors import RequestError
 from ablate.kubernetes import ClusterRequest, preflight
 from ablate.kubernetes.kubectl import NotAllowedError, kubectl_get
 from ablate.kubernetes.preflight import needs

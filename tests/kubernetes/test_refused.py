@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.main import get_command
 
+from ablate.base.errors import RequestError
+from ablate.base.redaction import has_password
 from ablate.cli import app as cli
-from ablate.errors import RequestError
 from ablate.kubernetes import ClusterRequest, manifest, rendered
 from ablate.kubernetes.arguments import TAKEN
 from ablate.kubernetes.request import proposal
-from ablate.redaction import has_password
 from support.cluster_schemas import refusals
 from support.manifests import HARMLESS, PASSWORDS, SEARCH, request
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.kubernetes import manifest
 from support.cluster_schemas import Plain, refusals
 from support.commands import TINY

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision
 from support.ledgers import STUDY, key, new_trial, raw_connection, report_of, take

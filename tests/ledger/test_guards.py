@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from ablate.errors import LedgerDownError, LedgerError, StaleDriverError, StorageError
-from ablate.files import DiskFolder
+from ablate.base.errors import LedgerDownError, LedgerError, StaleDriverError, StorageError
+from ablate.base.files import DiskFolder
 from ablate.ledger import Ledger, database
 from ablate.trial import Decision
 from support.ledgers import STUDY, Clock, key, new_trial, report_of, take

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from ablate.errors import LedgerError, LedgerHeldError, StaleDriverError, StudyMismatchError
+from ablate.base.errors import LedgerError, LedgerHeldError, StaleDriverError, StudyMismatchError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, raw_connection, report_of, take
@@ -33,7 +33,7 @@ WRITES: dict[str, Callable[[StudyWriter], Any]] = {
 }
 RACER = """
 import sys
-from ablate.errors import LedgerHeldError
+from ablate.base.errors import LedgerHeldError
 from ablate.ledger import Ledger
 ledger = Ledger.open(sys.argv[1])
 print("ready", flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import ANSWERED, add_request, new_request
 from ablate.trial import Decision, Report, TrialKey, TrialState

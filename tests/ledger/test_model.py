@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ablate.errors import LedgerError, StaleDriverError
+from ablate.base.errors import LedgerError, StaleDriverError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, report_of, take

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models import build
 from ablate.models.layers import Dropout
 from support.model_cases import PAIR, SHAPE, TEXT, config, ids, model, normal

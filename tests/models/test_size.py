@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablate.base.errors import RegistryError
 from ablate.config import TaskConfig
-from ablate.errors import RegistryError
 from ablate.models import build, measure, size
 from ablate.models.settings import InputShape, ModelConfig
 

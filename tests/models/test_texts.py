@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models import build, initial_parameters
 from ablate.models.attention import Attention
 from ablate.models.settings import ModelConfig

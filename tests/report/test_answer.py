@@ -196,3 +196,30 @@ def test_the_figure_has_every_confirmed_run_and_the_band_of_the_seeds() -> None:
     ticks = next(values for values in layers if len(values) == 20)
     assert {point["size"] for point in ticks} == {1000, 4000, 16_000, 30_000}
     assert "middle half of the seeds" in front.caption
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_networks_of_unknown_size_have_an_answer_and_no_columns_of_sizes(tmp_path: Path, seeds: int) -> None:
+    """A command tells no size: the answer is the best, with what is as good."""
+    objectives = [
+        {"metric": "val_accuracy", "direction": "maximize"},
+        {"metric": "wall_seconds", "direction": "minimize"},
+    ]
+    study = make_study(objectives=objectives, confirm={"replicates": seeds})
+    sizes = {"params": None, "params_body": None, "flops": None, "q": None}
+    trials, reports = planted(three(seeds), **sizes)
+    seconds = pl.Series("wall_seconds", [float(number % 10 + 1) for number in trials["trial"]])
+    page, terminal, rows = shown(study, trials.with_columns(seconds), reports, tmp_path)
+    assert len(rows) == 3
+    mean = "85.00%" if seeds > 1 else "85.20%"
+    said = f"On digits, width 24 · no mlp has {mean} test accuracy, the best of the 3 on the front."
+    if seeds == 1:
+        said += " One seed does not tell networks apart: raise confirm.replicates."
+    else:
+        said += " 1 of the others is not distinguished at 5 seeds. The best has 8"
+    for text in (page, terminal):
+        assert said in text
+        assert "no trial of this data set" not in text
+    table = terminal[terminal.index("Front of digits") :]
+    assert "parameters" not in table
+    assert " Q " not in table

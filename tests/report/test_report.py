@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ablate.analysis import front
-from ablate.errors import AblateError
+from ablate.base.errors import AblateError
 from ablate.report import frame, front_lines, front_table, write_report
 from ablate.report.drawing import PALETTES, paint
 from ablate.report.front import terminal

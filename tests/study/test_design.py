@@ -11,7 +11,7 @@ import numpy as np
 import pydoe
 import pytest
 
-from ablate.errors import StudyFileError
+from ablate.base.errors import StudyFileError
 from ablate.study import parse_study
 from ablate.study.design import REMOVED, Factor, aliases, arm_name, arms, faults, resolution, terms
 from support.paths import REPOSITORY

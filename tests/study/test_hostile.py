@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablate.errors import StudyFileError
+from ablate.base.errors import StudyFileError
 from ablate.study import Study
 from ablate.study import file as study_file
 from ablate.study.file import SIZE_LIMIT_BYTES, parse_study

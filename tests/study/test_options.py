@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablate.errors import StudyFileError
+from ablate.base.errors import StudyFileError
 from ablate.study import difference, load_study, parse_study, read_study
 from ablate.study.yaml_text import read_yaml, write_yaml
 from support.paths import REPOSITORY

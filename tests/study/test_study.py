@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ablate.errors import StudyFileError
+from ablate.base.errors import StudyFileError
 from ablate.models.settings import ModelConfig
 from ablate.objectives import violation
 from ablate.study import Study, difference, load_study, parse_study, read_study

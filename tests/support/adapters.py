@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ablate.errors import PausedError
+from ablate.base.errors import PausedError
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings

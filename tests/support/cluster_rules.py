@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from ablate.errors import Fault
+from ablate.base.errors import Fault
+from ablate.base.redaction import has_password
 from ablate.kubernetes.request import ANNOTATION_BYTES, DNS_LABEL, NAME_LENGTH, applied_bytes
-from ablate.redaction import has_password
 from support.pod_security import pod_faults
 
 GRACE_LIMIT_SECONDS = 30

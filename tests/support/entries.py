@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ablate.base.errors import StudyFileError
 from ablate.config import TaskConfig
-from ablate.errors import StudyFileError
 from ablate.registry import read_task
 from ablate.study import parse_study
 

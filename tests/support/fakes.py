@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import PausedError, TrialError
+from ablate.base.errors import PausedError, TrialError
 from ablate.trial import Report, TrialConfig, TrialKey
 
 

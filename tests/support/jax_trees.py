@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.functions.run import Kept, Run
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ablate import training
-from ablate.errors import PausedError
-from ablate.files import Place
+from ablate.base.errors import PausedError
+from ablate.base.files import Place
 from ablate.models.settings import ModelConfig
 from ablate.tasks import Data
 from ablate.training import checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
-from ablate.randomness import stream
+from ablate.base.randomness import stream
 from ablate.study import Study, parse_study
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ablate.errors import Fault
-from ablate.redaction import has_password
+from ablate.base.errors import Fault
+from ablate.base.redaction import has_password
 
 SECRET_WORDS = ("password", "secret", "token", "storage", "access_key", "credential", "private_key")
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import ablate
-from ablate.errors import AblateError
+from ablate.base.errors import AblateError
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import load_task
 from ablate.tasks.settings import OwnTaskConfig
@@ -89,6 +89,7 @@ def squared(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 TASKS: dict[str, ablate.Task] = {
+    "classes": ablate.Task(train=(ROWS, np.array(["no", "yes"])[BINARY])),
     "regression": ablate.Task(
         **halves(ROWS, REAL), metrics={"r2": lambda s, t: r2_score(t, s), "object": torchmetrics.R2Score()}
     ),
@@ -316,7 +317,6 @@ confirm: {{replicates: 2}}
 def test_a_study_of_arrays_is_planned_searched_and_confirmed(
     task: str, metric: str, direction: str, rates: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    TASKS["classes"] = ablate.Task(train=(ROWS, np.array(["no", "yes"])[BINARY]))
     network = NETWORKS.get(task, "Rows")
     text = STUDY.format(name=__name__, task=task, network=network, metric=metric, direction=direction, rates=rates)
     (tmp_path / "study.yaml").write_text(text)
@@ -329,7 +329,6 @@ def test_a_study_of_arrays_is_planned_searched_and_confirmed(
 
 
 def test_only_classes_have_probabilities(tmp_path: Path) -> None:
-    TASKS["classes"] = ablate.Task(train=(ROWS, np.array(["no", "yes"])[BINARY]))
     TASKS["named"] = ablate.Task(**halves(ROWS, BINARY), loss="bce", class_names=("no", "yes"))
     found = {}
     for name in ("classes", "named", "regression", "segmentation"):

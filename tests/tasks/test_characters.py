@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablate.errors import DataError, RequestError
+from ablate.base.errors import DataError, RequestError
 from ablate.models.settings import InputShape
 from ablate.tasks import Fetchable, Task, fetch, load_task
 from ablate.tasks.base import Written

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.errors import DataError, RequestError
+from ablate.base.errors import DataError, RequestError
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import read_task

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from ablate.errors import DataError, RequestError, TrialError
+from ablate.base.errors import DataError, RequestError, TrialError
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.registry import read_task

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.settings import InputShape
 from ablate.tasks import Task, load_task
 from ablate.tasks.text.lists import draw

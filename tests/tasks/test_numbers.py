@@ -6,7 +6,7 @@ import pytest
 import torch
 from num2words import num2words
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Written

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.errors import DataError, RegistryError, RequestError
+from ablate.base.errors import DataError, RegistryError, RequestError
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.tasks import available, fetch, load_task

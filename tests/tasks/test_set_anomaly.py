@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ablate.errors import AblateError, DataError
+from ablate.base.errors import AblateError, DataError
 from ablate.models import build
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.registry import read_task

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablate.errors import DataError, RegistryError, RequestError
+from ablate.base.errors import DataError, RegistryError, RequestError
 from ablate.models.samples import join
 from ablate.models.settings import InputShape
 from ablate.tasks import TASKS, Classification, Data, Task, data_folder, load_task

@@ -15,7 +15,7 @@ import torch
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from torch.nn import functional as F
 
-from ablate.errors import DataError, RequestError
+from ablate.base.errors import DataError, RequestError
 from ablate.tasks import Task, fetch, load_task
 from ablate.tasks.base import Decoded, Fetchable, shared_part
 from ablate.tasks.text import translation

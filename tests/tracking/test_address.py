@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
+from ablate.base.files import sqlite_file
 from ablate.tracking import default_uri, ui_command
-from ablate.tracking.address import artifact_root, quiet_environment, sqlite_file
+from ablate.tracking.address import artifact_root, quiet_environment
 from ablate.tracking.environment import environment_tags, git_commit
 
 

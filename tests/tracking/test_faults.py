@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 from support.ledgers import Clock

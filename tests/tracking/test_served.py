@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.errors import RequestError
-from ablate.files import DiskFolder
+from ablate.base.errors import RequestError
+from ablate.base.files import DiskFolder
 from ablate.models import build
 from ablate.models.samples import join
 from ablate.models.settings import InputShape, ModelConfig

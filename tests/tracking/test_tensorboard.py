@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import StaleDriverError
+from ablate.base.errors import StaleDriverError
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
 from support.commands import run, write_study

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.errors import PausedError
+from ablate.base.errors import PausedError
 from ablate.training import checkpoint
 from support.paused import IMAGES, STEPS, Asked, load_network, said, train
 

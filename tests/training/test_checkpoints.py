@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from ablate.errors import CheckpointDownError, CheckpointError, RequestError
-from ablate.files import DiskFolder
+from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
+from ablate.base.files import DiskFolder
 from ablate.models.settings import ModelConfig
 from ablate.training import checkpoint, predictor, train
 from ablate.training.checkpoint import CheckpointId

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
 from ablate.execution.executor import Crowded
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.registry import read_task

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablate.errors import CheckpointError
+from ablate.base.errors import CheckpointError
 from ablate.training import checkpoint, train
 from support.damage import truncate
 from support.small_training import numbers, trial

@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ablate.errors import PausedError, RequestError, TrialError
+from ablate.base.errors import PausedError, RequestError, TrialError
 from ablate.models import build, initial_parameters
 from ablate.models.samples import give_samples
 from ablate.models.settings import InputShape, ModelConfig

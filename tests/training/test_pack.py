@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import ablate
+from ablate.base.errors import CheckpointDownError, CheckpointError, DataError, PausedError, RequestError
+from ablate.base.files import Place
 from ablate.config import TaskConfig
-from ablate.errors import CheckpointDownError, CheckpointError, DataError, PausedError, RequestError
-from ablate.files import Place
 from ablate.models.settings import ModelConfig
 from ablate.tasks import Data, load_task
 from ablate.trainable import Member

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ablate.base.errors import CheckpointError, PausedError
+from ablate.base.files import Place, open_folder
 from ablate.config import TaskConfig
-from ablate.errors import CheckpointError, PausedError
-from ablate.files import Place, open_folder
 from ablate.models.settings import InputShape
 from ablate.tasks import Data
 from ablate.tasks.images.image_stream import Files, ImageStream

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import RequestError, TrialError
+from ablate.base.errors import RequestError, TrialError
 from ablate.models import build, initial_parameters, measure
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.training import predictor, train

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
 from ablate.tasks import Data
 from ablate.tasks.images.digits import Digits, read_digits
 from ablate.tasks.images.patches import patch_data

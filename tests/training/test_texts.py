@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.base.errors import RequestError, TrialError
 from ablate.config import TaskConfig
-from ablate.errors import RequestError, TrialError
 from ablate.models import build, initial_parameters
 from ablate.models.settings import InputShape, ModelConfig
 from ablate.tasks import Data

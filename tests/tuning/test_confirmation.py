@@ -9,8 +9,8 @@ import moocore
 import numpy as np
 import pytest
 
+from ablate.base.randomness import stream
 from ablate.ledger import TrialRecord
-from ablate.randomness import stream
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 from ablate.tuning.confirmation import FrontMember, spread
 from support.searches import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import LedgerError, StaleDriverError, StudyFailedError
+from ablate.base.errors import LedgerError, StaleDriverError, StudyFailedError
 from ablate.trial import Decision, TrialState
 from support.searches import (
     ONE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.base.errors import StudyMismatchError
 from ablate.driver.resume import refuse_other_study
-from ablate.errors import StudyMismatchError
 from ablate.ledger import Ledger
 from ablate.study import parse_study
 from ablate.trial import Decision

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from ablate.analysis import confirmations, t_interval
 from ablate.analysis.tables import reports_table, trials_table
+from ablate.base.randomness import stream
 from ablate.ledger import Ledger, Snapshot
 from ablate.objectives import nondominated
-from ablate.randomness import stream
 from ablate.report import front_table, result_lines, write_report
 from ablate.study import Study
 from ablate.study.checks import faults_of

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import StudyFailedError
+from ablate.base.errors import StudyFailedError
+from ablate.base.randomness import stream
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import find_refused
-from ablate.randomness import stream
 from ablate.study import Study
 from ablate.tracking.contents import run_name, state_text
 from ablate.tracking.view import VIEW_TAG, experiment_tags

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space

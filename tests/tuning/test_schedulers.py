@@ -11,7 +11,7 @@ import moocore
 import numpy as np
 import pytest
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.ledger import Ledger
 from ablate.trial import Decision
 from ablate.tuning.schedulers import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablate.errors import LedgerError
+from ablate.base.errors import LedgerError
 from ablate.ledger import Ledger
 from ablate.training.family import family
 from ablate.trial import Decision, Report, TrialConfig, TrialState

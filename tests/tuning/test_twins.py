@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ablate.config import Size
-from ablate.errors import RequestError, StudyFileError
+from ablate.base.errors import RequestError, StudyFileError
+from ablate.config import Counted, Size
 from ablate.models import measure
 from ablate.study import Study, parse_study
 from ablate.training.family import FamilySettings
@@ -128,8 +128,8 @@ class _Unsized:
     """A trainable that cannot size any network."""
 
     @staticmethod
-    def count_by_running(settings: Any, dataset: str) -> None:
-        return None
+    def count_by_running(settings: Any, dataset: str) -> Counted:
+        return Counted()
 
 
 def test_a_size_that_is_not_known_and_one_that_is_no_smaller_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The border to a user's code: it runs in processes of its own, and all calls into it go through here."""
+"""The border to a user's code: separate processes run it, and every call into it passes here."""

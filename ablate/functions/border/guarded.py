@@ -1,4 +1,4 @@
-"""Trainables whose code is a user's: each call goes to a process of its own."""
+"""Trainables whose code is a user's: a separate process answers each call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ablate.base.errors import AblateError, RegistryError, TrialError
+from ablate.base.files import Place
 from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.errors import AblateError, RegistryError, TrialError
-from ablate.files import Place
 from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.output import OutputLog
@@ -81,7 +81,7 @@ def processes_of(config: TrialConfig) -> int:
 
 
 class GuardedPack:
-    """A pack that a process of its own trains; what this process prints is kept beside the trials' checkpoints.
+    """A pack that a separate process trains; what this process prints is kept beside the trials' checkpoints.
 
     An error of one trial is its outcome, as in any pack; the end of the process is an error of all. `grace_seconds` is
     the time in which the code may end by itself after the last report of a trial, or after it is stopped.
@@ -101,7 +101,6 @@ class GuardedPack:
         self._pause: Callable[[], bool] = place["pause"]
         self._logs: dict[TrialKey, OutputLog] = {}
         self._process = processes_for(name, processes)
-        self._process.show(self._write)
         where = {key: value for key, value in place.items() if key != "pause"}
         self._process.ask("open", name, packed, threads, where)
 
@@ -111,7 +110,7 @@ class GuardedPack:
             return
         for member in members:
             self._logs[member.config.key] = OutputLog(member.checkpoints)
-        self._process.ask("add", list(members))
+        self._ask("add", list(members))
 
     def drop(self, key: TrialKey) -> None:
         """Stop a trial; its code ends within the grace time, or its process is ended."""
@@ -121,7 +120,7 @@ class GuardedPack:
 
     def advance(self) -> Mapping[TrialKey, Report | Exception]:
         """Return what the trials have to say next; raise TrialError if the process has ended."""
-        answer: dict[TrialKey, Report | Told] = self._process.ask("advance", pause=self._pause)
+        answer: dict[TrialKey, Report | Told] = self._ask("advance", pause=self._pause)
         for key, each in answer.items():
             if key in self._logs and (isinstance(each, Told) or each.final):
                 self._logs[key].flush()
@@ -141,6 +140,11 @@ class GuardedPack:
         for log in self._logs.values():
             log.close()
 
+    def _ask(self, request: str, *arguments: Any, **options: Any) -> Any:
+        """Return the answer to a request, and keep what is printed meanwhile: others ask the same process too."""
+        self._process.show(self._write)
+        return self._process.ask(request, *arguments, **options)
+
     def _write(self, content: bytes) -> None:
         for log in self._logs.values():
             log.write(content)
@@ -156,7 +160,7 @@ class GuardedPack:
 
         begun = monotonic()
         try:
-            return self._process.ask(request, *arguments, limit=limit)
+            return self._ask(request, *arguments, limit=limit)
         except TimeoutError:
             _NOTES["late"] = (
                 f"{self._name} did not end by itself within --grace ({self._grace:g} s) after its trial, so its process"
@@ -178,9 +182,12 @@ def _show(content: bytes) -> None:
 
 
 def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Return what a method of a trainable returns in its process; raise RegistryError if the process ends."""
+    """Return what a method of a trainable returns in its process; raise RegistryError if the process ends.
+
+    What is printed is shown while the code is imported and checked, once, and not while a search asks about sizes.
+    """
     process = processes_for(name)
-    process.show(_show)
+    process.show(_show if method in ("check", "describe") else _drop)
     try:
         return process.ask("call", name, method, arguments, options)
     except TrialError as error:

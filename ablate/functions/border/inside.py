@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ablate.base.garbage import collecting_rarely
 from ablate.functions.alone import Alone
 from ablate.functions.border.told import Told, tell
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.process_state import ProcessState
 from ablate.functions.processes import end_with_parent
 from ablate.functions.ranks import Ranks
-from ablate.garbage import collecting_rarely
 from ablate.registry import OWN_FUNCTION, import_named, trainable_kind
 from ablate.trainable import Member, Pack, load_trainable
 from ablate.trial import Report, TrialKey
@@ -87,7 +87,8 @@ class Inside:
             return getattr(trainable, method)(*arguments, **options)
         finally:
             self._note_first()
-            self._put_back()
+            if self._pack is None:  # between two turns of a trial its own state stays
+                self._put_back()
 
     def open(self, name: str, packed: bool, threads: int, place: Mapping[str, Any]) -> None:
         """Begin an empty pack."""

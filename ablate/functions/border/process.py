@@ -17,8 +17,8 @@ from multiprocessing.connection import Pipe
 from time import monotonic
 from typing import Any, Literal
 
-from ablate import errors
-from ablate.errors import AblateError, PausedError, TrialError
+from ablate.base import errors
+from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.functions.border.told import Told, crash_place
 from ablate.functions.launchers import own_environment
 from ablate.functions.processes import end_all

@@ -7,18 +7,18 @@ import traceback
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate import errors
-from ablate.errors import NO_MEMORY, AblateError, RequestError, TrialError
+from ablate.base import errors
+from ablate.base.errors import NO_MEMORY, AblateError, RequestError, TrialError
+from ablate.base.plain_text import storable
 from ablate.functions.blame import is_own_file, shown_place, user_line
 from ablate.functions.ranks import Ranks
-from ablate.plain_text import storable
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler writes it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """An error as it crosses the border: the name of its class in `ablate.errors`, its line and its traceback."""
+    """An error as it crosses the border: the name of its class in `ablate.base.errors`, its line and its traceback."""
 
     type: str
     text: str

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.embedding import Lookup
 from ablate.models.layers import Projection
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ablate.errors import NAMES_SHOWN, TrialError, did_you_mean
+from ablate.base.errors import NAMES_SHOWN, TrialError, did_you_mean
 
 
 def find(network: nn.Module, pattern: str) -> list[str]:

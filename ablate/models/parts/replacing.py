@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.errors import TrialError, did_you_mean
+from ablate.base.errors import TrialError, did_you_mean
 from ablate.models.parts.outputs import differing_shapes, is_shape_known
 from ablate.models.parts.paths import find, has_forward, module_paths, place, shown
 from ablate.models.parts.skipping import Skip

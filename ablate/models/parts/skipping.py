@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.parts.outputs import VALUES, Leaf, known_shape, learnt_form, mapped, tensors_in
 from ablate.models.parts.watching import Replacements
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 
 
 class Replacements:

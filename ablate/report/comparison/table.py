@@ -188,7 +188,7 @@ def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
     name = f"{name[:1].upper()}{name[1:]}"
     if found.metric in CONSTANTS:
         return f"{name}, mean over {averaged}." if averaged else f"{name}."
-    text = f"{name} after the last epoch, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
+    text = f"{name} after the last {study.unit}, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
         text += f"; intervals{sign} are 95% Student t over {seeds} seeds"

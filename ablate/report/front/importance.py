@@ -11,8 +11,8 @@ import polars as pl
 from ablate.analysis.front import metric_values
 from ablate.analysis.importance import RANGE, Importance, Importances, importances
 from ablate.analysis.tables import searched_values
+from ablate.base.plain_text import short_name
 from ablate.objectives import signed
-from ablate.plain_text import short_name
 from ablate.report.drawing import safe_stem
 from ablate.report.front.findings import Findings
 from ablate.report.front.importance_figures import matter_figures

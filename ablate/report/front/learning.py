@@ -40,7 +40,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
         return None
     name = quality_name(study)
     ticks = alt.Axis(values=whole_ticks([point["epoch"] for point in lines]), format="d")
-    x = alt.X("epoch:Q", title="epoch", axis=ticks, scale=alt.Scale(nice=False))
+    x = alt.X("epoch:Q", title=study.unit, axis=ticks, scale=alt.Scale(nice=False))
     title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(lines), legend=legend())
@@ -58,8 +58,8 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     return Figure(
         stem=f"curves-{safe_stem(found.dataset)}",
         title=f"Learning curves on {found.dataset}",
-        caption=f"Mean over replicates of the {spell_metric(objective.metric)} by epoch. A cross ends a trial that was "
-        f"stopped early.{more}",
+        caption=f"Mean over replicates of the {spell_metric(objective.metric)} by {study.unit}. A cross ends a trial "
+        f"that was stopped early.{more}",
         spec=finished(alt.layer(*layers)),
     )
 

@@ -11,7 +11,7 @@ import polars as pl
 from ablate.analysis import quality_objective
 from ablate.analysis.assessment import assessments
 from ablate.analysis.pooling import NETWORK
-from ablate.plain_text import settings_text
+from ablate.base.plain_text import settings_text
 from ablate.report.confirmation import confirmation_text
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
@@ -33,6 +33,7 @@ from ablate.report.tables import (
     quality_name,
     shared_settings,
     shared_text,
+    without_unknown_sizes,
 )
 from ablate.study import Study
 
@@ -104,12 +105,17 @@ def section(
     rows = found.front.rows(named=True)
     shared = shared_settings(study, rows)
     training = [setting for setting in other_settings(study) if setting not in shared]
+    compared = found.assessed is not None
+    named, cells = without_unknown_sizes(
+        headings(f"{split}_{quality_name(study)}", compared=compared),
+        [row_cells(study, row, shared, compared=compared) for row in rows],
+    )
     own = {
-        "headings": headings(f"{split}_{quality_name(study)}", compared=found.assessed is not None),
-        "rows": [row_cells(study, row, shared, compared=found.assessed is not None) for row in rows],
+        "headings": named,
+        "rows": cells,
         "training": [settings_text(row, training) for row in rows],
         "shared": shared_text(study, rows),
-        "compared": found.assessed is not None,
+        "compared": compared,
         "warnings": found.warnings,
         "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
         "shrinkage": shrinkage_text(study, found.front),
@@ -181,7 +187,7 @@ def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
     quality = spell_metric(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     return {
-        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", "Epochs", quality],
+        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", f"{study.unit.capitalize()}s", quality],
         "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
         "unlisted": found.listed.height - listed.height,
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],

@@ -39,10 +39,13 @@ def summary(
     study: Study, dataset: str, front: pl.DataFrame, assessed: Assessment | None = None
 ) -> tuple[str, tuple[Pick, ...]]:
     """Return the answer in words, and the networks it names: the best, the smallest that is as good, the cheapest."""
-    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    rows = _rows(study, front)
     if not rows:
         return "There is no answer yet: no trial of this data set is complete.", ()
     best, size = _best(study, rows), size_metric(study)
+    if best[size] is None:
+        pick = _pick(study, "Best of the front" if len(rows) > 1 else "The only one on the front", best, best, assessed)
+        return _without_size(study, dataset, rows, best, assessed), (pick,)
     cheapest = min(
         rows, key=lambda row: (row[size], signed(quality_objective(study.objectives), row[quality_name(study)]))
     )
@@ -61,15 +64,22 @@ def summary(
 
 def best_row(study: Study, front: pl.DataFrame) -> Row | None:
     """Return the row of a data set's front that the summary calls the best, or None if there is none."""
-    rows = [row for row in front.iter_rows(named=True) if row.get(size_metric(study)) is not None]
+    rows = _rows(study, front)
     return _best(study, rows) if rows else None
+
+
+def _rows(study: Study, front: pl.DataFrame) -> list[Row]:
+    """Return the rows of a front whose size is known, with the size as a key; all rows if no size is known."""
+    size = size_metric(study)
+    rows = [{size: None, **row} for row in front.iter_rows(named=True)]
+    return [row for row in rows if row[size] is not None] or rows
 
 
 def _best(study: Study, rows: Sequence[Row]) -> Row:
     """Return the best of `rows` in quality; of equal ones, the one that the assessment takes, else the smaller."""
     rows = [row for row in rows if row["verdict"] == "best"] or rows
     name, size = quality_name(study), size_metric(study)
-    return min(rows, key=lambda row: (signed(quality_objective(study.objectives), row[name]), row[size]))
+    return min(rows, key=lambda row: (signed(quality_objective(study.objectives), row[name]), row[size] or 0))
 
 
 def _open(rows: Sequence[Row]) -> list[Row]:
@@ -85,6 +95,21 @@ def _named(assessed: Assessment, rows: Sequence[Row], size: str) -> tuple[Row, s
     return min(_open(rows), key=lambda row: row[size]), "Smallest not distinguished from the best"
 
 
+def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, assessed: Assessment | None) -> str:
+    """Return the answer where no size is known, such as that of a command: the best, and what is as good."""
+    text = f"On {dataset}, {network(study, best)} has {_split_quality(study, best)}"
+    if len(rows) == 1:
+        return f"{text}. It is the only one on the front, so no other is compared with it."
+    text += f", the best of the {len(rows)} on the front."
+    if assessed is None:
+        return f"{text} {_why_not_compared(best)}"
+    some = len(_open(rows)) - 1
+    others = (
+        "All others are worse" if not some else f"{some} of the others {'is' if some == 1 else 'are'} not distinguished"
+    )
+    return f"{text} {others} at {assessed.seeds} seeds. {_best_number(study, best, assessed)}"
+
+
 def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) -> str:
     """Return the answer where each network has one number, or seeds that say nothing of noise."""
     named = f"{network(study, best)} is the best of the front: {_split_quality(study, best)} {_sizes(study, best)}"
@@ -93,12 +118,15 @@ def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) 
             f"On {dataset}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is the "
             "only network on the front, so no cheaper one is compared with it."
         )
-    why = "The networks share fewer than two seeds, or their seeds are equal, so nothing tells them apart."
+    return f"On {dataset}, {named}. {_why_not_compared(best)}"
+
+
+def _why_not_compared(best: Row) -> str:
     if best["stage"] != "confirm":
-        why = "Numbers of the search do not tell networks apart: each was chosen for being high."
-    elif best["replicates"] < 2:
-        why = "One seed does not tell networks apart: raise confirm.replicates."
-    return f"On {dataset}, {named}. {why}"
+        return "Numbers of the search do not tell networks apart: each was chosen for being high."
+    if best["replicates"] < 2:
+        return "One seed does not tell networks apart: raise confirm.replicates."
+    return "The networks share fewer than two seeds, or their seeds are equal, so nothing tells them apart."
 
 
 def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named: Row, assessed: Assessment) -> str:
@@ -205,11 +233,15 @@ def _pick(study: Study, role: str, row: Row, best: Row, assessed: Assessment | N
         spread += f", corrected for being chosen (mean {quantity(name, row[name])})"
     elif row["difference"] is not None:
         spread += f"; {difference_text(study, row)} to the best"
-    share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
+    cost, known = "", row[size] is not None
+    if known:
+        share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
+        cost = f"{quantity(size, row[size])} {spell_metric(size)}{share}"
+    counted = f"; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}" if known else ""
     return Pick(
         role=role,
         network=network(study, row),
         quality=quantity(name, value),
-        cost=f"{quantity(size, row[size])} {spell_metric(size)}{share}",
-        detail=f"{row['split']}, {spread}; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}",
+        cost=cost,
+        detail=f"{row['split']}, {spread}{counted}",
     )

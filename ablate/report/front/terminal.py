@@ -19,7 +19,14 @@ from ablate.report.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.report.front.summary import compared_cells, summary
 from ablate.report.numbers import DASH, printable, reach
 from ablate.report.racing import racing_text
-from ablate.report.tables import front_cells, front_table, quality_name, shared_settings, shared_text
+from ablate.report.tables import (
+    front_cells,
+    front_table,
+    quality_name,
+    shared_settings,
+    shared_text,
+    without_unknown_sizes,
+)
 from ablate.study import Study
 
 LINES = 2  # that a network's name may take before intervals are put below their means
@@ -94,11 +101,14 @@ class _Front:
         headings = ["parameters", quality, "to the best", "P (front)", "trial"]
         if not self._compared:
             headings = ["parameters", "FLOPs", "Q", quality, "n", "trial"]
-        table.add_column("network", ratio=1)
+        headings, lines = without_unknown_sizes(["network", *headings], [*self._cells(narrow=narrow)])
         for heading in headings:
             shown = heading.replace(" ", "\n") if narrow and heading != "to the best" else heading
-            table.add_column(shown, justify="right", no_wrap=heading in ("parameters", "to the best", "trial"))
-        for cells in self._cells(narrow=narrow):
+            if heading == "network":
+                table.add_column(heading, ratio=1)
+            else:
+                table.add_column(shown, justify="right", no_wrap=heading in ("parameters", "to the best", "trial"))
+        for cells in lines:
             table.add_row(*map(Text, cells))
         return table
 

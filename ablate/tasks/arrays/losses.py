@@ -8,8 +8,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.errors import TrialError
-from ablate.redaction import error_text
+from ablate.base.errors import TrialError
+from ablate.base.redaction import error_text
 
 Loss = Callable[[Tensor, Tensor, float], Tensor]
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError, did_you_mean
-from ablate.redaction import error_text
+from ablate.base.errors import DataError, did_you_mean
+from ablate.base.redaction import error_text
 
 TARGETS = ("label", "labels", "target", "targets", "y")  # usual names of the column of targets
 Columns = tuple[str | Sequence[str] | None, str] | None

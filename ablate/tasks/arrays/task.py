@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ablate.base.errors import DataError, RequestError, TrialError, did_you_mean
+from ablate.base.randomness import stream
+from ablate.base.redaction import error_text
 from ablate.config import TaskConfig
-from ablate.errors import DataError, RequestError, TrialError, did_you_mean
 from ablate.models.settings import InputShape
-from ablate.randomness import stream
-from ablate.redaction import error_text
 from ablate.tasks.arrays import losses
 from ablate.tasks.arrays.reading import Columns, Part, read_part, text_names
 from ablate.tasks.base import TEST_SHARE, Data, stratified_split

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ablate.files import cache_folder, new_file
-from ablate.redaction import error_text
+from ablate.base.files import cache_folder, new_file
+from ablate.base.redaction import error_text
 from ablate.tasks.folders import alone
 
 CACHED_FROM = 1000  # images; a smaller folder is decoded in negligible time

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageConfig

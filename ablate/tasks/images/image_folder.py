@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from ablate.errors import DataError, RequestError
+from ablate.base.errors import DataError, RequestError
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import data_folder
 from ablate.tasks.images.decoded import load_decoded

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.errors import DataError, TrialError
-from ablate.redaction import error_text
+from ablate.base.errors import DataError, TrialError
+from ablate.base.redaction import error_text
 from ablate.tasks.images.image_folder import BAD_IMAGE, plain, reason
 from ablate.tasks.images.patches import cut
 

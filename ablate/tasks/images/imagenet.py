@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.errors import DataError
-from ablate.redaction import error_text
+from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 from ablate.tasks.archives import FAILURES, fetch_zip
 from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.image_stream import Files

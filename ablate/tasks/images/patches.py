@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
 from ablate.models.settings import InputShape
 from ablate.tasks.base import Data
 

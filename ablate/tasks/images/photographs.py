@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder
 from ablate.tasks.images.image_folder import SUFFIXES

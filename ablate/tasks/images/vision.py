@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data

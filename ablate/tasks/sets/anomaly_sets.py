@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
 from ablate.tasks.images.image_stream import distinct
 
 ALIKE = 9  # images of the majority class

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from ablate.errors import DataError
-from ablate.files import new_file
-from ablate.redaction import error_text
+from ablate.base.errors import DataError
+from ablate.base.files import new_file
+from ablate.base.redaction import error_text
 from ablate.tasks.images.patches import Split
 from ablate.tasks.images.photographs import DEVIATION, MEAN
 

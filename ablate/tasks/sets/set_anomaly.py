@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.errors import DataError
+from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split
 from ablate.tasks.folders import alone, data_folder, fetch_command

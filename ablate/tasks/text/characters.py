@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.errors import DataError, RequestError
-from ablate.files import DiskFolder
+from ablate.base.errors import DataError, RequestError
+from ablate.base.files import DiskFolder
+from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.redaction import error_text
 from ablate.tasks.base import Data
 from ablate.tasks.folders import data_folder, fetch_command, unusable
 from ablate.tasks.settings import SequenceConfig

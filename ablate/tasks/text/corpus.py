@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from ablate.redaction import error_text
+from ablate.base.redaction import error_text
 from ablate.tasks.text.vocabulary import Vocabulary, tokenise
 
 AT_LEAST = 2  # occurrences in the train part that put a word in the vocabulary

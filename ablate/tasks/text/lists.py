@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.errors import RequestError
+from ablate.base.errors import RequestError
+from ablate.base.randomness import stream
 from ablate.models.settings import InputShape
-from ablate.randomness import stream
 from ablate.tasks.base import Data
 from ablate.tasks.settings import SequenceConfig
 from ablate.tasks.text.tokens import TokenPrediction

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ablate.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.models.settings import InputShape
 from ablate.tasks.base import Data
 from ablate.tasks.settings import SequenceConfig

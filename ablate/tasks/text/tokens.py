@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ablate.base.errors import RequestError
 from ablate.config import TaskConfig
-from ablate.errors import RequestError
 from ablate.models.layers import widen
 from ablate.tasks.base import Data
 

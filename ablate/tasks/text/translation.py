@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ablate.base.errors import DataError, RequestError
 from ablate.config import TaskConfig
-from ablate.errors import DataError, RequestError
 from ablate.models.settings import InputShape
 from ablate.tasks.base import Data, shared_part
 from ablate.tasks.folders import data_folder, unusable

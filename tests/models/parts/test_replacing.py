@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.models import resnet18, vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.keyed import build_keyed, count_parameters
 from ablate.models.parts.replacing import replace_parts
 

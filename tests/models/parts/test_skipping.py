@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import check_parts
 from support.part_networks import Bert, ClosureGPT, SimpleViT

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablate.errors import TrialError
+from ablate.base.errors import TrialError
 from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
 from support.part_networks import ClosureGPT, ClosureNet, SimpleViT

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
 
-from ablate.errors import CheckpointDownError, RequestError
-from ablate.redaction import ADVICE, error_text, has_password, redact_url
+from ablate.base.errors import CheckpointDownError, RequestError
+from ablate.base.redaction import ADVICE, error_text, has_password, redact_url
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -45,6 +45,18 @@ def below(place: Place, *names: str) -> Place:
         return place.joinpath(*names)
     address, mark, query = place.partition("?")  # pyarrow takes options such as endpoint_override from the query
     return "/".join([address.rstrip("/"), *map(quote, names)]) + mark + query
+
+
+def sqlite_url(file: Path) -> str:
+    """Return the URL of an SQLite database; characters that mean something in a URL are written as %25, %3F and %23."""
+    return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite URL, or None for any other address; the inverse of `sqlite_url`."""
+    scheme, _, path = url.partition(":///")
+    path = unquote(path.partition("?")[0])
+    return Path(path) if scheme.partition("+")[0].lower() == "sqlite" and path and path != ":memory:" else None
 
 
 class Folder(Protocol):

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.plain_text import one_printable_line
+from ablate.base.plain_text import one_printable_line
 
 FAULTS_SHOWN = 20
 NAMES_SHOWN = 50

@@ -1,0 +1,1 @@
+"""What every room may use: errors, text, files, randomness; nothing of ours below it."""
