@@ -41,5 +41,6 @@ def fit(run: Run, params: Mapping[str, Any], train_set: Any, *, rounds: int = 1,
             run.report({names.get(name, name): value for name, value in found.items()}, step=count)
 
     callbacks = [*options.pop("callbacks", ()), report]
-    given = {"seed": run.seed, "deterministic": True, "verbosity": -1, **params}
+    own = {name: value for name, value in params.items() if not name.endswith(("seed", "random_state"))}
+    given = {"deterministic": True, "verbosity": -1, **own, "seed": run.seed}
     return lightgbm.train(given, train_set, run.length * rounds, **options, callbacks=callbacks)

@@ -96,7 +96,7 @@ class _Lockstep:
             if epoch == 0:
                 raise TrialError(
                     "the function ended without a report: `yield` a dictionary of metrics each epoch, or call"
-                    " run.report with one"
+                    " run.report with one, and leave early stopping to the study"
                 )
             raise TrialError(
                 f"the function ended after {epoch} of {self.config.epochs} epochs: make a report in each; the study"

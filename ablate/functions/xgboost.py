@@ -56,5 +56,10 @@ def fit(run: Run, params: Mapping[str, Any], dtrain: Any, *, rounds: int = 1, **
     left = run.length * rounds - (0 if model is None else done)
     reports = Reports(run, kept, lambda count: count > done and count % rounds == 0, names)
     callbacks = [*options.pop("callbacks", ()), reports]
-    given = {"seed": run.seed, "seed_per_iteration": True, **params}  # calls that take turns share a generator
+    given = {
+        "seed_per_iteration": True,
+        **params,
+        "seed": run.seed,
+        "random_state": run.seed,
+    }  # calls that take turns share a generator
     return xgboost.train(given, dtrain, left, **options, xgb_model=model, callbacks=callbacks)

@@ -55,7 +55,9 @@ def test_a_shape_ends_with_the_answer_that_its_reports_give(
     assert "no trial is left to run" in out
     assert "no answer" not in out
     said = " ".join(out.split())
-    for number in answers(run, study):
+    numbers = answers(run, study)
+    assert len(numbers) == (len(study["parts"]) + 1 if "compare" in study else 1)
+    for number in numbers:
         assert number in said
     if shape in SPECIAL:
         SPECIAL[shape](run)
@@ -80,7 +82,7 @@ def answers(run: StudyRun, study: dict[str, object]) -> list[str]:
     [metric, *_] = [o["metric"] for o in study["objectives"] if o["metric"] != "params"]  # type: ignore[index,attr-defined]
     best = max if metric.endswith("accuracy") else min
     if "compare" in study:
-        return [_shown(metric, fmean(values)) for values in last(run, metric, stage="confirm").values()]
+        return [_shown(metric, fmean(values)) for values in last(run, metric, stage="search").values()]
     if study["confirm"] is None:
         return [_shown(metric, best(fmean(values) for values in last(run, metric, stage="search").values()))]
     tested = metric.replace("val_", "test_")
@@ -125,9 +127,8 @@ def steps(run: StudyRun) -> None:
 
 def parts_of_a_closure(run: StudyRun) -> None:
     """The MLP can be left out inside its ModuleDict; as a whole it is not a module that is called."""
-    means = {
-        trial.config.variant: fmean(last(run, "val_loss", stage="confirm")[trial.key.number]) for trial in read(run)[0]
-    }
+    found = last(run, "val_loss", stage="search")
+    means = {trial.config.variant: fmean(found[trial.key.number]) for trial in read(run)[0]}
     assert means["complete"] < means["without-mlp"] < means["without-attention"]
     text = run.text.replace("transformer.h.*.mlp.c_proj", "transformer.h.*.mlp").replace("mingpt_parts", "refused")
     (run.folder / "refused.yaml").write_text(text)
