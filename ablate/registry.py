@@ -128,10 +128,14 @@ def _import_own(module_name: str) -> ModuleType:
 
 
 def own_code(name: str) -> list[Path]:
-    """Return the user's package or file that holds the part at an import path; empty for an installed one."""
+    """Return the user's package or file that holds the part at an import path; empty for an installed one.
+
+    It is looked for where `Registry.load` finds it, at last in the current folder; nothing is imported.
+    """
     top = name.partition(":")[0].partition(".")[0] if ":" in name else ""
     try:
-        spec = importlib.util.find_spec(top) if top and top != __name__.partition(".")[0] else None
+        own = bool(top) and top != __name__.partition(".")[0]
+        spec = importlib.util.find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]) if own else None
     except ValueError:  # a module without a specification, such as a script that runs
         return []
     if spec is None:
