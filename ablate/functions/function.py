@@ -49,6 +49,11 @@ class Function:
         return inspect.isgeneratorfunction(inspect.unwrap(self.train))
 
     @property
+    def builds(self) -> bool:
+        """Whether it calls `run.build` itself."""
+        return "build" in _uses(self.train)
+
+    @property
     def stacked(self) -> bool:
         """Whether it trains all seeds of a trial at once: its second parameter is called `runs`."""
         try:

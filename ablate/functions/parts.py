@@ -14,22 +14,16 @@ from ablate.functions.function import Function
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.sizing import LoopReachedError, SizingRun, reach_loop
 from ablate.models.parts.listing import list_network
-from ablate.models.parts.tracing import Trace, traced
 
 
 class ListingRun(SizingRun):
     """A run that ends after the first call of the network, of which it keeps a trace."""
 
-    trace: Trace | None = None
-
     def epochs(self) -> Iterator[int]:
         """Let the function make the first call of its network, and end."""
         if self.network is None or self.owns_loop():
             raise LoopReachedError
-        with traced(self.network, end=LoopReachedError()) as self.trace:
-            self.in_loop = True
-            yield 1
-        raise LoopReachedError
+        yield from self.first_epoch()
 
 
 def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) -> dict[str, Any]:
@@ -38,10 +32,8 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
     The function runs up to the first call of its network, on torch's meta device. Raises RequestError for a setting
     that it reads and that is not given, for what it raises before that call, and if it builds no network.
     """
-    if function.stacked or not function.reports_epochs:
-        kind = (
-            "trains all seeds at once" if function.stacked else "returns its metrics, so it has no loop to stop before"
-        )
+    if function.stacked or not (function.reports_epochs or function.builds):
+        kind = "trains all seeds at once" if function.stacked else "neither yields nor calls run.build"
         raise RequestError(f"trainable {function.name!r} {kind}: its network cannot be listed")
     read = function.names_read()
     if missing := sorted(read.required - settings.config.keys()):

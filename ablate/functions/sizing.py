@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from ablate.functions.function import Function
 from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
-from ablate.models.parts.tracing import traced
+from ablate.models.parts.tracing import Trace, traced
 
 
 class LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
@@ -27,12 +29,19 @@ class SizingRun(Run):
     """A run that ends where the epochs begin, or after the first call of a network whose shapes only a call tells."""
 
     network: nn.Module | None = None
+    trace: Trace | None = None
     in_loop = False
+    hooks: ExitStack | None = None  # of a function that does not yield: it ends at the first call of its network
 
     def build(self, cls: Callable[..., M], *arguments: Any, **named: Any) -> M:
-        """Return the network, and remember the first one."""
+        """Return the network, which cannot be moved to another device, and remember the first one."""
         module = super().build(cls, *arguments, **named)
-        self.network = module if self.network is None else self.network
+        for move in ("to", "cpu", "cuda"):  # such as by a Trainer; there are no values to be moved
+            setattr(module, move, lambda *_, **__: module)
+        if self.network is None:
+            self.network = module
+            if self.hooks is not None:
+                self.trace = self.hooks.enter_context(traced(module, end=LoopReachedError()))
         return module
 
     def epochs(self) -> Iterator[int]:
@@ -43,9 +52,17 @@ class SizingRun(Run):
         unsure = any(record.unsure for record in self.replacements)
         if self.network is None or not unsure or self.owns_loop():
             raise LoopReachedError
-        with traced(self.network, end=LoopReachedError()):
-            self.in_loop = True
+        yield from self.first_epoch()
+
+    def first_epoch(self) -> Iterator[int]:
+        """Yield an epoch that ends at the first call of the network."""
+        assert self.network is not None
+        self.in_loop = True
+        if self.hooks is not None:
             yield 1
+        else:
+            with traced(self.network, end=LoopReachedError()) as self.trace:
+                yield 1
         raise LoopReachedError
 
     @staticmethod
@@ -81,11 +98,12 @@ class SizingRuns(Runs):
 def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> Counted:
     """Return the number of trainable parameters of what `run.build` makes before the first epoch.
 
-    Nothing is known of a function without a loop over `run.epochs()`. Of one that fails, in code that needs values in
+    A function that does not yield is run up to the first call of its network or, if it comes before, `run.begin()`;
+    nothing is known of one that does not call `run.build` itself. Of one that fails, in code that needs values in
     its weights or for another reason, the note says where. Raises RequestError if a part that is to be replaced does
     not exist, or an object cannot be kept.
     """
-    if not function.reports_epochs:
+    if not (function.reports_epochs or (function.builds and not function.stacked)):
         return Counted()
     common: dict[str, Any] = {"study_seed": 0, "dataset": dataset, "length": settings.epochs, "device": "meta"}
     common["replace"] = settings.replace
@@ -104,16 +122,20 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
 
 
 def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None:
-    """Call a function that yields until it asks for its first epoch, or has called its network in it.
+    """Call a function until it asks for its first epoch, or has called its network for the first time.
 
-    What it raises after that is of no interest: its tensors have no values.
+    What it raises in its loop is of no interest: its tensors have no values.
     """
-    begun: Any = function.train(dict(settings.config), run)
-    try:
-        next(begun)
-    except (TrialError, KeyboardInterrupt, LoopReachedError):
-        raise
-    except BaseException as error:
-        if not (isinstance(run, SizingRun) and run.in_loop):
+    with ExitStack() as hooks:
+        if isinstance(run, SizingRun) and not function.reports_epochs:
+            run.hooks = hooks
+        try:
+            begun: Any = function.train(dict(settings.config), run)
+            if isinstance(begun, GeneratorType):
+                next(begun)
+        except (TrialError, KeyboardInterrupt, LoopReachedError):
             raise
-        raise LoopReachedError from error
+        except BaseException as error:
+            if not (isinstance(run, SizingRun) and run.in_loop):
+                raise
+            raise LoopReachedError from error

@@ -97,6 +97,19 @@ FORMS = {
         None,
     ),
     "own loop": ("    for epoch in range(2):\n        yield {'val_loss': 1.0}\n", None),
+    "moved before": (
+        "    model = model.to('cpu')\n    for epoch in run.epochs():\n        yield {'val_loss': 1.0}\n",
+        ["72", "144"],
+    ),
+    "reports": (  # the first call ends it
+        "    for epoch in range(2):\n        loss = model(torch.ones(4, 8)).sum()\n"
+        "        open('trained', 'w').close()\n        run.report({'val_loss': loss.item()})\n",
+        ["72", "144"],
+    ),
+    "begins": (
+        "    run.begin()\n    open('trained', 'w').close()\n    run.report({'val_loss': 1.0})\n",
+        ["72", "144"],
+    ),
 }
 
 
@@ -110,6 +123,7 @@ def test_a_function_is_sized_where_its_code_allows_it(
     status, rows, err = planned(HEAD + body + loop, SEARCH, tmp_path, monkeypatch, capfd)
     assert status == 0, err
     assert [row.get("params") for row in rows] == (params or [None]), "networks of unknown size are one row"
+    assert not (tmp_path / "trained").exists()
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -16,14 +16,11 @@ def train(config, run):
         "eval_metric": "logloss",
         "eta": config["eta"],
         "max_depth": config["depth"],
+        "subsample": 0.5,
+        "nthread": 1,
+        "seed": 0,
     }
-    fit(
-        run,
-        params | {"subsample": 0.5, "nthread": 1},
-        TRAIN,
-        rounds=10,
-        evals=[(VAL, "val")],
-    )
+    fit(run, params, TRAIN, rounds=10, evals=[(VAL, "val")])
 
 
 def test(model, config):

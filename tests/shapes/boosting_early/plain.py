@@ -9,14 +9,16 @@ TRAIN, VAL, TEST = (xgboost.DMatrix(X[part], Y[part]) for part in (slice(300), s
 
 
 def train():
-    params = {"objective": "binary:logistic", "eval_metric": "logloss", "eta": 0.1, "max_depth": 4, "seed": 0}
-    return xgboost.train(
-        params | {"subsample": 0.5, "nthread": 1},
-        TRAIN,
-        200,
-        evals=[(VAL, "val")],
-        early_stopping_rounds=10,
-    )
+    params = {
+        "objective": "binary:logistic",
+        "eval_metric": "logloss",
+        "eta": 0.1,
+        "max_depth": 4,
+        "subsample": 0.5,
+        "nthread": 1,
+        "seed": 0,
+    }
+    return xgboost.train(params, TRAIN, 200, evals=[(VAL, "val")], early_stopping_rounds=10)
 
 
 def test(model):
