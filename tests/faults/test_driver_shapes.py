@@ -59,6 +59,8 @@ def test_a_shape_ends_with_the_answer_that_its_reports_give(
     assert len(numbers) == (len(study["parts"]) + 1 if "compare" in study else 1)
     for number in numbers:
         assert number in said
+    if study.get("confirm"):
+        assert all(one != other for one, other in last_of_confirmed(run)), "two seeds have the same numbers"
     if shape in SPECIAL:
         SPECIAL[shape](run)
 
@@ -75,6 +77,9 @@ def test_a_shape_that_is_killed_ends_with_every_row_of_one_that_was_not(
     assert reports == expected
     assert len(reports) >= 4
     assert sum(trial.attempt > 1 for trial in read(run)[0]) >= 1
+    if str(shape) == "nanogpt":
+        outputs = [file.read_text() for file in run.home.glob("checkpoints/data/*/output.txt")]
+        assert any("Resuming training from" in text for text in outputs)
 
 
 def answers(run: StudyRun, study: dict[str, object]) -> list[str]:
@@ -87,6 +92,12 @@ def answers(run: StudyRun, study: dict[str, object]) -> list[str]:
         return [_shown(metric, best(fmean(values) for values in last(run, metric, stage="search").values()))]
     tested = metric.replace("val_", "test_")
     return [_shown(tested, best(fmean(values) for values in last(run, tested, stage="confirm").values()))]
+
+
+def last_of_confirmed(run: StudyRun) -> list[list[float]]:
+    """Return for each confirmed network the metric of the validation split in its last report, for each seed."""
+    [name, *_] = [name for name in read(run)[1][-1].metrics if name.startswith("val_")]
+    return [*last(run, name, stage="confirm").values()]
 
 
 def _shown(metric: str, value: float) -> str:
