@@ -14,6 +14,7 @@ from statistics import fmean
 import pytest
 import yaml
 
+from support.commands import LOCAL
 from support.commands import run as command
 from support.faults.study_runs import StudyRun
 from support.shapes import SHAPE_LIST, Shape, last, read, rows
@@ -143,11 +144,14 @@ def parts_of_a_closure(run: StudyRun) -> None:
     assert means["complete"] < means["without-mlp"] < means["without-attention"]
     text = run.text.replace("transformer.h.*.mlp.c_proj", "transformer.h.*.mlp").replace("mingpt_parts", "refused")
     (run.folder / "refused.yaml").write_text(text)
-    words = [sys.executable, "-m", "ablate", "compare", "refused.yaml", "--executor", "local", "--tracker", "none"]
-    refused = subprocess.run(words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=False)
-    assert refused.returncode != 0
-    assert "transformer.h.0.mlp" in refused.stderr
-    assert "c_proj" in refused.stderr
+    for words, code in ((["plan", "refused.yaml"], 2), (["compare", "refused.yaml", *LOCAL], 1)):
+        all_words = [sys.executable, "-m", "ablate", *words]
+        refused = subprocess.run(
+            all_words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == code
+        assert "transformer.h.0.mlp" in refused.stderr
+        assert "c_proj" in refused.stderr
 
 
 def positions(run: StudyRun) -> None:
@@ -177,6 +181,9 @@ def conditional(run: StudyRun) -> None:
         widths = [64, *(given[f"n_units_l{i}"] for i in range(given["n_layers"])), 10]
         assert not any(f"n_units_l{i}" in given for i in range(given["n_layers"], 3))
         assert trial.params == sum((a + 1) * b for a, b in pairwise(widths))
+    words = [sys.executable, "-m", "ablate", "plan", "study.yaml"]
+    plan = subprocess.run(words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=True)
+    assert "230,763 architectures" in plan.stdout + plan.stderr
 
 
 def own_checkpoints(run: StudyRun) -> None:
