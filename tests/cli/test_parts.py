@@ -54,6 +54,12 @@ def large(config, run):
 def texts(config, run):
     yield from train(config, run, run.build(ClosureGPT), torch.arange(10).reshape(2, 5))
 
+def reported(config, run):
+    model = run.build(ClosureGPT)
+    loss = model(torch.arange(10).reshape(2, 5)).float().square().mean()
+    print("a line of the user's code is no part of the list")
+    run.report({"val_loss": loss.item()})
+
 def not_called(config, run):
     model = run.build(ClosureGPT)
     for epoch in run.epochs():
@@ -108,7 +114,7 @@ def test_the_parts_of_vit_b_16(folder: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("function", ["vit", "texts"])
+@pytest.mark.parametrize("function", ["vit", "texts", "reported"])
 def test_the_printed_section_runs_as_it_stands(function: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "layers=2"] if function == "vit" else []
     code, out, err = run(capfd, "parts", f"parts_code:{function}", *settings)

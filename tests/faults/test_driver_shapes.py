@@ -14,6 +14,7 @@ from statistics import fmean
 import pytest
 import yaml
 
+from support.commands import LOCAL
 from support.commands import run as command
 from support.faults.study_runs import StudyRun
 from support.shapes import SHAPE_LIST, Shape, last, read, rows
@@ -59,6 +60,8 @@ def test_a_shape_ends_with_the_answer_that_its_reports_give(
     assert len(numbers) == (len(study["parts"]) + 1 if "compare" in study else 1)
     for number in numbers:
         assert number in said
+    if study.get("confirm"):
+        assert all(one != other for one, other in last_of_confirmed(run)), "two seeds have the same numbers"
     if shape in SPECIAL:
         SPECIAL[shape](run)
 
@@ -75,6 +78,9 @@ def test_a_shape_that_is_killed_ends_with_every_row_of_one_that_was_not(
     assert reports == expected
     assert len(reports) >= 4
     assert sum(trial.attempt > 1 for trial in read(run)[0]) >= 1
+    if str(shape) == "nanogpt":
+        outputs = [file.read_text() for file in run.home.glob("checkpoints/data/*/output.txt")]
+        assert any("Resuming training from" in text for text in outputs)
 
 
 def answers(run: StudyRun, study: dict[str, object]) -> list[str]:
@@ -87,6 +93,12 @@ def answers(run: StudyRun, study: dict[str, object]) -> list[str]:
         return [_shown(metric, best(fmean(values) for values in last(run, metric, stage="search").values()))]
     tested = metric.replace("val_", "test_")
     return [_shown(tested, best(fmean(values) for values in last(run, tested, stage="confirm").values()))]
+
+
+def last_of_confirmed(run: StudyRun) -> list[list[float]]:
+    """Return for each confirmed network the metric of the validation split in its last report, for each seed."""
+    [name, *_] = [name for name in read(run)[1][-1].metrics if name.startswith("val_")]
+    return [*last(run, name, stage="confirm").values()]
 
 
 def _shown(metric: str, value: float) -> str:
@@ -132,11 +144,14 @@ def parts_of_a_closure(run: StudyRun) -> None:
     assert means["complete"] < means["without-mlp"] < means["without-attention"]
     text = run.text.replace("transformer.h.*.mlp.c_proj", "transformer.h.*.mlp").replace("mingpt_parts", "refused")
     (run.folder / "refused.yaml").write_text(text)
-    words = [sys.executable, "-m", "ablate", "compare", "refused.yaml", "--executor", "local", "--tracker", "none"]
-    refused = subprocess.run(words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=False)
-    assert refused.returncode != 0
-    assert "transformer.h.0.mlp" in refused.stderr
-    assert "c_proj" in refused.stderr
+    for words, code in ((["plan", "refused.yaml"], 2), (["compare", "refused.yaml", *LOCAL], 1)):
+        all_words = [sys.executable, "-m", "ablate", *words]
+        refused = subprocess.run(
+            all_words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == code
+        assert "transformer.h.0.mlp" in refused.stderr
+        assert "c_proj" in refused.stderr
 
 
 def positions(run: StudyRun) -> None:
@@ -166,6 +181,9 @@ def conditional(run: StudyRun) -> None:
         widths = [64, *(given[f"n_units_l{i}"] for i in range(given["n_layers"])), 10]
         assert not any(f"n_units_l{i}" in given for i in range(given["n_layers"], 3))
         assert trial.params == sum((a + 1) * b for a, b in pairwise(widths))
+    words = [sys.executable, "-m", "ablate", "plan", "study.yaml"]
+    plan = subprocess.run(words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=True)
+    assert "230,763 architectures" in plan.stdout + plan.stderr
 
 
 def own_checkpoints(run: StudyRun) -> None:
