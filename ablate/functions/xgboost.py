@@ -48,18 +48,13 @@ def fit(run: Run, params: Mapping[str, Any], dtrain: Any, *, rounds: int = 1, **
     `evals=[(data, "val")]` gives metrics such as `val_rmse`; `names` others. The seed is the run's. A trial continues
     from its booster, or fits its rounds again where XGBoost draws samples, whose generator no file holds.
     """
-    kept, names = _Booster(None), options.pop("names", {})
+    kept, names, callbacks = _Booster(None), options.pop("names", {}), options.pop("callbacks", ())
     run.keep(model=kept)
     done = run.begin() * rounds
     draws = any(params.get(name, 1) < 1 for name in SAMPLES) or params.get("booster", "gbtree") != "gbtree"
     model = None if draws else kept.now
     left = run.length * rounds - (0 if model is None else done)
-    reports = Reports(run, kept, lambda count: count > done and count % rounds == 0, names)
-    callbacks = [*options.pop("callbacks", ()), reports]
-    given = {
-        "seed_per_iteration": True,
-        **params,
-        "seed": run.seed,
-        "random_state": run.seed,
-    }  # calls that take turns share a generator
-    return xgboost.train(given, dtrain, left, **options, xgb_model=model, callbacks=callbacks)
+    mine = Reports(run, kept, lambda count: count > done and count % rounds == 0, names)
+    seeds = {"seed": run.seed, "random_state": run.seed}
+    given = {"seed_per_iteration": True, **params, **seeds}  # in turns: one generator
+    return xgboost.train(given, dtrain, left, **options, xgb_model=model, callbacks=[*callbacks, mine])
