@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import yaml
 from rich.console import Console
 
 from ablate.analysis.tables import reports_table, trials_table
@@ -20,6 +19,8 @@ from ablate.functions.source import CODE, find_code, import_path, kept_if_refuse
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 from ablate.locations import RUNS
 from ablate.objectives import is_evaluated, losses
+from ablate.study.given import plain_value
+from ablate.study.yaml_text import write_yaml
 
 if TYPE_CHECKING:
     from ablate.report.drawing import Figure
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 
-When = Mapping[str, Sequence[object]] | None  # other settings, by dotted name, and their values
+When = Mapping[str, object] | None  # other settings, by dotted name, and their value or a list of values
 
 
 def choice(*values: object, when: When = None) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _range(kind: str, low: float, high: float, *, log: bool, step: float | None,
 
 
 def _condition(when: When) -> dict[str, Any]:
-    return {} if when is None else {"when": {name: list(values) for name, values in when.items()}}
+    return {} if when is None else {"when": dict(when)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,10 +177,11 @@ def search(
         "budget": {"trials": trials},
         "confirm": None if confirm is None else {"replicates": confirm},
     }
+    plain = {key: plain_value(value, "space" if key == "config" else key) for key, value in content.items()}
     code = asked.home(name) / CODE
     with kept_if_refused(code):
-        content["trainable"] = _path(train, code)
-        return _run(name, yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
+        plain["trainable"] = _path(train, code)
+        return _run(name, write_yaml(plain), asked, Path(f"{name}.yaml"))
 
 
 def compare(

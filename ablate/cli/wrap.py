@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from ablate.base.errors import RequestError, StudyFileError
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, named_pattern
+from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
 
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.+)")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def study_text(
@@ -53,7 +54,7 @@ def study_text(
         names = [named("--metric", text)[0] for text in metrics] + [named("--test-metric", text)[0] for text in tests]
         content["compare"] = {"baseline": "complete", "metrics": names}
         del content["budget"], content["confirm"]
-    text = yaml.safe_dump(content, sort_keys=False)
+    text = write_yaml(content)
     check_text(text, "ablate wrap")
     return text
 
@@ -131,23 +132,22 @@ def _setting(text: str) -> tuple[str, Any]:
         raise RequestError(f"{text!r}: write NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C")
     name, value = match.groups()
     if "," in value:
-        return name, {"choices": [_value(part) for part in value.split(",")]}
+        parts = value.split(",")
+        if "" in parts:
+            raise RequestError(f"{text!r}: a value between commas is empty; leave the comma out")
+        return name, {"choices": [_value(part) for part in parts]}
     parts = value.split(":")
     if len(parts) == 1:
         return name, _value(value)
-    bounds = [_value(part) for part in parts[:2]]
-    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(isinstance(b, int | float) for b in bounds):
-        raise RequestError(f"{text!r}: a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers")
-    whole = all(isinstance(bound, int) for bound in bounds)
+    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(_NUMBER.fullmatch(part) for part in parts[:2]):
+        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers. A text with a colon needs a study file"
+        raise RequestError(f"{text!r}: {rule} (ablate new --command)")
+    whole = all(_WHOLE.fullmatch(part) for part in parts[:2])
+    bounds = [int(part) if whole else float(part) for part in parts[:2]]
     return name, {"int" if whole else "float": bounds} | ({"log": True} if parts[2:] else {})
 
 
 def _value(text: str) -> Any:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    """Return a truth value, a number that is written as it was typed, or the text: 007, 1.10 and 1e3 are text."""
+    value = read_scalar(text)
+    return value if isinstance(value, bool | int | float) and json.dumps(value) == text else text

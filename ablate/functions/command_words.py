@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from ablate.base.errors import RequestError, TrialError
@@ -108,4 +109,7 @@ def _is_on(name: str, value: Any) -> bool:
 
 
 def _text(value: object) -> str:
+    """Return a value as an argument; argparse takes a negative number with an exponent for an option."""
+    if isinstance(value, float) and value < 0:
+        return format(Decimal(repr(value)), "f")
     return value if isinstance(value, str) else json.dumps(value)

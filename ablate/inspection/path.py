@@ -20,6 +20,7 @@ from ablate.report.front.importance import search_importances, setting_labels
 from ablate.report.numbers import printable
 from ablate.study import VARIANT, Study, parse_study
 from ablate.study.ranges import nested
+from ablate.study.space import is_same
 from ablate.study.yaml_text import read_yaml, write_yaml
 from ablate.trial import TrialState
 
@@ -175,7 +176,7 @@ def _first(study: Study, dataset: str, trials: Mapping[int, TrialRecord], begin:
             raise RequestError(
                 f"--from {START}: the file of study {study.name!r} has no `start` for data set {dataset!r}"
             )
-        search = [t for t in search if all(t.config.parameters.get(n) == v for n, v in given[0].items())]
+        search = [t for t in search if all(is_same(t.config.parameters.get(n), v) for n, v in given[0].items())]
     else:
         search = [trial for trial in search if trial.state is TrialState.COMPLETE]
     if not search:

@@ -52,7 +52,7 @@ def test_integer_grids_agree_with_range(low: int, extent: int, step: int) -> Non
     [
         (Choices, {"choices": ()}, "choices must not be empty"),
         (Choices, {"choices": (1, 2, 1)}, "choice 1 is given twice"),
-        (Choices, {"choices": (1.0, float("nan"))}, "Input should be a finite number"),
+        (Choices, {"choices": (1.0, float("nan"))}, "choice nan is not a finite number"),
         (FloatRange, {"float": (float("nan"), 1.0)}, "Input should be a finite number"),
         (FloatRange, {"float": (2.0, 1.0)}, r"low must not exceed high, got \[2, 1\]"),
         (FloatRange, {"float": (0.0, 1.0), "log": True}, "a log scale needs low > 0, got 0"),
