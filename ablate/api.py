@@ -14,13 +14,12 @@ from rich.console import Console
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
+from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 from ablate.locations import RUNS
 from ablate.objectives import is_evaluated, losses
-from ablate.study.given import plain_value
-from ablate.study.yaml_text import write_yaml
 
 if TYPE_CHECKING:
     from ablate.report.drawing import Figure
@@ -177,11 +176,10 @@ def search(
         "budget": {"trials": trials},
         "confirm": None if confirm is None else {"replicates": confirm},
     }
-    plain = {key: plain_value(value, "space" if key == "config" else key) for key, value in content.items()}
     code = asked.home(name) / CODE
     with kept_if_refused(code):
-        plain["trainable"] = _path(train, code)
-        return _run(name, write_yaml(plain), asked, Path(f"{name}.yaml"))
+        content["trainable"] = _path(train, code)
+        return _run(name, study_text(content), asked, Path(f"{name}.yaml"))
 
 
 def compare(

@@ -230,7 +230,7 @@ class Choices(Range):
 
 
 def is_same(one: Any, two: Any) -> bool:
-    """Return whether two values, or two configurations, are equal and of one type: `1`, `True`, `1.0` and `"1"` differ."""
+    """Return whether two values or configurations are equal and of one type: `1`, `True`, `1.0` and `"1"` differ."""
     if isinstance(one, Mapping) and isinstance(two, Mapping):
         return one.keys() == two.keys() and all(is_same(value, two[name]) for name, value in one.items())
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):

@@ -78,7 +78,7 @@ def write_yaml(data: Mapping[str, Any]) -> str:
 
 def flow_yaml(data: Mapping[str, Any]) -> str:
     """Return `data` as YAML on one line, without braces around it."""
-    return yaml.dump(data, Dumper=_Writer, sort_keys=False, width=math.inf, default_flow_style=True).strip()[1:-1]  # type: ignore[no-any-return]
+    return yaml.dump(data, Dumper=_Writer, sort_keys=False, width=math.inf, default_flow_style=True).strip()[1:-1]
 
 
 def read_scalar(text: str) -> Any:
