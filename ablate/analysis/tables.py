@@ -188,7 +188,7 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
         dtype = pl.Boolean()
     elif kinds == {int} and all(-(2**63) <= value < 2**63 for value in there):
         dtype = pl.Int64()
-    elif kinds and kinds <= {int, float} and _are_distinct_floats(there, len(cells)):
+    elif float in kinds and kinds <= {int, float} and _are_distinct_floats(there, len(cells)):
         dtype, cells = pl.Float64(), {text: float(value) for text, value in cells.items()}
     else:
         cells = dict(zip(cells, texts_of(cells.values()), strict=True))

@@ -75,9 +75,9 @@ def commented(content: Mapping[str, Any], notes: Mapping[str, str]) -> str:
             lines.append(_line(key, notes, f"{key}:"))
             for name, inner in value.items():
                 mark = "# " if notes.get(f"{key}.{name}") == OPTIONAL else ""
-                lines.append(_line(f"{key}.{name}", notes, f"  {mark}{flow_yaml({name: inner})}"))
+                lines.append(_line(f"{key}.{name}", notes, f"  {mark}{flow_yaml(name, inner)}"))
         else:
-            lines.append(_line(key, notes, flow_yaml({key: value})))
+            lines.append(_line(key, notes, flow_yaml(key, value)))
     return "\n".join(lines) + "\n"
 
 

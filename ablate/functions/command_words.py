@@ -18,9 +18,9 @@ _VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]
 _OPTION = re.compile(r"--[\w-]+")
 
 
-def placeholders(command: str) -> dict[str, None]:
-    """Return the names in braces, each once, in order; raise RequestError for braces that are none."""
-    names: dict[str, None] = {}
+def placeholders(command: str) -> dict[str, str]:
+    """Return the names in braces, in order, each with its format or ""; raise RequestError for braces that are none."""
+    names: dict[str, str] = {}
     for found in _PIECE.finditer(command):
         if found[0] in ("{{", "}}"):
             continue
@@ -31,7 +31,7 @@ def placeholders(command: str) -> dict[str, None]:
             raise RequestError(f"the command uses {found[0]}, which is no name; write {{{{ for a brace")
         if found["switch"] is not None and re.search(r"\s|^$", found["switch"]):
             raise RequestError(f"the command uses {found[0]}: a switch is one word, such as {{ema?--ema}}")
-        names[found["name"]] = None
+        names[found["name"]] = found["form"] or names.get(found["name"], "")
     return names
 
 

@@ -186,10 +186,8 @@ def _plain_choices(given: Any) -> Any:
         raise ValueError("choices are a list, as in [a, b]")
     for choice in given:
         if isinstance(choice, list | tuple | dict):
-            text = json.dumps(json.dumps(choice, default=str))[1:-1]
-            raise ValueError(
-                f"a list or mapping is no choice: write the text '{text}', and json.loads it where it is used"
-            )
+            text = json.dumps(choice, ensure_ascii=False, default=str).replace("'", "''")
+            raise ValueError(f"a list or mapping is no choice: write '{text}', a text, and json.loads it in your code")
         if isinstance(choice, float) and not math.isfinite(choice):
             raise ValueError(f"choice {choice} is not a finite number; quote it if it is text")
     return given

@@ -67,8 +67,16 @@ class _Writer(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def check_simple_key(self) -> bool:
+        return True  # PyYAML reads `{? long key : 1}`, its other form, as a mapping of a mapping
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'  # other styles read a break of another kind as "\n"
+        return self.represent_scalar(_TAG + "str", text, style=style)
+
 
 _Writer.yaml_implicit_resolvers = _Yaml12.yaml_implicit_resolvers
+_Writer.add_representer(str, _Writer.represent_text)
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:
@@ -76,9 +84,10 @@ def write_yaml(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
 
-def flow_yaml(data: Mapping[str, Any]) -> str:
-    """Return `data` as YAML on one line, without braces around it."""
-    return yaml.dump(data, Dumper=_Writer, sort_keys=False, width=math.inf, default_flow_style=True).strip()[1:-1]
+def flow_yaml(name: str, value: Any) -> str:
+    """Return a key and its value as YAML on one line."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return yaml.dump({name: value}, Dumper=_Writer, default_flow_style=True, **options).rstrip("\n")[1:-1]
 
 
 def read_scalar(text: str) -> Any:
