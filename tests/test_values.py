@@ -147,7 +147,7 @@ def test_what_cannot_be_kept_is_refused_in_one_line(config: str, rule: str, sear
     assert len(out.splitlines()) == 1
 
 
-class Word(str, enum.Enum):
+class Word(enum.StrEnum):
     A = "a"
 
 

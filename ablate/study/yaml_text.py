@@ -87,7 +87,7 @@ def write_yaml(data: Mapping[str, Any]) -> str:
 def flow_yaml(name: str, value: Any) -> str:
     """Return a key and its value as YAML on one line."""
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
-    return yaml.dump({name: value}, Dumper=_Writer, default_flow_style=True, **options).rstrip("\n")[1:-1]
+    return str(yaml.dump({name: value}, Dumper=_Writer, default_flow_style=True, **options)).rstrip("\n")[1:-1]
 
 
 def read_scalar(text: str) -> Any:
