@@ -103,7 +103,7 @@ def _units(study: Study, dataset: str, first: Values, last: Values, order: Seque
     """Yield the settings that differ, those together that one condition switches on or off."""
     ranges = study.space_for(dataset).ranges
     missing = object()
-    differing = [n for n in order if first.get(n, missing) != last.get(n, missing)]
+    differing = [n for n in order if not is_same(first.get(n, missing), last.get(n, missing))]
     unit = {name: name for name in differing}
     for name in ranges:  # each after those that its conditions name
         if name in unit and (name not in first or name not in last):
@@ -124,7 +124,7 @@ def _trains_apart(study: Study, dataset: str, values: Values, above: Values) -> 
         own, other = (study.settings_of(dataset, each).effective(None) for each in (values, above))
     except ValidationError:
         return False
-    return own != other
+    return own.model_dump_json() != other.model_dump_json()
 
 
 def _content(found: Stored, dataset: str, rows: Sequence[Step]) -> dict[str, Any]:
