@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import yaml
 from rich.console import Console
 
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
+from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 
-When = Mapping[str, Sequence[object]] | None  # other settings, by dotted name, and their values
+When = Mapping[str, object] | None  # other settings, by dotted name, and their value or a list of values
 
 
 def choice(*values: object, when: When = None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _range(kind: str, low: float, high: float, *, log: bool, step: float | None,
 
 
 def _condition(when: When) -> dict[str, Any]:
-    return {} if when is None else {"when": {name: list(values) for name, values in when.items()}}
+    return {} if when is None else {"when": dict(when)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +179,7 @@ def search(
     code = asked.home(name) / CODE
     with kept_if_refused(code):
         content["trainable"] = _path(train, code)
-        return _run(name, yaml.safe_dump(content, sort_keys=False), asked, Path(f"{name}.yaml"))
+        return _run(name, study_text(content), asked, Path(f"{name}.yaml"))
 
 
 def compare(

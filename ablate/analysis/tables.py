@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ablate.base.plain_text import spreadsheet_cell
 from ablate.base.redaction import error_text
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.objectives import SIZE_METRICS, means
-from ablate.study.space import Choices, Range, Space
+from ablate.study.space import Space, texts_of
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),
@@ -44,6 +44,7 @@ TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "created_at": pl.Float64(),
     "started_at": pl.Float64(),
     "finished_at": pl.Float64(),
+    "parameters": pl.String(),
 }
 REPORT_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),
@@ -64,6 +65,7 @@ REPORT_COLUMNS: dict[str, pl.DataType] = {
 TRIALS_FILE = "trials.parquet"
 REPORTS_FILE = "reports.parquet"
 STUDY_FILE = "study.yaml"
+NOT_THERE = object()
 
 
 def trials_table(snapshot: Snapshot) -> pl.DataFrame:
@@ -121,7 +123,7 @@ def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFr
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
     for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
         column = _own_name(name, columns, "parameter")
-        columns[column] = _parameter(column, [trial.config.parameters.get(name) for trial in trials])
+        columns[column] = _parameter(column, [trial.config.parameters.get(name, NOT_THERE) for trial in trials])
     for name in dict.fromkeys(name for values in last for name in values):
         column = _own_name(name, columns, "metric")
         columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
@@ -161,6 +163,7 @@ def _trial_row(trial: TrialRecord) -> dict[str, Any]:
         "q": trial.q,
         "validation_samples": trial.evaluated_samples[0],
         "test_samples": trial.evaluated_samples[1],
+        "parameters": json.dumps(dict(config.parameters)),
         **{name: getattr(trial, name) for name in own + times},
     }
 
@@ -170,41 +173,37 @@ def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:
 
 
 def _parameter(name: str, values: list[Any]) -> pl.Series:
-    """Return a column of Boolean, Int64 or Float64 if every value is one, otherwise of String (JSON if not text)."""
-    kinds = {type(value) for value in values if value is not None}
+    """Return a column in which different values differ: of Boolean, Int64 or Float64, otherwise of texts (`texts_of`).
+
+    A value is NOT_THERE in a trial without the parameter, whose cell is null. Null as a value is null too, unless
+    there are such trials.
+    """
+    there = [value for value in values if value is not NOT_THERE]
+    if len(there) == len(values):
+        there = [value for value in there if value is not None]
+    cells = {json.dumps(value): value for value in there}  # True, 1, 1.0 and "1" are four
+    kinds = {type(value) for value in there}
+    dtype: pl.DataType = pl.String()
     if kinds == {bool}:
-        return pl.Series(name, values, pl.Boolean())
-    if kinds == {int}:
-        return pl.Series(name, values, pl.Int64())
-    if kinds and kinds <= {int, float}:
-        return pl.Series(name, [None if value is None else float(value) for value in values], pl.Float64())
-    texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-    return pl.Series(name, texts, pl.String())
+        dtype = pl.Boolean()
+    elif kinds == {int} and all(-(2**63) <= value < 2**63 for value in there):
+        dtype = pl.Int64()
+    elif float in kinds and kinds <= {int, float} and _are_distinct_floats(there, len(cells)):
+        dtype, cells = pl.Float64(), {text: float(value) for text, value in cells.items()}
+    else:
+        cells = dict(zip(cells, texts_of(cells.values()), strict=True))
+    return pl.Series(name, [cells.get("" if v is NOT_THERE else json.dumps(v)) for v in values], dtype)
+
+
+def _are_distinct_floats(values: Sequence[float], count: int) -> bool:
+    """Return whether each of `values` is a floating-point number exactly, and `count` of them differ."""
+    return all(abs(v) < 2**1023 and float(v) == v for v in values) and len({float(value) for value in values}) == count
 
 
 def searched_values(table: pl.DataFrame, space: Space) -> list[dict[str, Any]]:
-    """Return the searched settings of each row of a trials table, as the sampler chose them, active ones only."""
-    columns = {
-        name: f"parameter.{name}" if name in TRIAL_COLUMNS and name != "variant" else name for name in space.ranges
-    }
-    there = {name: column for name, column in columns.items() if column in table.columns}
-    found = []
-    for row in table.select("trial", *there.values()).iter_rows(named=True):
-        values: dict[str, Any] = {}
-        for name, column in there.items():
-            if space.is_active(name, values):
-                values[name] = _value(space.ranges[name], row[column])
-        found.append(values)
-    return found
-
-
-def _value(spec: Range, cell: Any) -> Any:
-    """Return the value of a range that a cell of its column means: a column of mixed values holds them as JSON."""
-    if isinstance(spec, Choices):
-        for choice in spec.choices:
-            if not isinstance(choice, str) and cell == (choice if choice is None else json.dumps(choice)):
-                return choice
-    return spec.read(cell)
+    """Return the searched settings of each row of a trials table, as the sampler chose them."""
+    parameters = (json.loads(text) for text in table["parameters"])
+    return [{name: value for name, value in row.items() if name in space.ranges} for row in parameters]
 
 
 def parquet_bytes(table: pl.DataFrame) -> bytes:

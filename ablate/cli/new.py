@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ablate.base.errors import RequestError
 from ablate.cli.wrap import check_text, command_content, named
 from ablate.registry import TASKS, task_settings
+from ablate.study.yaml_text import flow_yaml
 
 Range = dict[str, Any]
 # An example of a range by the name of a setting, the first that fits; all other names get UNKNOWN.
@@ -76,19 +75,14 @@ def commented(content: Mapping[str, Any], notes: Mapping[str, str]) -> str:
             lines.append(_line(key, notes, f"{key}:"))
             for name, inner in value.items():
                 mark = "# " if notes.get(f"{key}.{name}") == OPTIONAL else ""
-                lines.append(_line(f"{key}.{name}", notes, f"  {mark}{_flow({name: inner})}"))
+                lines.append(_line(f"{key}.{name}", notes, f"  {mark}{flow_yaml(name, inner)}"))
         else:
-            lines.append(_line(key, notes, _flow({key: value})))
+            lines.append(_line(key, notes, flow_yaml(key, value)))
     return "\n".join(lines) + "\n"
 
 
 def _line(key: str, notes: Mapping[str, str], text: str) -> str:
     return f"{text} # {notes[key]}" if key in notes else text
-
-
-def _flow(entry: Mapping[str, Any]) -> str:
-    """Return one key and its value on a line, as YAML."""
-    return str(yaml.safe_dump(dict(entry), default_flow_style=True, width=10**9, sort_keys=False)).strip()[1:-1]
 
 
 def _of_task(name: str, task: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from ablate.base.errors import RequestError, StudyFileError
+from ablate.functions.command_words import placeholders
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, named_pattern
+from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
 
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.+)")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
+_NUMBER_FORMS = tuple("bcdeEfFgGnoxX%")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def study_text(
@@ -39,21 +42,22 @@ def study_text(
 
     Raises RequestError for settings, metrics and parts in another form, and StudyFileError for what no study can be.
     """
-    config = dict(_setting(text) for text in settings)
+    forms = placeholders(command)
+    config = dict(_setting(text, forms) for text in settings)
     content = command_content(
         command, config, name=name, metrics=metrics, tests=tests, epoch=epoch,
         direction="maximize" if maximize else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
         confirm=confirm, shell=shell,
     )  # fmt: skip
     if parts:
-        removed = dict(_part(text) for text in parts)
+        removed = dict(_part(text, forms) for text in parts)
         content["config"] = {part: True for part, value in removed.items() if value is False} | config
         content["parts"] = {part: {"config": {part: value}} for part, value in removed.items()}
         content["replicates"] = replicates or PART_SEEDS
         names = [named("--metric", text)[0] for text in metrics] + [named("--test-metric", text)[0] for text in tests]
         content["compare"] = {"baseline": "complete", "metrics": names}
         del content["budget"], content["confirm"]
-    text = yaml.safe_dump(content, sort_keys=False)
+    text = write_yaml(content)
     check_text(text, "ablate wrap")
     return text
 
@@ -114,40 +118,45 @@ def named(option: str, text: str) -> tuple[str, str]:
     return name, pattern
 
 
-def _part(text: str) -> tuple[str, Any]:
+def _part(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
     """Return name and value without the part of `NAME`, a switch, or `NAME=VALUE`."""
     match = _SETTING.fullmatch(text)
     if match is not None:
-        return match[1], _value(match[2])
+        return match[1], _value(match[2], forms.get(match[1], ""))
     if not text.isidentifier():
         raise RequestError(f"--parts {text!r}: write NAME of a switch {{NAME?--option}}, or NAME=VALUE without it")
     return text, False
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _setting(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
     """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`."""
     match = _SETTING.fullmatch(text)
     if match is None:
         raise RequestError(f"{text!r}: write NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C")
     name, value = match.groups()
+    form = forms.get(name, "")
     if "," in value:
-        return name, {"choices": [_value(part) for part in value.split(",")]}
+        parts = value.split(",")
+        if "" in parts:
+            raise RequestError(f"{text!r}: a value between commas is empty; leave the comma out")
+        return name, {"choices": [_value(part, form) for part in parts]}
     parts = value.split(":")
     if len(parts) == 1:
-        return name, _value(value)
-    bounds = [_value(part) for part in parts[:2]]
-    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(isinstance(b, int | float) for b in bounds):
-        raise RequestError(f"{text!r}: a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers")
-    whole = all(isinstance(bound, int) for bound in bounds)
+        return name, _value(value, form)
+    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(_NUMBER.fullmatch(part) for part in parts[:2]):
+        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers. A text with a colon needs a study file"
+        raise RequestError(f"{text!r}: {rule} (ablate new --command)")
+    whole = all(_WHOLE.fullmatch(part) for part in parts[:2])
+    bounds = [int(part) if whole else float(part) for part in parts[:2]]
     return name, {"int" if whole else "float": bounds} | ({"log": True} if parts[2:] else {})
 
 
-def _value(text: str) -> Any:
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def _value(text: str, form: str) -> Any:
+    """Return a truth value, a number that is written as it was typed, or the text: 007, 1.10 and 1e3 are text.
+
+    Every number is one if the command writes it in the form of a number, as in {lr:.2e}.
+    """
+    value = read_scalar(text)
+    if form[-1:] in _NUMBER_FORMS and _NUMBER.fullmatch(text):
+        return value
+    return value if isinstance(value, bool | int | float) and json.dumps(value) == text else text

@@ -76,8 +76,9 @@ def middle(spec: Range) -> Any:
     assert isinstance(spec, FloatRange | IntRange)
     low, high = spec.bounds
     target = math.sqrt(low * high) if spec.log else (low + high) / 2
-    step = spec.step or (1 if isinstance(spec, IntRange) else None)
-    return target if step is None else low + math.floor((target - low) / step + 0.5) * step
+    if isinstance(spec, IntRange):
+        return low + math.floor((target - low) / (spec.step or 1) + 0.5) * (spec.step or 1)
+    return target if spec.step is None else spec.at(spec.place(target))
 
 
 def thinned(spec: Range) -> Choices:

@@ -13,6 +13,7 @@ from ablate.ledger import Ledger, TrialRecord
 from ablate.ledger.requests import find_unanswered
 from ablate.locations import Locations
 from ablate.study.given import given_faults
+from ablate.study.space import Choices, Range, is_same
 from ablate.study.yaml_text import read_scalar
 from ablate.trial import TrialState
 from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, TUNED, has_room, recorded_searches
@@ -24,18 +25,19 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
     Raises RequestError, with nothing written, for a setting or value that the study does not search, for a
     configuration that is in the study already, and for a comparison or a deterministic study.
     """
-    given = dict(_setting(word) for word in words)
+    typed = dict(_setting(word) for word in words)
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         _refuse_fixed_order(found, ENQUEUE)
         label = _label(found, dataset)
+        ranges = found.study.space_for(label).ranges
+        given = {setting: _value(ranges.get(setting), text) for setting, text in typed.items()}
         faults = [f"{fault} {rule}".strip() for fault, rule in given_faults(found.study, label, given)]
         if faults:
             raise RequestError(f"study {name!r}: {'; '.join(text.rstrip('.') for text in faults)}")
-        ranges = found.study.space_for(label).ranges
         values = {setting: ranges[setting].read(value) for setting, value in given.items()}
         _refuse_repeated(found, label, values)
-        message = shlex.join([ENQUEUE, label, *(f"{setting}={value}" for setting, value in values.items())])
+        message = shlex.join([ENQUEUE, label, *words])
         _write(ledger, found, {"command": ENQUEUE, "parameters": values, "message": message}, label)
     return _promise(found, locations, label)
 
@@ -91,11 +93,17 @@ def stop(name: str, locations: Locations) -> str:
     return f"{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
 
 
-def _setting(word: str) -> tuple[str, Any]:
+def _setting(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise RequestError(f"{word!r}: write NAME=VALUE, as in model.depth=2")
-    return name, read_scalar(value)
+    return name, value
+
+
+def _value(spec: Range | None, text: str) -> Any:
+    """Return the value that was typed: a study file's, or the text itself where only that is a choice, as in 007."""
+    value = read_scalar(text)
+    return text if isinstance(spec, Choices) and not spec.contains(value) and spec.contains(text) else value
 
 
 def _label(found: Stored, dataset: str | None) -> str:
@@ -123,10 +131,10 @@ def _refuse_fixed_order(found: Stored, command: str) -> None:
 
 def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
     for trial in found.snapshot.trials:
-        if trial.key.dataset == label and trial.config.parameters == values:
+        if trial.key.dataset == label and is_same(trial.config.parameters, values):
             raise RequestError(f"study {found.study.name!r}: trial {trial.key} has this configuration: {trial.state}")
     for request in find_unanswered(found.snapshot.notes):
-        if request.dataset == label and request.payload.get("parameters") == values:
+        if request.dataset == label and is_same(request.payload.get("parameters"), values):
             raise RequestError(f"study {found.study.name!r}: this configuration is enqueued already")
 
 

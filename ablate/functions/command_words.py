@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from ablate.base.errors import RequestError, TrialError
@@ -17,9 +18,9 @@ _VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]
 _OPTION = re.compile(r"--[\w-]+")
 
 
-def placeholders(command: str) -> dict[str, None]:
-    """Return the names in braces, each once, in order; raise RequestError for braces that are none."""
-    names: dict[str, None] = {}
+def placeholders(command: str) -> dict[str, str]:
+    """Return the names in braces, in order, each with its format or ""; raise RequestError for braces that are none."""
+    names: dict[str, str] = {}
     for found in _PIECE.finditer(command):
         if found[0] in ("{{", "}}"):
             continue
@@ -30,7 +31,7 @@ def placeholders(command: str) -> dict[str, None]:
             raise RequestError(f"the command uses {found[0]}, which is no name; write {{{{ for a brace")
         if found["switch"] is not None and re.search(r"\s|^$", found["switch"]):
             raise RequestError(f"the command uses {found[0]}: a switch is one word, such as {{ema?--ema}}")
-        names[found["name"]] = None
+        names[found["name"]] = found["form"] or names.get(found["name"], "")
     return names
 
 
@@ -108,4 +109,7 @@ def _is_on(name: str, value: Any) -> bool:
 
 
 def _text(value: object) -> str:
+    """Return a value as an argument; argparse takes a negative number with an exponent for an option."""
+    if isinstance(value, float) and value < 0:
+        return format(Decimal(repr(value)), "f")
     return value if isinstance(value, str) else json.dumps(value)

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from ablate.objectives import SIZE_COLUMNS, constraint_text, quality_objective, 
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range
 from ablate.trial import TrialState
-from ablate.tuning.search_space import count_of, distribution_of
+from ablate.tuning.search_space import distribution_of
 
 STUDY_MARK = "ablate.study"  # user attribute of each Optuna study: by it a later export knows that the file is its own
 DATASET_MARK = "ablate.dataset"
@@ -72,26 +71,18 @@ def real_distribution(spec: Range) -> BaseDistribution:
     """
     if isinstance(spec, Choices):
         return CategoricalDistribution(tuple(_choice(spec, value) for value in spec.choices))
-    if isinstance(spec, FloatRange) and spec.step is not None and (count_of(spec) or 1) > 1:
-        return FloatDistribution(spec.bounds[0], _on_grid(spec, (count_of(spec) or 1) - 1), step=spec.step)
+    if isinstance(spec, FloatRange) and spec.step is not None and (spec.count() or 1) > 1:
+        return FloatDistribution(spec.bounds[0], spec.at((spec.count() or 1) - 1), step=spec.step)
     return distribution_of(spec)
 
 
 def real_value(spec: Range, value: Any) -> Any:
-    """Return a setting's value as `real_distribution` writes it; a stepped float without the error of its sum."""
-    if isinstance(spec, Choices):
-        return _choice(spec, value)
-    if isinstance(spec, FloatRange) and spec.step is not None and (count_of(spec) or 1) > 1:
-        return _on_grid(spec, round((value - spec.bounds[0]) / spec.step))
-    return value
+    """Return a setting's value as `real_distribution` writes it."""
+    return _choice(spec, value) if isinstance(spec, Choices) else value
 
 
 def _choice(spec: Choices, value: Any) -> Any:
     return value if len(set(spec.choices)) == len(spec.choices) else json.dumps(value)
-
-
-def _on_grid(spec: FloatRange, index: int) -> float:
-    return float(Decimal(str(spec.bounds[0])) + index * Decimal(str(spec.step)))
 
 
 def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -> str:

@@ -20,6 +20,7 @@ from ablate.report.front.importance import search_importances, setting_labels
 from ablate.report.numbers import printable
 from ablate.study import VARIANT, Study, parse_study
 from ablate.study.ranges import nested
+from ablate.study.space import is_same
 from ablate.study.yaml_text import read_yaml, write_yaml
 from ablate.trial import TrialState
 
@@ -102,7 +103,7 @@ def _units(study: Study, dataset: str, first: Values, last: Values, order: Seque
     """Yield the settings that differ, those together that one condition switches on or off."""
     ranges = study.space_for(dataset).ranges
     missing = object()
-    differing = [n for n in order if first.get(n, missing) != last.get(n, missing)]
+    differing = [n for n in order if not is_same(first.get(n, missing), last.get(n, missing))]
     unit = {name: name for name in differing}
     for name in ranges:  # each after those that its conditions name
         if name in unit and (name not in first or name not in last):
@@ -123,7 +124,7 @@ def _trains_apart(study: Study, dataset: str, values: Values, above: Values) -> 
         own, other = (study.settings_of(dataset, each).effective(None) for each in (values, above))
     except ValidationError:
         return False
-    return own != other
+    return own.model_dump_json() != other.model_dump_json()
 
 
 def _content(found: Stored, dataset: str, rows: Sequence[Step]) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def _first(study: Study, dataset: str, trials: Mapping[int, TrialRecord], begin:
             raise RequestError(
                 f"--from {START}: the file of study {study.name!r} has no `start` for data set {dataset!r}"
             )
-        search = [t for t in search if all(t.config.parameters.get(n) == v for n, v in given[0].items())]
+        search = [t for t in search if all(is_same(t.config.parameters.get(n), v) for n, v in given[0].items())]
     else:
         search = [trial for trial in search if trial.state is TrialState.COMPLETE]
     if not search:

@@ -12,6 +12,7 @@ from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
 from ablate.study.sections import Compare, Tune
+from ablate.study.space import is_same
 from ablate.study.study import Study
 
 
@@ -43,7 +44,7 @@ def _part_faults(study: Study) -> Iterator[Fault]:
     blamed: set[tuple[str, str]] = set()
     for (one, first), (two, second) in sorted(combined):
         here, there = (leaves(study.parts[n].settings_at(level)) for n, level in ((one, first), (two, second)))
-        both = next((name for name in here if name in there and here[name] != there[name]), None)
+        both = next((name for name in here if name in there and not is_same(here[name], there[name])), None)
         if both is not None and (one, two) not in blamed:
             blamed.add((one, two))
             rule = f"{one} and {two} set {both} to different values, so this design cannot combine them."

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate.base.errors import Fault, did_you_mean
+from ablate.study.space import Range, is_same, texts_of
 from ablate.study.study import Study
 
 
@@ -45,11 +46,19 @@ def _single_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iter
             yield name, str(error)
             continue
         for other, allowed in ranges[name].when.items():
-            named = ", ".join(map(str, allowed))
+            *named, here = texts_of([*allowed, given.get(other)])
+            rule = f"exists only where {other} is {', '.join(named)}"
             if other not in given:
-                yield name, f"exists only where {other} is {named}: give {other} too"
-            elif given[other] not in allowed:
-                yield name, f"exists only where {other} is {named}, here it is {given[other]}"
+                yield name, f"{rule}: give {other} too"
+            elif not any(is_same(_read(ranges[other], given[other]), each) for each in allowed):
+                yield name, f"{rule}, here it is {here}"
+
+
+def _read(spec: Range, value: Any) -> Any:
+    try:
+        return spec.read(value)
+    except ValueError:
+        return value
 
 
 def start_faults(study: Study) -> Iterator[Fault]:

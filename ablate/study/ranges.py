@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_args, get_origin
@@ -51,7 +52,7 @@ def searchable(annotation: Any) -> Any:
 def _holds(field: TypeAdapter[Any]) -> Callable[[Range], Range]:
     def check(spec: Range) -> Range:
         faults = []
-        for value in dict.fromkeys(_samples(spec)):
+        for value in _samples(spec):
             try:
                 field.validate_python(value)
             except ValidationError as error:
@@ -71,7 +72,7 @@ def _samples(spec: Range) -> tuple[Scalar, ...]:
         return spec.choices
     if isinstance(spec, FloatRange):
         low, high = spec.bounds
-        between = low + (spec.step if spec.step is not None else 0.382 * (high - low))
+        between = spec.at(1) if spec.step is not None else low + 0.382 * (high - low)
         return (low, high, between) if low < between < high else (low, high)
     assert isinstance(spec, IntRange)
     return spec.bounds
@@ -96,19 +97,19 @@ def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
         return space, Field(default=space(), description=text or info.description)
     annotation = searchable(_plain(info))
     if get_origin(kind) is dict:  # names that are not known here, each of which may be a range
-        annotation = dict[get_args(kind)[0], searchable(Annotated[Any, AfterValidator(_no_range)])]  # type: ignore[misc]
+        annotation = dict[get_args(kind)[0], searchable(Annotated[Any, AfterValidator(_plain_value)])]  # type: ignore[misc]
     return annotation, Field(default=default, description=text or info.description)
 
 
-def _no_range(value: Any) -> Any:
-    """Refuse a mapping that was meant as a range, which would be passed on as a value."""
-    if isinstance(value, Mapping):
-        if value.keys() & {*RANGE_KEYS, *RANGE_OPTIONS}:
-            raise ValueError(
-                "a range is {choices: [...]}, {int: [low, high]} or {float: [low, high]}, not part of a value"
-            )
-        for inner in value.values():
-            _no_range(inner)
+def _plain_value(value: Any) -> Any:
+    """Refuse a mapping that was meant as a range, which would be passed on as a value, and infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a setting is a finite number; quote it if it is text")
+    if isinstance(value, Mapping) and value.keys() & {*RANGE_KEYS, *RANGE_OPTIONS}:
+        raise ValueError("a range is {choices: [...]}, {int: [low, high]} or {float: [low, high]}, not part of a value")
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            _plain_value(inner)
     return value
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -15,6 +18,7 @@ from ablate.config import FROZEN
 
 Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
+EXACT = 2**53  # a sampler keeps whole numbers up to this one exactly
 When = Annotated[
     dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,))]],
     Field(description="Exists only where these parameters have one of these values."),
@@ -47,8 +51,16 @@ class Range(BaseModel):
         """Return every value in order, or None if there are infinitely many or more than COUNTED real steps."""
 
     @abstractmethod
+    def count(self) -> int | None:
+        """Return the number of values, or None if there are infinitely many."""
+
     def contains(self, value: Any) -> bool:
         """Return whether this range contains `value`."""
+        try:
+            self.read(value)
+        except ValueError:
+            return False
+        return True
 
     @abstractmethod
     def read(self, value: Any) -> Scalar:
@@ -66,6 +78,10 @@ def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | No
         faults.append("log and step exclude each other")
     if step is not None and step <= 0:
         faults.append(f"step must be a positive number, got {step}")
+    elif step is not None and Decimal(high) - Decimal(low) > EXACT * Decimal(step):
+        faults.append(f"a range has at most {EXACT:,} steps: choose a larger step than {step:g}")
+    if not math.isfinite(high - low):
+        faults.append(f"high - low must be a finite number, got [{low:g}, {high:g}]")
     return faults
 
 
@@ -92,31 +108,49 @@ class FloatRange(Range):
         return _interval_faults(self.bounds, log=self.log, step=self.step)
 
     def grid(self) -> Sequence[Scalar] | None:
-        low, _ = self.bounds
         count = self.count()
-        if count is None or count > COUNTED:
-            return None
-        return (low,) if self.step is None else tuple(low + i * self.step for i in range(count))
+        return None if count is None or count > COUNTED else _listed(self.bounds[0], self.step or 0.0, count)
 
     def count(self) -> int | None:
-        """Return the number of values, or None if there are infinitely many."""
         low, high = self.bounds
         if low == high:
             return 1
-        return None if self.step is None else math.floor((high - low) / self.step + 1e-9) + 1
+        return None if self.step is None else int(self._steps(high) + Decimal("1e-9")) + 1
 
-    def contains(self, value: Any) -> bool:
-        return _is_between(self.bounds, value)
+    def at(self, index: int) -> float:
+        """Return a value of a range with steps, as a decimal: three steps of 0.1 from 0 are 0.3."""
+        return _at(self.bounds[0], self.step or 0.0, index)
+
+    def place(self, value: float) -> int:
+        """Return how many steps `value` is above the lowest, rounded; the inverse of `at`."""
+        return round(self._steps(value)) if self.step is not None else 0
+
+    def _steps(self, value: float) -> Decimal:
+        assert self.step is not None
+        return (_decimal(value) - _decimal(self.bounds[0])) / _decimal(self.step)
 
     def read(self, value: Any) -> Scalar:
         (low, high), step = self.bounds, self.step
         if _is_between(self.bounds, value):
             if step is None:
                 return float(min(max(value, low), high))
-            place = round((value - low) / step)
-            if abs(low + place * step - value) <= 1e-9 * step and place < (self.count() or 1):
-                return float(low + place * step)
+            place = self.place(value)
+            if abs(self.at(place) - value) <= 1e-9 * step and place < (self.count() or 1):
+                return self.at(place)
         raise ValueError(f"must be a number from {low:g} to {high:g}{_step_text(step)}")
+
+
+def _at(low: float, step: float, index: int) -> float:
+    return float(_decimal(low) + index * _decimal(step))
+
+
+@lru_cache(maxsize=16)
+def _listed(low: float, step: float, count: int) -> tuple[float, ...]:
+    return tuple(_at(low, step, index) for index in range(count))
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(repr(value))
 
 
 class IntRange(Range):
@@ -127,6 +161,8 @@ class IntRange(Range):
     step: int | None = Field(default=None, description="Distance between values, counted from the lowest.")
 
     def faults(self) -> list[str]:
+        if max(map(abs, self.bounds)) > EXACT:
+            return [f"whole numbers are searched from {-EXACT} to {EXACT}, where each is exact: narrow the range"]
         return _interval_faults(self.bounds, log=self.log, step=self.step)
 
     def grid(self) -> Sequence[Scalar]:
@@ -134,12 +170,8 @@ class IntRange(Range):
         return range(low, high + 1, self.step or 1)
 
     def count(self) -> int:
-        """Return the number of values."""
         low, high = self.bounds
         return (high - low) // (self.step or 1) + 1
-
-    def contains(self, value: Any) -> bool:
-        return _is_between(self.bounds, value)
 
     def read(self, value: Any) -> Scalar:
         low, high = self.bounds
@@ -148,43 +180,67 @@ class IntRange(Range):
         raise ValueError(f"must be a whole number from {low} to {high}{_step_text(self.step)}")
 
 
+def _plain_choices(given: Any) -> Any:
+    """Refuse what is no list of texts, finite numbers, true, false and null, with what to write instead."""
+    if not isinstance(given, list | tuple):
+        raise ValueError("choices are a list, as in [a, b]")
+    for choice in given:
+        if isinstance(choice, list | tuple | dict):
+            text = json.dumps(choice, ensure_ascii=False, default=str).replace("'", "''")
+            raise ValueError(f"a list or mapping is no choice: write '{text}', a text, and json.loads it in your code")
+        if isinstance(choice, float) and not math.isfinite(choice):
+            raise ValueError(f"choice {choice} is not a finite number; quote it if it is text")
+    return given
+
+
 class Choices(Range):
     """`{choices: [a, b]}`: one of the listed values."""
 
-    choices: tuple[Scalar, ...] = Field(description="The values to choose from.")
+    choices: Annotated[tuple[Scalar, ...], BeforeValidator(_plain_choices)] = Field(
+        description="The values to choose from."
+    )
 
     def faults(self) -> list[str]:
         if not self.choices:
             return ["choices must not be empty"]
-        seen: list[Scalar] = []
-        for choice in self.choices:
-            if any(_is_same(choice, other) for other in seen):
-                return [f"choice {choice!r} is given twice"]
-            seen.append(choice)
-        return []
+        twice = next((c for i, c in enumerate(self.choices) if any(is_same(c, o) for o in self.choices[:i])), self)
+        return [] if twice is self else [f"choice {twice!r} is given twice"]
 
     def grid(self) -> Sequence[Scalar]:
         return self.choices
 
+    def count(self) -> int:
+        return len(self.choices)
+
     def contains(self, value: Any) -> bool:
-        return any(_is_same(value, choice) for choice in self.choices)
+        return any(is_same(value, choice) for choice in self.choices)
 
     def read(self, value: Any) -> Scalar:
-        tests = (_is_same, _is_equal_number, lambda one, two: str(one) == str(two))
-        for same in tests:
+        for same in (is_same, _is_equal_number):
             for choice in self.choices:
                 if same(value, choice):
                     return choice
-        raise ValueError(f"must be one of {', '.join(map(str, self.choices))}")
+        raise ValueError(f"must be one of {', '.join(texts_of(self.choices))}")
 
     def index(self, value: Any) -> int:
         """Return the position of `value`, which is one of the choices."""
-        return next(i for i, choice in enumerate(self.choices) if _is_same(value, choice))
+        return next(i for i, choice in enumerate(self.choices) if is_same(value, choice))
 
 
-def _is_same(one: Any, two: Any) -> bool:
-    """Return whether two choices are equal and of one type: `1`, `True` and `1.0` are three choices."""
+def is_same(one: Any, two: Any) -> bool:
+    """Return whether two values or configurations are equal and of one type: `1`, `True`, `1.0` and `"1"` differ."""
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        return one.keys() == two.keys() and all(is_same(value, two[name]) for name, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        return len(one) == len(two) and all(map(is_same, one, two))
     return bool(one == two) and type(one) is type(two)
+
+
+def texts_of(values: Iterable[Any]) -> list[str]:
+    """Return each value as text: text as it is and others as JSON, or all as JSON where two would read the same."""
+    exact = [json.dumps(value, ensure_ascii=False) for value in values]
+    plain = [value if isinstance(value, str) else text for value, text in zip(values, exact, strict=True)]
+    return plain if len(set(plain)) == len(set(exact)) else exact
 
 
 def _is_equal_number(one: Any, two: Any) -> bool:
@@ -203,7 +259,10 @@ class Space:
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
         """Return whether setting `name` is searched under the `values` chosen before it."""
-        return all(other in values and values[other] in allowed for other, allowed in self.ranges[name].when.items())
+        return all(
+            other in values and any(is_same(values[other], each) for each in allowed)
+            for other, allowed in self.ranges[name].when.items()
+        )
 
     def cardinality(self) -> int | None:
         """Return the number of distinct configurations, or None if there are too many to count."""
@@ -211,7 +270,7 @@ class Space:
             return None
         named = {name for spec in self.ranges.values() for name in spec.when}
         tied = Space(ranges={name: spec for name, spec in self.ranges.items() if spec.when or name in named})
-        free = math.prod(len(spec.grid() or ()) for name, spec in self.ranges.items() if name not in tied.ranges)
+        free = math.prod(spec.count() or 0 for name, spec in self.ranges.items() if name not in tied.ranges)
         count = sum(1 for _ in itertools.islice(tied.grid(), COUNTED + 1))
         return free * count if count <= COUNTED else None
 
@@ -251,5 +310,16 @@ def order_by_condition(ranges: Mapping[str, Range]) -> dict[str, Range]:
         ready = [name for name, spec in waiting.items() if all(n in placed for n in spec.when if n in ranges)]
         if not ready:
             raise ValueError("conditions run in a circle: " + ", ".join(waiting))
-        placed[ready[0]] = waiting.pop(ready[0])
+        placed[ready[0]] = _with_read_conditions(waiting.pop(ready[0]), placed)
     return placed
+
+
+def _with_read_conditions(spec: Range, above: Mapping[str, Range]) -> Range:
+    """Return `spec` with conditions on a range of numbers in that range's type: there 1 and 1.0 mean the same."""
+    when = {
+        name: tuple(
+            above[name].read(value) if name in above and above[name].contains(value) else value for value in allowed
+        )
+        for name, allowed in spec.when.items()
+    }
+    return spec if is_same(when, spec.when) else spec.model_copy(update={"when": when})

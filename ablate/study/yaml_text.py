@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -49,8 +50,11 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 
 def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    text = str(loader.construct_scalar(node)).replace("_", "").lower()
-    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return _float(str(loader.construct_scalar(node)))
+
+
+def _float(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
 _Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
@@ -63,8 +67,16 @@ class _Writer(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def check_simple_key(self) -> bool:
+        return True  # PyYAML reads `{? long key : 1}`, its other form, as a mapping of a mapping
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'  # other styles read a break of another kind as "\n"
+        return self.represent_scalar(_TAG + "str", text, style=style)
+
 
 _Writer.yaml_implicit_resolvers = _Yaml12.yaml_implicit_resolvers
+_Writer.add_representer(str, _Writer.represent_text)
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:
@@ -72,16 +84,23 @@ def write_yaml(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
 
+def flow_yaml(name: str, value: Any) -> str:
+    """Return a key and its value as YAML on one line."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return str(yaml.dump({name: value}, Dumper=_Writer, default_flow_style=True, **options)).rstrip("\n")[1:-1]
+
+
 def read_scalar(text: str) -> Any:
-    """Return the number, truth value, null or text that one word means in a study file."""
-    loader = _Yaml12(text)
+    """Return the number, truth value, null or text that one word means in a study file, quoted or not."""
+    kind = next((kind for kind, pattern in _SCALARS.items() if text and pattern.match(text)), "str")
+    quoted = text[:1] in ("'", '"')
     try:
-        node = loader.get_single_node()
-        return loader.construct_document(node) if isinstance(node, yaml.ScalarNode) else text
+        loader = _Yaml12(text if quoted else "")
+        node = loader.get_single_node() if quoted else yaml.ScalarNode(_TAG + kind, text)
+        value = loader.construct_document(node) if isinstance(node, yaml.ScalarNode) else text
     except yaml.YAMLError:
         return text
-    finally:
-        loader.dispose()
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
@@ -147,6 +166,9 @@ def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
         yield Fault(path=place, value=None, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
     elif kind in _SCALARS and not _SCALARS[kind].match(node.value):
         yield Fault(path=place, value=node.value, rule=f"this is not of the type that its tag names, {kind}", line=line)
+    elif kind == "float" and node.value[-1].isdecimal() and math.isinf(_float(node.value)):
+        rule = "this is too large for a number; quote it if it is text"
+        yield Fault(path=place, value=node.value, rule=rule, line=line)
     elif isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
         rule = "this text holds half of a character (a lone surrogate)"
         yield Fault(path=place, value=node.value, rule=rule, line=line)

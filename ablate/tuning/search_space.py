@@ -42,7 +42,7 @@ def decode(spec: Range, inner: Any) -> Any:
     if isinstance(spec, IntRange):
         return int(inner)
     assert isinstance(spec, FloatRange)
-    return spec.bounds[0] + int(inner) * spec.step if spec.step is not None and _is_stepped(spec) else float(inner)
+    return spec.at(int(inner)) if _is_stepped(spec) else float(inner)
 
 
 def encode(spec: Range, value: Any) -> Any:
@@ -52,15 +52,7 @@ def encode(spec: Range, value: Any) -> Any:
     if isinstance(spec, IntRange):
         return int(value)
     assert isinstance(spec, FloatRange)
-    return round((value - spec.bounds[0]) / spec.step) if spec.step is not None and _is_stepped(spec) else float(value)
-
-
-def count_of(spec: Range) -> int | None:
-    """Return the number of values, or None if there are infinitely many."""
-    if isinstance(spec, Choices):
-        return len(spec.choices)
-    assert isinstance(spec, FloatRange | IntRange)
-    return spec.count()
+    return spec.place(value) if _is_stepped(spec) else float(value)
 
 
 def inner_at(spec: Range, index: int) -> Any:
@@ -76,7 +68,7 @@ def inner_at_share(spec: Range, share: float) -> Any:
         low, high = spec.bounds
         log_low, log_high = math.log(low - 0.5), math.log(high + 0.5)
         return min(max(round(math.exp(log_low + share * (log_high - log_low))), low), high)
-    if (size := count_of(spec)) is not None:
+    if (size := spec.count()) is not None:
         return inner_at(spec, min(int(share * size), size - 1))
     assert isinstance(spec, FloatRange)
     least, most = spec.bounds
@@ -109,7 +101,7 @@ class SearchSpace:
 
     def product(self) -> int | None:
         """Return the number of combinations without regard to conditions, or None if there are infinitely many."""
-        sizes = [count_of(spec) for spec in self.space.ranges.values()]
+        sizes = [spec.count() for spec in self.space.ranges.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def encode(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +120,7 @@ class SearchSpace:
         """
         digits: dict[str, int] = {}
         for name, spec in reversed(list(self.space.ranges.items())):
-            size = count_of(spec)
+            size = spec.count()
             assert size is not None
             index, digits[name] = divmod(index, size)
         inner: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
 from ablate.tuning.request import SamplerRequest
-from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, count_of, inner_at_share, shuffled, walk
+from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, inner_at_share, shuffled, walk
 
 if TYPE_CHECKING:
     import optuna
@@ -68,7 +68,7 @@ class GridSequence(SequenceSampler):
         super().__init__(dimensions=request.dimensions, rejected=request.rejected)
         size = request.dimensions.product()
         if size is None:
-            infinite = [name for name, spec in request.dimensions.space.ranges.items() if count_of(spec) is None]
+            infinite = [name for name, spec in request.dimensions.space.ranges.items() if spec.count() is None]
             raise RequestError(
                 f"sampler grid needs finitely many values: give {', '.join(infinite)} a step or choices,"
                 " or take sampler qmc, which covers a continuous space evenly"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ablate.analysis import tables as results
 from ablate.analysis.tables import reports_table, searched_values, trials_table, write_tables
 from ablate.base import files as folder
 from ablate.base.errors import ResultsDownError
 from ablate.ledger import Ledger, NewTrial, StudyWriter
-from ablate.study.space import Choices, FloatRange, IntRange, Space
+from ablate.study.space import IntRange, Space
 from ablate.trial import Decision, Report, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, report_of, take
 from support.paths import REPOSITORY
@@ -161,20 +166,27 @@ def test_the_documented_schema_is_the_written_one(section: str, columns: dict[st
 
 
 def test_searched_values_are_what_the_sampler_chose(filled: Ledger) -> None:
-    """The inverse of the table's columns: mixed choices are JSON there, and null is also a choice."""
-    space = Space(
-        ranges={
-            "model.mlp": Choices(choices=tuple(CHOICES)),
-            "model.width": IntRange(int=(60, 70)),
-            "train.learning_rate": FloatRange(float=(1e-9, 1.0), log=True, when={"model.width": (60, 62)}),
-            "never.tried": IntRange(int=(1, 2)),
-        }
-    )
+    names = ["model.mlp", "model.width", "train.learning_rate", "never.tried"]
+    space = Space(ranges={name: IntRange(int=(0, 1)) for name in names})
     snapshot = filled.snapshot(STUDY)
     table = trials_table(snapshot).filter(pl.col("dataset") == "mnist")
-    chosen = {trial.key.number: trial.config.parameters for trial in snapshot.trials if trial.key.dataset == "mnist"}
     found = searched_values(table, space)
     assert [repr(values["model.mlp"]) for values in found] == [repr(choice) for choice in CHOICES]
-    for number, values in zip(table["trial"], found, strict=True):
-        active = ["model.mlp", "model.width"] + (["train.learning_rate"] if number in (0, 2) else [])
-        assert values == {name: chosen[number][name] for name in active}
+    chosen = {trial.key.number: trial.config.parameters for trial in snapshot.trials if trial.key.dataset == "mnist"}
+    assert found == [{name: chosen[number][name] for name in names[:3]} for number in table["trial"]]
+
+
+EQUAL = st.sampled_from([1, True, 1.0, "1", 0, False, -0.0, None, "null", "None", "", "true", 2**53 + 1, 2.0**53, 0.5])
+VALUES = st.one_of(EQUAL, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=3))
+
+
+@given(st.lists(VALUES, max_size=6), st.integers(0, 2))
+def test_different_values_have_different_cells_which_parquet_keeps(values: list[Any], absent: int) -> None:
+    column = results._parameter("x", [*values, *[results.NOT_THERE] * absent])
+    cells = pl.read_parquet(BytesIO(results.parquet_bytes(pl.DataFrame([column]))))["x"].to_list()
+    exact = [json.dumps(value) for value in values]
+    pairs = set(zip(exact, map(repr, cells), strict=False))
+    assert len(pairs) == len(set(exact)) == len({cell for _, cell in pairs})
+    assert cells[len(values) :] == [None] * absent
+    if absent:
+        assert None not in cells[: len(values)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from ablate.base.errors import PausedError, TrialError
 from ablate.execution.executor import Failure
 from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN
+from ablate.functions.command_words import words_of
 from ablate.functions.output import read_output
 from support.commanded import commanded, gone, is_alive, losses
 
@@ -210,6 +212,15 @@ def test_the_words_of_a_command(words: str, config: dict[str, Any], expected: li
     script("open('seen', 'w').write(repr(sys.argv[1:])); print('val_loss=1')")
     list(commanded(f"{sys.executable} train.py {words}", config=config, epochs=1, shell=shell))
     assert Path("seen").read_text() == repr(expected)
+
+
+@pytest.mark.parametrize("value", [-5e-5, -1e20, -5e-324, -1.7976931348623157e308, -0.1, -1e16, -1 / 3])
+def test_a_negative_number_is_no_option_to_argparse(value: float) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-b", type=float)
+    parser.add_argument("place", type=float)
+    found = parser.parse_args(words_of("-b {x} {x}", {"x": value}))
+    assert (found.b, found.place) == (value, value)
 
 
 def test_a_switch_needs_true_or_false() -> None:

@@ -36,14 +36,16 @@ def planted(count=60, *, seed=0, states=("COMPLETE",), **changes):
         rate, width = float(10 ** rng.uniform(-4, -2)), int(rng.integers(1, 17)) * 8
         accuracy = 0.9 - 0.2 * (np.log10(rate) + 3) ** 2
         row = trial_row("digits", number, state=states[number % len(states)], val_accuracy=accuracy, params=width**2)
-        rows.append(
-            row | {"model.width": width, "model.mlp": int(rng.choice([0, 64, 128])), "training.learning_rate": rate}
-        )
+        chosen = {"model.width": width, "model.mlp": int(rng.choice([0, 64, 128])), "training.learning_rate": rate}
+        rows.append(row | chosen)
         sgd = bool(rng.integers(2))
-        extra.append(("sgd" if sgd else "adamw", float(rng.uniform(0.5, 0.99)) if sgd else None))
-    columns = {"training.optimizer": [e[0] for e in extra], "training.momentum": [e[1] for e in extra]}
+        chosen["training.optimizer"] = "sgd" if sgd else "adamw"
+        if sgd:
+            chosen["training.momentum"] = float(rng.uniform(0.5, 0.99))
+        extra.append(chosen)
     types = {"training.optimizer": pl.String(), "training.momentum": pl.Float64()}
-    return study, trials_of(rows).with_columns(pl.Series(n, v, types[n]) for n, v in columns.items())
+    columns = [pl.Series(name, [chosen.get(name) for chosen in extra], kind) for name, kind in types.items()]
+    return study, trials_of(rows).with_columns(pl.Series("parameters", map(json.dumps, extra), pl.String()), *columns)
 
 
 def matters(study, trials):
@@ -107,7 +109,13 @@ def test_the_variant_is_a_setting():
     study, trials = planted(variants=[{"name": "qkv"}, {"name": "kv", "model": {"similarity": "shared"}}])
     names = ["qkv" if trial % 3 else "kv" for trial in trials["trial"]]
     better = pl.when(pl.col("variant") == "kv").then(0.9).otherwise(0.8)
-    trials = trials.with_columns(pl.Series("variant", names)).with_columns(val_accuracy=better)
+    known = [
+        json.dumps({**json.loads(text), "variant": name})
+        for text, name in zip(trials["parameters"], names, strict=True)
+        for text, name in zip(trials["parameters"], names, strict=True)
+    ]
+    trials = trials.with_columns(pl.Series("variant", names), pl.Series("parameters", known))
+    trials = trials.with_columns(val_accuracy=better)
     assert search_importances(study, "digits", trials)[0].order[0] == "variant"
 
 

@@ -7,21 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablate.base.errors import StudyFileError
 from ablate.study import difference, load_study, parse_study, read_study
-from ablate.study.yaml_text import read_yaml, write_yaml
+from ablate.study.yaml_text import flow_yaml, read_scalar, read_yaml, write_yaml
 from support.paths import REPOSITORY
 
 FILES = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
 BLOCK = "study: s\nseed: 3 # kept\ndatasets: {digits: {patch: 2}, copy: }\nbudget: {trials: 5}\n"
 FLOW = "{study: s, seed: 3, datasets: {digits: {patch: 2}, copy: }, budget: {trials: 5}}"
-SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**98), 10**98) | st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.sampled_from(["no", "1e-3", "0x1f", "~", "null", "2001-01-01", "1_000", ".5", "a: b", "- a", "#", "é\n"])
+LONG = st.text("a \n\t'\"\\", min_size=120, max_size=140)
+TEXTS = WORDS | LONG | st.text(max_size=30) | st.from_regex(r"[-+.0-9_eExXinfa]{1,8}", fullmatch=True)
 VALUES = st.recursive(
-    SCALARS | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3)
+    SCALARS | TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
 )
 
 
@@ -83,6 +85,17 @@ def test_a_bad_option_is_a_fault_of_the_study(options: dict[str, Any], rule: str
     assert str(caught.value).startswith(str(tmp_path / rule))
 
 
-@given(st.dictionaries(st.text("abc", min_size=1), VALUES, min_size=1))
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(TEXTS, VALUES, min_size=1))
 def test_what_is_written_is_read_again(data: dict[str, Any]) -> None:
-    assert read_yaml(write_yaml(data), "f")[0] == data
+    for value, text in ((data, write_yaml(data)), ({"a": data}, flow_yaml("a", data))):
+        assert json.dumps(read_yaml(text, "f")[0]) == json.dumps(value), "of one type too"
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS)
+def test_a_quoted_word_is_text_and_a_bare_one_is_what_a_file_says(word: str) -> None:
+    assert read_scalar(flow_yaml("a", word).removeprefix("a: ")) == word
+    value = read_scalar(word)
+    if not isinstance(value, str):
+        assert json.dumps(read_yaml(f"a: {word}", "f")[0]["a"]) == json.dumps(value)

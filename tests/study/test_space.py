@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Space, order_by_condition
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space, is_same, order_by_condition, texts_of
+from ablate.tuning.search_space import decode, encode
 
 WIDTH = IntRange(bounds=(8, 24), step=8)
 HEADS = Choices(choices=(1, 4), when={"form": ("wide", "both")})
@@ -28,6 +31,43 @@ def test_a_conditional_grid_is_the_filtered_product() -> None:
     assert all(space.contains(values) for values in found)
     assert not space.contains({"form": "narrow", "heads": 1, "width": 8})
     assert not space.contains({"form": "wide", "heads": 2, "width": 8})
+
+
+@given(st.integers(-999, 999), st.integers(1, 400), st.integers(0, 60), st.integers(0, 6))
+def test_steps_are_decimal(low: int, step: int, count: int, places: int) -> None:
+    scale = Decimal(10) ** -places
+    values = [float((low + index * step) * scale) for index in range(count + 1)]
+    spec = FloatRange(bounds=(values[0], values[-1]), step=float(step * scale))
+    assert list(spec.grid() or ()) == values
+    assert [spec.place(value) for value in values] == list(range(count + 1)) or count == 0
+    assert [decode(spec, encode(spec, value)) for value in values] == values
+    assert [spec.read(math.nextafter(value, 1e9)) for value in values] == values
+
+
+NEARLY_EQUAL = st.sampled_from([1, True, 1.0, "1", 0, False, 0.0, "0", None, "null", "true", ""])
+
+
+@given(st.lists(NEARLY_EQUAL, min_size=1, max_size=8, unique_by=json.dumps), st.data())
+def test_conditions_distinguish_values_that_python_takes_for_equal(values: list[Any], data: st.DataObject) -> None:
+    allowed = data.draw(st.lists(st.sampled_from(values), min_size=1, unique_by=json.dumps))
+    above = Choices(choices=tuple(values))
+    space = Space(ranges=order_by_condition({"b": Choices(choices=(1, 2), when={"a": tuple(allowed)}), "a": above}))
+    named = {json.dumps(value) for value in allowed}
+    found = list(space.grid())
+    assert len(found) == space.cardinality() == len(values) + len(allowed)
+    assert all(("b" in each) == (json.dumps(each["a"]) in named) for each in found)
+    assert len(set(texts_of(values))) == len(values)
+    assert [is_same(one, two) for one in values for two in values] == [
+        json.dumps(one) == json.dumps(two) for one in values for two in values
+    ]
+
+
+def test_a_condition_on_numbers_takes_whole_and_real_ones() -> None:
+    given = {"x": FloatRange(bounds=(0.0, 1.0), step=0.5), "n": IntRange(bounds=(1, 2))}
+    given_below = {"y": WIDTH.model_copy(update={"when": {"x": (1,), "n": (2.0,)}})}
+    space = Space(ranges=order_by_condition(given | given_below))
+    assert space.cardinality() == 5 + 3
+    assert space.is_active("y", {"x": 1.0, "n": 2})
 
 
 def test_a_real_range_is_infinite_unless_it_has_steps_or_one_value() -> None:
@@ -52,13 +92,18 @@ def test_integer_grids_agree_with_range(low: int, extent: int, step: int) -> Non
     [
         (Choices, {"choices": ()}, "choices must not be empty"),
         (Choices, {"choices": (1, 2, 1)}, "choice 1 is given twice"),
-        (Choices, {"choices": (1.0, float("nan"))}, "Input should be a finite number"),
+        (Choices, {"choices": (1.0, float("nan"))}, "choice nan is not a finite number"),
         (FloatRange, {"float": (float("nan"), 1.0)}, "Input should be a finite number"),
         (FloatRange, {"float": (2.0, 1.0)}, r"low must not exceed high, got \[2, 1\]"),
         (FloatRange, {"float": (0.0, 1.0), "log": True}, "a log scale needs low > 0, got 0"),
         (FloatRange, {"float": (1.0, 2.0), "log": True, "step": 0.1}, "log and step exclude each other"),
         (FloatRange, {"float": (1.0, 2.0), "step": 0.0}, r"step must be a positive number, got 0\.0"),
         (FloatRange, {"float": (1.0, 2.0), "step": float("inf")}, "Input should be a finite number"),
+        (FloatRange, {"float": (-1e308, 1e308)}, "high - low must be a finite number"),
+        (FloatRange, {"float": (0.0, 1.0), "step": 1e-300}, "at most 9,007,199,254,740,992 steps"),
+        (IntRange, {"int": (0, 2**64)}, "whole numbers are searched from -9007199254740992 to 9007199254740992"),
+        (Choices, {"choices": ((64, 64),)}, r"write '\[64, 64\]', a text"),
+        (Choices, {"choices": "ab"}, "choices are a list"),
         (IntRange, {"int": (1.0, 2.5)}, "Input should be a valid integer"),
         (IntRange, {"int": (1, 2), "step": -1}, "step must be a positive number, got -1"),
     ],

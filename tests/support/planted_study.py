@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -55,7 +56,8 @@ def trials_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
     """Return rows as a trials table with every documented column, the parameters and the metrics."""
     parameters = {"model.width": pl.Int64(), "model.mlp": pl.Int64(), "training.learning_rate": pl.Float64()}
     schema = {**TRIAL_COLUMNS, **parameters, **dict.fromkeys(METRICS, pl.Float64())}
-    return pl.DataFrame(rows, schema=schema)
+    known = [{**row, "parameters": json.dumps({name: row[name] for name in parameters})} for row in rows]
+    return pl.DataFrame(known, schema=schema)
 
 
 def reports_of(rows: list[dict[str, Any]]) -> pl.DataFrame:

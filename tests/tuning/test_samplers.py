@@ -21,7 +21,6 @@ from ablate.trial import Decision, TrialConfig, TrialKey
 from ablate.tuning import Search
 from ablate.tuning.search_space import (
     SearchSpace,
-    count_of,
     decode,
     distribution_of,
     encode,
@@ -77,7 +76,7 @@ def test_suggestions_lie_in_the_space_and_never_repeat(tmp_path: Path, name: str
         assert study.space.contains(config.parameters), config.parameters
         assert config.settings == study.settings_of("digits", config.parameters)
         if "training.label_smoothing" in config.parameters:
-            assert config.parameters["training.label_smoothing"] in [0.0, 0.1, 0.2, 0.1 * 3]
+            assert config.parameters["training.label_smoothing"] in [0.0, 0.1, 0.2, 0.3]
     assert len({json.dumps(dict(c.parameters), sort_keys=True) for c in configs}) == 30
     chosen = {name for name, spec in study.space.ranges.items() if spec.when}
     assert {name in c.parameters for c in configs for name in chosen} == {True, False}
@@ -250,13 +249,13 @@ def test_impossible_combinations_are_passed_over(tmp_path: Path) -> None:
     [
         (IntRange(bounds=(3, 10), step=3), [3, 6, 9]),
         (IntRange(bounds=(1, 4), log=True), [1, 2, 3, 4]),
-        (FloatRange(bounds=(0.1, 0.5), step=0.2), [0.1, 0.1 + 0.2, 0.1 + 2 * 0.2]),
+        (FloatRange(bounds=(0.1, 0.5), step=0.2), [0.1, 0.3, 0.5]),
         (Choices(choices=(1, True, 1.0, "1", None)), [1, True, 1.0, "1", None]),
         (FloatRange(bounds=(2.0, 2.0)), [2.0]),
     ],
 )
 def test_a_dimension_has_exactly_the_values_of_its_range(spec: Range, values: list[Any]) -> None:
-    found = [decode(spec, inner_at(spec, i)) for i in range(count_of(spec) or 0)]
+    found = [decode(spec, inner_at(spec, i)) for i in range(spec.count() or 0)]
     assert [(v, type(v)) for v in found] == [(v, type(v)) for v in values]
     assert [decode(spec, encode(spec, v)) for v in values] == values
     drawn = {repr(decode(spec, inner_at_share(spec, u))) for u in np.linspace(0, 1, 400, endpoint=False)}

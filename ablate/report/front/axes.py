@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ablate.objectives import COST_METRICS, is_maximized, is_share
 from ablate.report.drawing import rounded
 from ablate.report.numbers import compact, printable, spell_metric
 from ablate.study import Study
-from ablate.study.space import Choices, FloatRange, IntRange, Range
+from ablate.study.space import Choices, FloatRange, IntRange, Range, texts_of
 
 MOST_LABELS, LONGEST_LABEL = 8, 14
 WORST = 0.1  # share of the trials beyond the worse end of an objective's axis
@@ -66,10 +65,7 @@ def shortened(text: str) -> str:
 def setting_axis(spec: Range, title: str) -> Axis:
     """Return the axis of a searched setting: its range on its scale, or its choices in the file's order."""
     if isinstance(spec, Choices):
-        texts = tuple(printable(str(choice)) for choice in spec.choices)
-        if len(set(texts)) < len(texts):  # 1, "1" and true are three choices
-            texts = tuple(json.dumps(choice) for choice in spec.choices)
-        return Axis(title=title, spec=spec, texts=texts)
+        return Axis(title=title, spec=spec, texts=tuple(map(printable, texts_of(spec.choices))))
     assert isinstance(spec, FloatRange | IntRange)
     return Axis(title=title, ends=spec.bounds, log=spec.log)
 
