@@ -127,8 +127,8 @@ def _import_own(module_name: str) -> ModuleType:
         raise
 
 
-def own_code(name: str) -> list[Path]:
-    """Return the user's package or file that holds the part at an import path; empty for an installed one.
+def own_code(name: str, *, installed: bool = False) -> list[Path]:
+    """Return the user's package or file that holds the part at an import path; that of an installed one only if asked.
 
     It is looked for where `Registry.load` finds it, at last in the current folder; nothing is imported.
     """
@@ -142,8 +142,8 @@ def own_code(name: str) -> list[Path]:
         return []
     folders = list(spec.submodule_search_locations or ())
     place = Path(folders[0]) if folders else Path(spec.origin or "")
-    installed = any(place.is_relative_to(sysconfig.get_path(part)) for part in ("purelib", "platlib", "stdlib"))
-    return [place] if place.exists() and not installed else []  # installed code is a requirement
+    known = any(place.is_relative_to(sysconfig.get_path(part)) for part in ("purelib", "platlib", "stdlib"))
+    return [place] if place.exists() and (installed or not known) else []  # installed code is a requirement
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:

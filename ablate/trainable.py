@@ -113,9 +113,6 @@ class Trainable(Protocol):
         `confirms` says whether the study opens the test split.
         """
 
-    def source_files(self) -> dict[str, str]:
-        """Return the SHA-256 of each source file of the user's that the numbers depend on, by path; may be empty."""
-
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a data set is missing."""
 

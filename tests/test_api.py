@@ -54,7 +54,7 @@ def test_a_script_is_a_study_that_its_second_run_finds_finished_and_the_command_
     status, _, err = run(capfd, *asked)
     assert status == 2
     code = tmp_path / "runs/scripted/code"
-    assert f"Code of this study is in {code}: to run it, set PYTHONPATH={code}" in err
+    assert f"Code of this study is in {code}. To run it, type in Python: ablate.load_study(" in err
     monkeypatch.syspath_prepend("runs/scripted/code")
     assert run(capfd, *asked)[0] == 0
     assert "code_of_scripted" not in sys.modules

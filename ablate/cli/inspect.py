@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -215,19 +214,21 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the page is served.")] = 5000,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a display.")] = True,
 ) -> None:
-    """Serve MLflow's page on all studies, and print the address of each study's runs."""
+    """Serve MLflow's page on all studies, and print the address of each study's runs.
+
+    The server answers only a browser that has opened a printed address, and it changes nothing.
+    """
     from ablate.tracking import StudyPage, default_uri, serve, ui_command
 
     command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
-    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", highlight=False)
+    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
 
     def show(pages: list[StudyPage]) -> None:
         for page in pages:
             console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False, markup=False)
-        if browser and console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ):
-            webbrowser.open(pages[0].url if len(pages) == 1 else command.url)
 
-    sys.exit(serve(command, ready=show))
+    display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
+    sys.exit(serve(command, ready=show, browser=browser and display))
 
 
 @look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,19 @@ from ablate.analysis.tables import write_study_file
 from ablate.base.errors import (
     CheckpointDownError,
     DataError,
+    NoLedgerError,
     RegistryError,
     RequestError,
     StudyFailedError,
 )
-from ablate.base.files import Place, copy_into, require_writable
+from ablate.base.files import Place, copy_into, refuse_links, require_writable
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.cautions import cautions
-from ablate.driver.code import note_code, refuse_other_code, source_files, trainable_of, user_code
+from ablate.driver.code import trainable_of
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.margins import note_margins
 from ablate.driver.metrics import refuse_unknown_metrics
@@ -40,6 +41,7 @@ from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
+from ablate.inspection import code as own
 from ablate.inspection.studies import results_of, select_networks, write_results
 from ablate.ledger import Ledger, Snapshot, StudyWriter
 from ablate.locations import homes as places
@@ -89,15 +91,13 @@ def search(
 
 
 def _search(study: Study, text: str, options: RunOptions, console: Console) -> FinishedStudy:
+    _refuse_other(study, text, options)
     facts = _check_first(study, options)
-    home, trainable = options.home(study.name), trainable_of(study)
+    home, trainable, files = options.home(study.name), trainable_of(study), own.source_files(study)
     with places.open_study(study.name, options) as ledger:
-        resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        files = source_files(study)
-        refuse_other_code(ledger, study.name, files, accepted=options.code_changed)
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
-        executor = make_executor(options, home, options.checkpoint_root(study.name), code=user_code(study))
+        executor = make_executor(options, home, options.checkpoint_root(study.name), code=own.user_code(study))
         if options.executor == "ray":
             end_processes()  # what has looked at the code; workers start their own
         import_ahead(study, options)
@@ -105,7 +105,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
         with resumption.acquire_when_free(held, say) as writer:
             root = options.checkpoint_root(study.name)
             _write_home(home, root, ledger, text)
-            note_code(writer, ledger, study.name, files)
+            if files and files != own.recorded_files(ledger.events(study.name)):
+                writer.note(own.CODE, None, {"files": files})
             note_margins(writer, ledger, study)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
@@ -132,6 +133,15 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
         _refuse_empty(ledger, study)
         _refuse_failed_rows(study, snapshot, report)
     return FinishedStudy(study=study, home=home, report=report)
+
+
+def _refuse_other(study: Study, text: str, options: RunOptions) -> None:
+    """Raise StudyMismatchError if the study of this name is another one, or its code another, which is not imported."""
+    refuse_links(options.home(study.name))
+    with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
+        resumption.refuse_other_study(ledger, study, text, extend=options.extend)
+        if not options.code_changed:
+            own.refuse_other_code(study, ledger.events(study.name))
 
 
 def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
@@ -180,7 +190,8 @@ def _code_explained(home: Path) -> Iterator[None]:
         code = home / CODE
         if not code.is_dir():
             raise
-        raise RegistryError(f"{error}. Code of this study is in {code}: to run it, set PYTHONPATH={code}") from error
+        call = f"ablate.load_study({home.name!r}, runs_dir={str(home.parent)!r}).run()"
+        raise RegistryError(f"{error}. Code of this study is in {code}. To run it, type in Python: {call}") from error
 
 
 def _check_options(options: RunOptions) -> None:

@@ -69,10 +69,6 @@ class CommandTrainable(OwnTrainable):
         if not self.given.shell and "{" not in program and shutil.which(program) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
 
-    def source_files(self) -> dict[str, str]:
-        """Return nothing: what a command runs is unknown."""
-        return {}
-
     def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
         """Return what a user should know of a command."""
         used = set(placeholders(self.given.command))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
@@ -107,17 +105,6 @@ class Function:
         keys = [key for node in nodes if isinstance(node.value, ast.Dict) for key in node.value.keys]
         names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         return tuple(dict.fromkeys(names))
-
-    def source_files(self) -> dict[str, str]:
-        """Return the SHA-256 of each Python file of the function's module, or of its whole package, by path."""
-        # a package without __init__.py has no file, so its module comes second
-        names = (self.train.__module__.partition(".")[0], self.train.__module__)
-        origin = next((found for n in names if (found := getattr(sys.modules.get(n), "__file__", None))), None)
-        if origin is None:
-            return {}
-        path = Path(origin)
-        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-        return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
     def tested(self, run: Run, config: Mapping[str, Any]) -> Any:
         """Return what the test function returns for the kept model; raise TrialError if one of the two is missing."""

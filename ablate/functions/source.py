@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import importlib
 import inspect
 import linecache
@@ -10,7 +11,8 @@ import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,13 +34,37 @@ def import_path(function: Callable[..., Any]) -> str | None:
 
 
 def find_code(folder: Path) -> None:
-    """Let modules be imported from `folder` of a study's home, after all others, if it exists.
+    """Let the study's module in `folder` of its home, if there is one, be imported from a private copy.
 
-    Raises RequestError if a link leads out of the study.
+    Nothing else in `folder`, to which others may write, can be imported, and what is compared with the ledger is what
+    runs. Raises RequestError if a link leads out of the study.
     """
     refuse_links(folder.parent)
-    if folder.is_dir() and str(folder.absolute()) not in sys.path:
-        sys.path.append(str(folder.absolute()))
+    module = _module_of(folder)
+    try:
+        content = DiskFolder(folder).read(f"{module}.py")
+    except FileNotFoundError:
+        return
+    place = _private_folder()
+    DiskFolder(place).write(f"{module}.py", content)
+    if str(place) not in sys.path:
+        sys.path.append(str(place))
+    importlib.invalidate_caches()
+    sys.modules.pop(module, None)
+
+
+@cache
+def _private_folder() -> Path:
+    """Return a folder that only this user can enter and that goes with the process."""
+    from ablate.scratch import scratch_folder  # imports SQLAlchemy, which other processes do without
+
+    folders = ExitStack()
+    atexit.register(folders.close)
+    return folders.enter_context(scratch_folder("code"))
+
+
+def _module_of(folder: Path) -> str:
+    return f"code_of_{folder.parent.name}".replace("-", "_")
 
 
 def write_module(function: Callable[..., Any], folder: Path) -> str:
@@ -48,7 +74,7 @@ def write_module(function: Callable[..., Any], folder: Path) -> str:
     out of the study whose home `folder` is in.
     """
     refuse_links(folder.parent)
-    module = f"code_of_{folder.parent.name}".replace("-", "_")
+    module = _module_of(folder)
     name = function.__name__
     if not name.isidentifier():
         raise RequestError("a lambda has no name to be found by: define the training function by `def`")
@@ -59,20 +85,23 @@ def write_module(function: Callable[..., Any], folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     DiskFolder(folder).write(f"{module}.py", text.encode())
     find_code(folder)
-    importlib.invalidate_caches()
-    sys.modules.pop(module, None)
     return f"{module}:{name}"
 
 
 @contextmanager
 def kept_if_refused(folder: Path) -> Iterator[None]:
-    """Write the modules in `folder` back if the study refuses what was written meanwhile: it still runs with them."""
-    before = {path.name: path.read_bytes() for path in folder.glob("*.py")}
+    """Write the modules in `folder` back if the study refuses what was written meanwhile: it still runs with them.
+
+    Raises RequestError if a link leads out of the study.
+    """
+    refuse_links(folder.parent)
+    there = DiskFolder(folder)
+    before = {name: there.read(name) for name in there.names() if name.endswith(".py")}
     try:
         yield
     except StudyMismatchError:
         for name, content in before.items():
-            DiskFolder(folder).write(name, content)
+            there.write(name, content)
         raise
 
 

@@ -87,10 +87,6 @@ class FunctionTrainable(OwnTrainable):
         """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
         self.function.check(given, confirms=confirms)
 
-    def source_files(self) -> dict[str, str]:
-        """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
-        return self.function.source_files()
-
     def describe(self) -> Described:
         """Return what a new study file needs to know of the function."""
         found = self.function

@@ -16,6 +16,7 @@ from ablate import __version__
 from ablate.analysis.tables import cannot_write
 from ablate.base.errors import RequestError
 from ablate.base.files import make_folder, refuse_links
+from ablate.inspection.code import USE, refuse_other_code
 from ablate.inspection.onnx_graph import PACKAGES, Checked, require_onnx, write_onnx
 from ablate.inspection.studies import read_study, trial_of
 from ablate.ledger import TrialRecord
@@ -67,6 +68,7 @@ def export_model(
             " Save the model in that code"
         )
     refuse_links(locations.home(name))
+    refuse_other_code(found.study, found.snapshot.notes, advice=USE)
     key = record.config.key
     folder = to or locations.make_home(name) / MODELS / key.dataset / f"{key.number:06d}-{replicate}"
     folder = folder.absolute()

@@ -16,6 +16,7 @@ from ablate.base.errors import AblateError, RequestError
 from ablate.base.files import DiskFolder, refuse_links
 from ablate.base.randomness import stream
 from ablate.base.redaction import error_text
+from ablate.inspection.code import USE, refuse_other_code
 from ablate.inspection.studies import read_study, trial_of
 from ablate.locations import Locations
 from ablate.locations.homes import with_store
@@ -68,6 +69,7 @@ def load_network(
     found = read_study(study, locations)
     config = trial_of(found, number, dataset).config.origin
     refuse_links(locations.home(study))
+    refuse_other_code(found.study, found.snapshot.notes, advice=USE)
     locations = with_store(locations, found.record)
     task = load_task(config.task)
     module = predictor(config, checkpoint_folder(locations.checkpoint_root(study), config.key), replicate)

@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import ablate
+from ablate.base.code_files import copy_code
 from ablate.base.files import Place
 from ablate.scratch import scratch_folder
 from ablate.tracking import contents
@@ -69,8 +70,9 @@ def save(path: Path, network: ServedNetwork, *, identity: tuple[str, str, str] |
 
     model_id, place, run_id = identity if identity is not None else (None, None, None)
     with scratch_folder("network") as scratch:
-        files, archive, loader = (scratch / name for name in ("network", ARCHIVE, f"{LOADER_MODULE}.py"))
+        files, code, archive, loader = (scratch / n for n in ("network", "code", ARCHIVE, f"{LOADER_MODULE}.py"))
         files.mkdir()
+        code.mkdir()
         archive.write_bytes(code_archive())
         loader.write_text(LOADER.format(archive=ARCHIVE, loader=network.loader))
         network.write(files)
@@ -78,7 +80,7 @@ def save(path: Path, network: ServedNetwork, *, identity: tuple[str, str, str] |
             path=str(path),
             loader_module=LOADER_MODULE,
             data_path=str(files),
-            code_paths=[str(path) for path in (loader, archive, *network.code)],
+            code_paths=[str(path) for path in (loader, archive, *(copy_code(place, code) for place in network.code))],
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
             mlflow_model=Model(artifact_path=place, run_id=run_id, model_id=model_id, model_uuid=model_id),
             signature=_signature(network),

@@ -5,23 +5,30 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from html import escape
+from pathlib import Path
 from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
 
+import ablate
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
 from ablate.base.redaction import error_text, redact_url
+from ablate.scratch import scratch_folder
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect
+from ablate.tracking.ui_server import DESTINATION, QUERY, TOKEN, URI
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -29,16 +36,21 @@ END_SECONDS = 5.0  # time for the server to end by itself
 POLL_SECONDS = 0.3
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_STUDIES = 1000
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is on this machine
 
-# Python's `-m` and uvicorn each put the current folder first on the search path of modules.
-NO_CODE_FROM_HERE = {"PYTHONSAFEPATH": "1", "UVICORN_APP_DIR": os.devnull}
+NO_CODE_FROM_HERE = {"PYTHONSAFEPATH": "1"}  # Python's `-c` puts the current folder first on the search path
+START = (
+    "import sys; sys.path.append(sys.argv[1]);"
+    " from ablate.tracking.ui_server import main; main(sys.argv[2], int(sys.argv[3]))"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UiCommand:
     """A command for `subprocess.run(arguments, env=environment)`.
 
-    The store's URI, which may hold a password, is in the environment, so that a list of processes does not show it.
+    The store's URI, which may hold a password, and the token that the server asks for are in the environment, so that a
+    list of processes does not show them.
     """
 
     arguments: tuple[str, ...]
@@ -47,9 +59,14 @@ class UiCommand:
     port: int
 
     @property
+    def token(self) -> str:
+        """What every request must carry."""
+        return self.environment[TOKEN]
+
+    @property
     def url(self) -> str:
-        """The address of the pages."""
-        return f"http://{self.host}:{self.port}"
+        """The address of the pages, with the token."""
+        return f"http://{self.host}:{self.port}/?{urlencode({QUERY: self.token})}"
 
 
 def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
@@ -62,13 +79,13 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
     file = sqlite_file(uri)
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
-    arguments = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
-    arguments.append("--uvicorn-opts=--log-level warning")  # its log of requests would hide the addresses of studies
-    if file is not None:  # uploads of other clients are stored beside the artifacts of the studies
-        arguments += ["--artifacts-destination", str(artifact_root(uri, file.parent))]
+    arguments = (sys.executable, "-c", START, str(Path(ablate.__file__).parents[1]), host, str(port))
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
-    environment = {**quiet, **os.environ, **NO_CODE_FROM_HERE, "MLFLOW_BACKEND_STORE_URI": uri}
-    return UiCommand(arguments=tuple(arguments), environment=environment, host=host, port=port)
+    # What other clients had uploaded through a server lies beside the artifacts of the studies.
+    beside = {} if file is None else {DESTINATION: str(artifact_root(uri, file.parent))}
+    own = {URI: uri, TOKEN: secrets.token_urlsafe(24), **beside, **NO_CODE_FROM_HERE}
+    environment = {**quiet, **os.environ, **own}
+    return UiCommand(arguments=arguments, environment=environment, host=host, port=port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +96,11 @@ class StudyPage:
     url: str
 
 
-def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> int:
+def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None], browser: bool = False) -> int:
     """Run MLflow's server until it ends or this process receives a signal to end, and return the exit code.
 
-    `ready` is called once, when the server answers, with the page of each study. SIGTERM, SIGINT and SIGHUP end every
+    `ready` is called once, when the server answers, with the page of each study; then `browser` opens the page of the
+    only study, or the list of all. SIGTERM, SIGINT and SIGHUP end every
     process of the server, and none of them outlives this call. If this process is killed, the kernel ends the server.
     Raises RequestError if another program listens on the port.
     """
@@ -94,11 +112,13 @@ def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> in
         preexec_fn=_end_with(os.getpid()),
     )
     try:
-        with _signals_raised():
-            while (pages := study_pages(command.url)) is None:
+        with _signals_raised(), scratch_folder("ui") as folder:
+            while (pages := study_pages(command)) is None:
                 if _ended(server, POLL_SECONDS):
                     return server.returncode
             ready(pages)
+            if browser:
+                _open(pages[0].url if len(pages) == 1 else command.url, folder)
             return server.wait()
     except _ToldError as told:
         _send(server.pid, signal.SIGTERM)  # after SIGINT the server prints a traceback
@@ -109,16 +129,29 @@ def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None]) -> in
         server.wait()
 
 
-def study_pages(url: str) -> list[StudyPage] | None:
-    """Return the page of each study on the server at `url`, in order of name, or None if no server answers."""
+def study_pages(command: UiCommand) -> list[StudyPage] | None:
+    """Return the page of each study on a command's server, in order of name, or None if no server answers."""
     query = urlencode({"max_results": MOST_STUDIES})
+    request = urllib.request.Request(
+        f"http://{command.host}:{command.port}/api/2.0/mlflow/experiments/search?{query}",
+        headers={"Authorization": f"Bearer {command.token}"},
+    )
     try:
-        with urllib.request.urlopen(f"{url}/api/2.0/mlflow/experiments/search?{query}", timeout=10) as answer:
+        with DIRECT.open(request, timeout=10) as answer:
             found = json.load(answer).get("experiments", [])
     except (OSError, urllib.error.URLError, ValueError):
         return None
     own = [experiment for experiment in found if experiment["experiment_id"] != "0"]  # 0 is MLflow's `Default`
-    return [StudyPage(study=e["name"], url=_runs_page(url, e)) for e in sorted(own, key=lambda e: str(e["name"]))]
+    return [
+        StudyPage(study=e["name"], url=_runs_page(command.url, e)) for e in sorted(own, key=lambda e: str(e["name"]))
+    ]
+
+
+def _open(url: str, folder: Path) -> None:
+    """Open an address in a browser by a file that leads there: everybody can list the words of a browser's command."""
+    file = folder / "ablate.html"
+    file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(url)}">', encoding="utf-8")
+    webbrowser.open(file.as_uri())
 
 
 def _require_free(command: UiCommand) -> None:
@@ -137,7 +170,7 @@ def _runs_page(url: str, experiment: Mapping[str, Any]) -> str:
     query = {"workflowType": "machine_learning"}
     if VIEW_TAG in known:
         query["viewStateShareKey"] = VIEW
-    return f"{url}/#/experiments/{experiment['experiment_id']}/runs?{urlencode(query)}"
+    return f"{url}#/experiments/{experiment['experiment_id']}/runs?{urlencode(query)}"
 
 
 def _ended(server: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -29,10 +29,6 @@ class Transformer:
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Accept every study file of the family: its settings have types."""
 
-    def source_files(self) -> dict[str, str]:
-        """Return nothing: the family is ablate's own."""
-        return {}
-
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a task's data are missing."""
         from ablate.tasks import load_task

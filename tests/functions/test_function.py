@@ -211,7 +211,7 @@ def test_a_changed_file_of_a_package_is_named(folder: Path, typed: Typed) -> Non
     (folder / "study.yaml").write_text(STUDY.replace("own_code:train", "own_package.training:train"))
     assert typed()[0] == 0
     (package / "inner" / "help.py").write_text("x = 1\n")
-    assert "has changed since: inner/help.py." in typed()[1]
+    assert "has changed since: own_package/inner/help.py." in typed()[1]
 
 
 @pytest.mark.services

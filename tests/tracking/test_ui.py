@@ -10,15 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from email.message import Message
+from http.client import HTTPConnection
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from ablate.study import Study
+from ablate.tracking import ui as ui_module
 from ablate.tracking.address import artifact_root, default_uri
 from ablate.tracking.contents import Point
 from ablate.tracking.store import open_store
+from ablate.tracking.ui_server import only_reads
 from ablate.tracking.view import experiment_tags
 from support.ports import free_port
 
@@ -101,8 +105,8 @@ def ui(runs: Path) -> Iterator[Ui]:
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, *SLOW_SIGNALS], ids=["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
 def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: Ui) -> None:
-    ui.until(lambda: "/#/experiments/" in ui.said())
-    assert len(ui.processes()) > 2
+    ui.until(lambda: "#/experiments/" in ui.said())
+    assert len(ui.processes()) > 1
     os.kill(ui.process.pid, number)
     code = ui.process.wait(SECONDS)
     assert code == (-number if number == signal.SIGKILL else 128 + number)
@@ -116,9 +120,120 @@ def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: 
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_page_of_each_study_is_printed(ui: Ui) -> None:
     ui.until(lambda: "\nshop: " in ui.said())
-    page = rf"http://127\.0\.0\.1:{ui.port}/#/experiments/\d+/runs\?workflowType=machine_learning"
+    page = rf"http://127\.0\.0\.1:{ui.port}/\?token=[\w-]{{32}}#/experiments/\d+/runs\?workflowType=machine_learning"
     assert re.search(rf"^older: {page}$", ui.said(), re.MULTILINE)
     assert re.search(rf"^shop: {page}&viewStateShareKey=ablate$", ui.said(), re.MULTILINE)
+
+
+class Client:
+    """Requests to a running `ablate ui`; redirections are not followed."""
+
+    def __init__(self, ui: Ui, **headers: str) -> None:
+        self.place, self.headers = ("127.0.0.1", ui.port), headers
+
+    def ask(self, method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, Message, bytes]:
+        line = HTTPConnection(*self.place, timeout=60)
+        kind = {"Content-Type": "application/json"} if body is not None else {}
+        line.request(method, path, body, kind | self.headers | headers)
+        answer = line.getresponse()
+        found = answer.status, answer.headers, answer.read()
+        line.close()
+        return found
+
+
+API = "/api/2.0/mlflow"
+SHOWN = [
+    ("GET", "/", None),
+    ("GET", "/health", None),
+    ("GET", f"{API}/experiments/search?max_results=5", None),
+    ("POST", f"{API}/experiments/search", '{"max_results": 5}'),
+    ("POST", f"{API}/runs/search", '{"experiment_ids": ["1"]}'),
+    ("POST", "/ajax-api/2.0/mlflow/runs/search", '{"experiment_ids": ["1"]}'),
+    (
+        "POST",
+        "/graphql",
+        '{"query": "{ mlflowGetExperiment(input: {experimentId: \\"1\\"}) { experiment { name } } }"}',
+    ),
+]
+CHANGES = [
+    ("PUT", "/api/2.0/mlflow-artifacts/artifacts/shop/model/code.py", "raise SystemExit"),
+    ("DELETE", "/api/2.0/mlflow-artifacts/artifacts/shop", None),
+    ("POST", "/api/2.0/mlflow-artifacts/mpu/create/runs/search", "{}"),
+    ("POST", f"{API}/experiments/delete", '{"experiment_id": "1"}'),
+    ("POST", f"{API}/experiments/delete/../search", '{"experiment_id": "1"}'),
+    ("POST", f"{API}//experiments/delete", '{"experiment_id": "1"}'),
+    ("POST", f"{API}/runs/set-tag", "{}"),
+    ("PATCH", f"{API}/logged-models/m-1", "{}"),
+    ("POST", "/ajax-api/2.0/mlflow/upload-artifact?run_uuid=x&path=search", "x"),
+    ("POST", "/ajax-api/3.0/mlflow/assistant/message", "{}"),
+    ("SEARCH", f"{API}/runs/search", None),
+]
+
+
+@pytest.mark.services
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_server_asks_for_the_token_and_changes_nothing(ui: Ui, runs: Path) -> None:
+    ui.until(lambda: "\nshop: " in ui.said())
+    token = ui.said().partition("?token=")[2].split()[0]
+    before = {str(path): path.stat().st_mtime_ns for path in (runs / "mlartifacts").rglob("*")}
+    wrong = (Client(ui), Client(ui, Authorization="Bearer x"), Client(ui, Cookie=f"ablate-ui-{ui.port}={token[:-1]}"))
+    for method, path, body in SHOWN + CHANGES:
+        for client in wrong:
+            status, headers, said = client.ask(method, path, body)
+            assert (status, headers["Set-Cookie"]) == (401, None), (method, path)
+            assert b"shop" not in said
+    assert Client(ui).ask("GET", "/?token=" + token[:-1])[0] == 401
+    assert Client(ui).ask("GET", "/?token=" + token + "%C3%A9")[0] == 401
+
+    status, headers, _ = Client(ui).ask("GET", f"//evil.example/a?token={token}&b=c%20d")
+    assert (status, headers["Location"]) == (303, "/evil.example/a?b=c+d")
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    known = Client(ui, Cookie=f"a=b; {cookie.partition(';')[0]}"), Client(ui, Authorization=f"Bearer {token}")
+    for client in known:
+        assert {client.ask(*request)[0] for request in SHOWN} == {200}
+        assert {client.ask(*request)[0] for request in CHANGES} <= {400, 403}
+        assert [client.ask(*request)[0] for request in CHANGES].count(403) >= len(CHANGES) - 1
+        assert b"shop" in client.ask(*SHOWN[2])[2]
+    assert {str(path): path.stat().st_mtime_ns for path in (runs / "mlartifacts").rglob("*")} == before
+    assert token not in " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in ui.processes())
+
+
+def test_no_address_of_mlflow_that_changes_something_is_let_through() -> None:
+    """All addresses that MLflow serves, with names chosen so that they end like a search."""
+    from mlflow.server import app
+
+    passed = set()
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<[^>]*>", "search", str(rule))
+        passed |= {
+            path.rpartition("/")[2] for method in rule.methods or () if only_reads(method, path) and method == "POST"
+        }
+        assert not {m for m in rule.methods or () if only_reads(m, path)} - {"GET", "HEAD", "POST"}
+    assert passed == {
+        "search", "search-datasets", "get-latest-versions", "batchGetInfos", "metrics",
+        "calculate-filter-correlation", "graphql",
+    }  # fmt: skip
+
+
+def test_mlflows_graphql_changes_nothing() -> None:
+    from mlflow.server.graphql.graphql_schema_extensions import schema
+
+    assert set(schema.graphql_schema.mutation_type.fields) == {
+        "mlflowSearchDatasets",
+        "mlflowSearchRuns",
+        "testMutation",
+    }
+
+
+def test_a_browser_is_led_to_the_page_without_a_token_in_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(ui_module.webbrowser, "open", opened.append)
+    ui_module._open("http://127.0.0.1:1/?token=secret#/a&b", tmp_path)
+    assert "secret" not in opened[0]
+    assert 'url=http://127.0.0.1:1/?token=secret#/a&amp;b"' in Path(opened[0].removeprefix("file://")).read_text()
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,7 @@ def serve(start: Sequence[str], runs: Path, folder: Path, environment: dict[str,
         while time.monotonic() < deadline and server.poll() is None:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+            except urllib.error.HTTPError:  # the server answers: 401, without the token
                 return
             except OSError:
                 time.sleep(0.2)

@@ -236,11 +236,6 @@ class GuardedFunction(_Trained, OwnTrainable):
         """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
         _asked(self.name, "check", tuple(given), confirms=confirms)
 
-    def source_files(self) -> dict[str, str]:
-        """Return the SHA-256 of each Python file of the function's module or package, by path inside it."""
-        found: dict[str, str] = _asked(self.name, "source_files")
-        return found
-
     def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
         """Return nothing."""
         return ()
@@ -274,11 +269,6 @@ class Guarded(_Trained):
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """See `Trainable.check`."""
         self._ask("check", tuple(given), confirms=confirms)
-
-    def source_files(self) -> dict[str, str]:
-        """See `Trainable.source_files`."""
-        found: dict[str, str] = self._ask("source_files")
-        return found
 
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """See `Trainable.check_data`."""
