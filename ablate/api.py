@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
+from ablate.base.files import ensure_home
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
@@ -24,6 +25,7 @@ from ablate.objectives import is_evaluated, losses
 if TYPE_CHECKING:
     from ablate.report.drawing import Figure
 
+ensure_home()
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 

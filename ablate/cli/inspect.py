@@ -218,7 +218,8 @@ def ui(
     """Serve MLflow's page on all studies, and print the address of each study's runs."""
     from ablate.tracking import StudyPage, default_uri, serve, ui_command
 
-    command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
+    places = Locations(runs_dir=runs_dir, tracking_uri=tracking_uri)
+    command = ui_command(places.tracking_uri or default_uri(places.root), port=port)
     console.print(f"MLflow: {command.url} (Ctrl-C ends it)", highlight=False)
 
     def show(pages: list[StudyPage]) -> None:
