@@ -212,14 +212,14 @@ def cached_text(name: str, make: Callable[[], str]) -> str:
     return cached_bytes(name, lambda: make().encode()).decode()
 
 
-def cached_bytes(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what the user's cache keeps as `name`; if it keeps nothing, or something damaged, `make` and keep it.
+def cached_bytes(name: str, make: Callable[[], bytes], *, good: Callable[[bytes], bool] = lambda _: True) -> bytes:
+    """Return what the user's cache keeps as `name`; if it keeps nothing whole and `good`, `make` and keep it.
 
     `name` must change whenever the content may. If the cache cannot be read or written, it is made each time.
     """
     with suppress(OSError):
         digest, _, kept = DiskFolder(cache_folder()).read(name).partition(b"\n")
-        if digest == sha256(kept).hexdigest().encode():
+        if digest == sha256(kept).hexdigest().encode() and good(kept):
             return kept
     content = make()
     with suppress(OSError):
