@@ -21,7 +21,8 @@ from urllib.parse import urlencode
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
 from ablate.base.redaction import error_text, redact_url
-from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect
+from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
+from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -55,19 +56,21 @@ class UiCommand:
 def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
     """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`.
 
-    Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist.
+    Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist or is not
+    MLflow's.
     """
     if dialect(uri) not in (*DATABASES, "file"):
         raise RequestError(f"{redact_url(uri)} is a server that has its own pages: open it in a browser")
     file = sqlite_file(uri)
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
+    require_mlflow(uri)
     arguments = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
     arguments.append("--uvicorn-opts=--log-level warning")  # its log of requests would hide the addresses of studies
     if file is not None:  # uploads of other clients are stored beside the artifacts of the studies
         arguments += ["--artifacts-destination", str(artifact_root(uri, file.parent))]
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
-    environment = {**quiet, **os.environ, **NO_CODE_FROM_HERE, "MLFLOW_BACKEND_STORE_URI": uri}
+    environment = {**quiet, **os.environ, **NO_CODE_FROM_HERE, "MLFLOW_BACKEND_STORE_URI": for_mlflow(uri)}
     return UiCommand(arguments=tuple(arguments), environment=environment, host=host, port=port)
 
 
