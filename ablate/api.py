@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
+from ablate.base.files import ensure_home
 from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
@@ -24,6 +25,7 @@ from ablate.objectives import is_evaluated, losses
 if TYPE_CHECKING:
     from ablate.report.drawing import Figure
 
+ensure_home()
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -25,6 +27,7 @@ Place = Path | str
 
 REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "credentials")
 PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
+FILES_ONLY = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of fsync on a folder: CIFS, VirtualBox, some of FUSE
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
 STUDY_FOLDERS = (
     "checkpoints",
@@ -173,8 +176,32 @@ def new_file(folder: Path, name: str) -> tuple[int, Path]:
     return os.open(path, NEW, 0o666), path
 
 
+def ensure_home() -> None:
+    """Set HOME for this process and its children if the user has none: libraries refuse to be imported without.
+
+    A container may run as a number without a name. The folder lies in the temporary folder, for this user alone.
+    """
+    try:
+        Path.home()
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir(), f"ablate-home-{os.geteuid()}")
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
+        os.environ["HOME"] = str(folder) if _is_private(folder) else tempfile.mkdtemp(prefix="ablate-home-")
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether this is a folder, not a link, of this user alone."""
+    try:
+        about = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
+
+
 def cache_folder() -> Path:
     """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
+    ensure_home()
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification requires that a relative path is ignored.
     return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
@@ -185,17 +212,17 @@ def cached_text(name: str, make: Callable[[], str]) -> str:
     return cached_bytes(name, lambda: make().encode()).decode()
 
 
-def cached_bytes(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what the user's cache keeps as `name`; if it keeps nothing, or something damaged, `make` and keep it.
+def cached_bytes(name: str, make: Callable[[], bytes], *, good: Callable[[bytes], bool] = lambda _: True) -> bytes:
+    """Return what the user's cache keeps as `name`; if it keeps nothing whole and `good`, `make` and keep it.
 
     `name` must change whenever the content may. If the cache cannot be read or written, it is made each time.
     """
-    with suppress(OSError, RuntimeError):  # no file, no home folder
+    with suppress(OSError):
         digest, _, kept = DiskFolder(cache_folder()).read(name).partition(b"\n")
-        if digest == sha256(kept).hexdigest().encode():
+        if digest == sha256(kept).hexdigest().encode() and good(kept):
             return kept
     content = make()
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError):
         DiskFolder(cache_folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
     return content
 
@@ -255,9 +282,13 @@ class DiskFolder:
                 fragment.unlink(missing_ok=True)
 
     def _sync(self) -> None:
+        """Sync the folder, unless its file system syncs files only."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in FILES_ONLY:
+                raise
         finally:
             os.close(descriptor)
 

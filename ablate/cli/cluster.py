@@ -106,7 +106,10 @@ def submit(
     ] = False,
 ) -> None:
     """Run a study as a job of a running Ray cluster. It continues there when this machine is switched off."""
+    from ablate.execution import require_ray
     from ablate.execution.jobs import ENDED, Job, follow
+
+    require_ray()
     from ablate.execution.jobs import submit as start
 
     text, name, command = _study(file, scale, only)

@@ -220,7 +220,8 @@ def ui(
     """
     from ablate.tracking import StudyPage, default_uri, serve, ui_command
 
-    command = ui_command(tracking_uri or default_uri(runs_dir), port=port)
+    places = Locations(runs_dir=runs_dir, tracking_uri=tracking_uri)
+    command = ui_command(places.tracking_uri or default_uri(places.root), port=port)
     console.print(f"MLflow: {command.url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
 
     def show(pages: list[StudyPage]) -> None:

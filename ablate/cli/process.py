@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ablate.base.files import ensure_home
 from ablate.base.garbage import collect_rarely
 
 
@@ -21,6 +22,7 @@ def process() -> None:
     ending = _Ending()
     atexit.register(ending.leave)
     collect_rarely()
+    ensure_home()
     try:
         from ablate.cli.app import main
 

@@ -18,7 +18,7 @@ from ablate.driver.run import check_data
 from ablate.ledger import Ledger
 from ablate.locations import Locations
 from ablate.study import load_study
-from ablate.tracking import reachable
+from ablate.tracking import default_uri, reachable, require_mlflow
 
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
 PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between checks; the last one repeats
@@ -49,8 +49,8 @@ def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     yield _look("ledger", lambda: _ledger(locations))
     if locations.store is not None:
         yield _look("store", lambda: _store(str(locations.store)))
-    if locations.tracking_uri is not None and "mlflow" in locations.trackers:
-        yield _tracking(str(locations.tracking_uri))
+    if "mlflow" in locations.trackers:
+        yield _tracking(locations)
     if file is not None:
         yield _look("study", lambda: _study(file, locations))
     yield _look("devices", _devices)
@@ -79,8 +79,12 @@ def look_until_sound(
     return found
 
 
-def _tracking(uri: str) -> Examination:
-    """Check the tracking server, which no study needs to start."""
+def _tracking(locations: Locations) -> Examination:
+    """Check the tracking store: a study does without a server that does not answer, but not beside another's file."""
+    uri = locations.tracking_uri or default_uri(locations.root)
+    here = _look("tracking", lambda: require_mlflow(uri))
+    if locations.tracking_uri is None or not here.good:
+        return here
     found = replace(_look("tracking", lambda: reachable(uri)), needed=False)
     return found if found.good else replace(found, seen=f"{found.seen.rstrip('.')}. {WITHOUT_TRACKING}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
 from ablate.driver.options import RunOptions
-from ablate.execution import Executor, LocalExecutor
+from ablate.execution import Executor, LocalExecutor, require_ray
 from ablate.registry import FAMILY
 from ablate.study import Study
 
@@ -35,6 +35,7 @@ def check_resources(options: RunOptions) -> None:
     if options.autoscale is not None and options.address is None:
         rule = "a Ray that ablate starts has no autoscaler. Name a cluster by --address."
         raise ResourceError(f"--autoscale {options.autoscale}: {rule}")
+    require_ray()
     _ray_executor(options, options.runs_dir, options.runs_dir, ()).check()
 
 

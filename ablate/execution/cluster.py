@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
-from ray.exceptions import RayError
 
 from ablate.base.errors import ClusterLostError, ResourceError
 from ablate.base.redaction import error_text
@@ -80,8 +79,9 @@ def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None
 @contextmanager
 def _join(address: str) -> Iterator[None]:
     try:
-        ray_private.join(address)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
+        with after(JOIN_SECONDS + LEAVE_SECONDS, lambda: end_process(_silent(address))):
+            ray_private.join(address)
+    except Exception as error:  # also of a RAY_RUNTIME_ENV_HOOK
         text = error_text(error, first_line=True).rstrip(".")
         raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
     try:
@@ -89,6 +89,10 @@ def _join(address: str) -> Iterator[None]:
     finally:
         with after(LEAVE_SECONDS, lambda: end_process(_raylet_silent(address))):
             ray.shutdown()
+
+
+def _silent(address: str) -> ClusterLostError:
+    return ClusterLostError(f"--address {address}: its GCS does not answer. Is an http_proxy in the way? {SAME_TOKEN}")
 
 
 def _raylet_silent(address: str) -> ClusterLostError:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ablate.base.errors import ClusterLostError
+from ablate.base.errors import AblateError, ClusterLostError
 
 KNOCK_SECONDS = 2.0
 LOST_SECONDS = 45.0  # Ray itself waits 60 s for an answer
@@ -93,7 +93,7 @@ def own_ray_lost(reason: str) -> ClusterLostError:
     )
 
 
-def end_process(error: ClusterLostError, *, leave: Callable[[int], object] = os._exit) -> None:
+def end_process(error: AblateError, *, leave: Callable[[int], object] = os._exit) -> None:
     """Print the error as the command line does and end this process, whose main thread waits for Ray."""
     print(f"ablate: {error}", file=sys.stderr, flush=True)
     leave(error.exit_code)

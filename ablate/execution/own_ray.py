@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,27 +16,34 @@ import ray
 from ablate.base.errors import AblateError, ClusterLostError, ResourceError
 from ablate.base.redaction import error_text
 from ablate.execution import ray_private
-from ablate.execution.ray_private import CONNECTING, GCS_WAIT, METRICS, RAYLET_WAIT, WORKER_SETTINGS
+from ablate.execution.gcs_watchdog import end_process
+from ablate.execution.ray_private import CONNECTING, GCS_WAIT, METRICS, OUTER, RAYLET_WAIT, WORKER_SETTINGS
 from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
 END_SECONDS = 20.0  # `ray.shutdown` takes 2 s, and has no limit while a raylet is frozen
+LOOPBACK = ("127.0.0.1", "localhost")
+NO_PROXY = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 BASE_BYTES = 21  # a Unix socket's path has at most 107 bytes; Ray and the folder's name take the rest
 
 
 @contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Set environment variables inside the block and restore the former values afterwards."""
+def environment(**values: str | None) -> Iterator[None]:
+    """Set environment variables inside the block, unset those that are None, and restore the former values."""
     former = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    _put(values)
     try:
         yield
     finally:
-        for name, value in former.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _put(former)
+
+
+def _put(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager
@@ -60,15 +68,15 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
     Raises ClusterLostError if it does not start in time ($RAY_raylet_start_wait_time_s, else START_SECONDS), and
     ResourceError if it cannot start at all.
     """
-    seconds = int(os.environ.get(RAYLET_WAIT, START_SECONDS))
-    waits = {name: os.environ.get(name, str(seconds)) for name in (RAYLET_WAIT, GCS_WAIT)}
+    waits = _waits()
     with (
-        environment(**CONNECTING, **waits, **WORKER_SETTINGS, **{METRICS: "0"}),
+        environment(**CONNECTING, **waits, **WORKER_SETTINGS, **dict.fromkeys(OUTER), **_no_proxy(), **{METRICS: "0"}),
         _own_token(),
         scratch_folder("ray", base=_base()) as folder,
     ):
         try:
-            ray_private.start(folder, seconds=seconds, check=check)
+            with after(2 * int(waits[RAYLET_WAIT]), _leave):
+                ray_private.start(folder, seconds=int(waits[RAYLET_WAIT]), check=check)
         except Exception as error:
             raise _explain_failed_start(error) from error
         try:
@@ -79,6 +87,27 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
         finally:
             with after(END_SECONDS, ray_private.kill):
                 ray.shutdown()
+
+
+def _waits() -> dict[str, str]:
+    """Return the seconds that Ray waits for its processes; raise ResourceError if a variable is no whole number."""
+    waits = {name: os.environ.get(name, str(START_SECONDS)) for name in (RAYLET_WAIT, GCS_WAIT)}
+    for name, value in waits.items():
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", value):
+            raise ResourceError(f"{name}={value}: this must be a whole number of seconds from 1. Unset it.")
+    return waits
+
+
+def _no_proxy() -> dict[str, str]:
+    """Return the variables that keep proxies out of the way between the processes of a Ray on this machine."""
+    former = {name: os.environ.get(name, "") for name in NO_PROXY}
+    return {name: ",".join([*filter(None, [value]), *LOOPBACK]) for name, value in former.items()}
+
+
+def _leave() -> None:
+    """End this process, which waits without a limit for an answer of its Ray's GCS."""
+    ray_private.kill()
+    end_process(_explain_failed_start(TimeoutError("its GCS does not answer")))
 
 
 def _explain_failed_start(error: Exception) -> AblateError:

@@ -5,6 +5,9 @@
 - `JobConfig(_client_job)`: `ray.init` puts the driver's current folder first on the workers' `sys.path` without it.
 - `ray.init(_node_ip_address, _temp_dir)` and `ray_constants.ENABLE_RAY_CLUSTER`: a Ray that only this machine reaches.
   The first two are parameters of `ray.init`; Ray replaces 127.0.0.1 by an outer address unless the third is False.
+- `ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV`: under `uv run`, Ray makes a runtime environment of the current folder,
+  which it does not upload for such a job. The variable of this name is read when Ray is imported.
+- `client_mode_hook`: RAY_CLIENT_MODE is read when Ray is imported, and makes each call start a Ray Client.
 - `Config.initialize`, `AuthenticationTokenLoader.reset_cache`: Ray reads RAY_AUTH_MODE and its token once per process.
 - `maybe_enable_token_auth_if_token_available`: lets a process use ~/.ray/auth_token where RAY_AUTH_MODE is not set, as
   Ray's own commands do.
@@ -26,8 +29,8 @@
 - `StorageContext`, `_TrialInfo`: what Tune sends to each actor. A worker imports Tune to read it.
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
 - The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `CONNECTING`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings
-  that have no parameter.
-- The texts `NO_AGENT` and `DEAD_BECAUSE`: errors without a type or attribute to recognise them by.
+  that have no parameter. Those of `OUTER` describe the Ray or the job that this process is a part of.
+- The texts `NO_AGENT`, `DEAD_BECAUSE` and `NOT_SET_UP`: errors without a type or attribute to recognise them by.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, ray_logging, services, utils
+from ray._private import client_mode_hook, ray_constants, ray_logging, services, utils
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.node import Node
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
@@ -62,7 +65,9 @@ CONNECTING = {  # a raylet tries to connect before its object store listens, and
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
 }
+OUTER = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", ray_constants.RAY_RUNTIME_ENV_HOOK)
 NO_AGENT, DEAD_BECAUSE = "No available agent", "The actor is dead because"
+NOT_SET_UP = "Failed to set up runtime environment"
 NEEDED = {ray_constants.PROCESS_TYPE_GCS_SERVER: "GCS", ray_constants.PROCESS_TYPE_RAYLET: "raylet"}
 WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)
 NEVER_SECONDS = "1e9"
@@ -102,11 +107,13 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 
 
 def _init(**options: Any) -> None:
-    """Call `ray.init` so that workers import no module from the driver's current folder.
+    """Call `ray.init` so that workers import no module from the driver's current folder, and without the Ray Client.
 
     Each assignment carries the search path that a study needs from there.
     """
-    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=JobConfig(_client_job=True), **options)
+    client_mode_hook.is_client_mode_enabled = client_mode_hook.is_client_mode_enabled_by_default = False
+    with _replaced(ray_constants, RAY_ENABLE_UV_RUN_RUNTIME_ENV=False):
+        ray.init(log_to_driver=False, logging_level=logging.CRITICAL, job_config=JobConfig(_client_job=True), **options)
 
 
 def use_token() -> None:

@@ -13,10 +13,13 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from ablate.base.errors import ClusterLostError
+from ablate.base.redaction import error_text
 from ablate.execution.cluster import SlotPlan, silence_logger
 from ablate.execution.own_ray import environment
 from ablate.execution.ray_private import (
     DEAD_BECAUSE,
+    NOT_SET_UP,
     PENDING_TRIALS,
     TUNE_SETTINGS,
     actors_of_tune,
@@ -25,6 +28,8 @@ from ablate.execution.ray_private import (
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
 from ablate.scratch import scratch_folder
+
+DETAIL_LENGTH = 500  # characters, from the end of what Ray says
 
 
 def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
@@ -150,7 +155,10 @@ class LedgerScheduler(TrialScheduler):
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report a trial whose worker is gone."""
         with _halt(self.token) as conductor:
-            conductor.died(trial.trial_id, _reason(trial))
+            text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+            if NOT_SET_UP in text:
+                raise not_set_up(text)
+            conductor.died(trial.trial_id, _reason(text))
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Do nothing: the trial is already in the ledger."""
@@ -162,9 +170,17 @@ class LedgerScheduler(TrialScheduler):
         """Do nothing: the trial stays RUNNING in the ledger and is handed out again."""
 
 
-def _reason(trial: Trial) -> str:
-    """Return the first informative line of the text that Tune has just written about the error."""
-    text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+def not_set_up(text: str) -> ClusterLostError:
+    """Return the error for workers that cannot start, from the text about one: no trial is at fault."""
+    detail = error_text(RuntimeError(text.rpartition(NOT_SET_UP)[2].lstrip(". \n")))
+    return ClusterLostError(
+        f"Ray cannot start a worker: {NOT_SET_UP.lower()}: {detail[-DETAIL_LENGTH:]}. No trial was"
+        " charged for it. Correct that environment and run the same command again"
+    )
+
+
+def _reason(text: str) -> str:
+    """Return the first informative line of the text that Tune has just written about an error."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failure #")]
     telling = [line for line in lines if line.startswith(DEAD_BECAUSE)] or lines or ["no reason given"]
     return telling[0].removeprefix(DEAD_BECAUSE).partition(". ")[0].strip()

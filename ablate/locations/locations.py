@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablate.base.errors import RequestError
 from ablate.base.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
+from ablate.base.plain_text import one_printable_line, storable
+from ablate.base.redaction import redact_url
 
 RUNS = Path("runs")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")
+LONGEST_BELOW = ("x" * 100,) * 4  # no path in a study's folder is longer
 OTHER_FOLDER = "Choose another folder with --runs-dir or ABLATE_RUNS."
 
 VARIABLES = {"--storage": "ABLATE_STORAGE", "--store": "ABLATE_STORE", "--tracking-uri": "MLFLOW_TRACKING_URI"}
@@ -21,6 +25,7 @@ class Locations:
     """Folders and addresses of one command; `relocate` accepts other ones than a study began with.
 
     Relative paths begin at `folder`, the working directory when the object is made, whatever becomes of it later.
+    Raises RequestError for a place that is not UTF-8, and for a runs folder that this user or file system cannot have.
     """
 
     runs_dir: Path
@@ -37,6 +42,18 @@ class Locations:
             object.__setattr__(self, "data_dir", self.folder / self.data_dir)
         if self.storage is not None and (relative := RELATIVE_SQLITE.fullmatch(self.storage)):
             object.__setattr__(self, "storage", f"{relative[1]}{self.folder}/{relative[2]}")
+        named = {"--runs-dir": self.root, "--data-dir": self.data_dir, "--storage": self.storage, "--store": self.store}
+        for option, place in (named | {"--tracking-uri": self.tracking_uri}).items():
+            if place is not None and storable(name := str(place), len(name)) != name:
+                told = one_printable_line(redact_url(name))
+                raise RequestError(
+                    f"{option} {told}: this is not UTF-8, which a ledger cannot hold. Name another place."
+                )
+        try:
+            self.root.joinpath(*LONGEST_BELOW).lstat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise RequestError(f"{self.root}: cannot be used ({error.strerror}). {OTHER_FOLDER}") from None
 
     @property
     def root(self) -> Path:

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -22,10 +23,27 @@ logger = logging.getLogger("ablate.models")
 COMPILER = "ABLATE_COMPILER"  # environment: name or path of a C compiler (default: cc); empty: compile nothing
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared")
 SECONDS = 60  # for the compiler; it needs one
+TRIAL_SECONDS = 20  # it needs a hundredth of one
 NEEDED = "avx512f"  # of /proc/cpuinfo: with shorter vectors torch is faster
 CHANGING = ("processor", "cpu mhz", "core id", "apicid", "initial apicid", "bogomips", "cpu cores", "siblings")
 
+REFUSED = b"refused: "  # in place of a library: why there is none
+TRIAL = """
+import ctypes, mmap, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+library, memory = ctypes.CDLL("/proc/self/fd/" + sys.argv[1]), []
+def value(kind):
+    if kind == "P":
+        memory.append(mmap.mmap(-1, 2**24))
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory[-1])))
+    return ctypes.c_long(17) if kind == "l" else ctypes.c_float(0.5)
+for word in sys.argv[2:]:
+    name, kinds = word.split(":")
+    getattr(library, name)(*map(value, kinds))
+"""  # 17: a whole vector of each kernel and a rest
+
 _pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
+LETTERS: dict[type, str] = {_pointer: "P", _long: "l", _float: "f"}  # for TRIAL
 SIGNATURES = {
     "attend": [*[_pointer] * 7, *[_long] * 6, _float],
     "attend_back": [*[_pointer] * 10, *[_long] * 5, _float],
@@ -41,7 +59,8 @@ SIGNATURES = {
 def load_kernels() -> ctypes.CDLL | None:
     """Return the functions of kernels/, compiled for this processor, or None where they cannot be compiled.
 
-    The user's cache keeps the compiled file. Its name depends on the source, the compiler and the processor.
+    The user's cache keeps the compiled file, or why there is none. Its name depends on the source, the compiler and
+    the processor. A library is first tried in another process, which a damaged one may end.
     """
     wanted, processor = os.environ.get(COMPILER, "cc"), describe_processor()
     if not wanted or NEEDED not in processor.split() or not hasattr(os, "memfd_create"):
@@ -53,12 +72,18 @@ def load_kernels() -> ctypes.CDLL | None:
         about = compiler.stat()
         key = (compiler, about.st_size, about.st_mtime_ns, FLAGS, processor, sorted(source.items()))
         name = f"kernels/{sha256(repr(key).encode()).hexdigest()[:32]}.so"
-        compiled = partial(_compile, compiler, source)
-        return _load(cached_bytes(name, compiled) if _has_private_cache() else compiled())
+        compiled = partial(_compile_or_refuse, compiler, source)
+        content = cached_bytes(name, compiled, good=_is_sound) if _has_private_cache() else compiled()
+        if content.startswith(REFUSED):
+            raise OSError(content.removeprefix(REFUSED).decode(errors="replace"))
+        return _load(content)
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        said = " ".join((getattr(error, "stderr", None) or str(error)).split())
-        logger.info("networks train without compiled kernels: %s: %s", wanted, said[-500:])
+        logger.info("networks train without compiled kernels: %s: %s", wanted, _said(error))
         return None
+
+
+def _said(error: BaseException) -> str:
+    return " ".join((getattr(error, "stderr", None) or str(error)).split())[-500:]
 
 
 def _path_of(compiler: str) -> Path:
@@ -100,14 +125,58 @@ def _compile(compiler: Path, source: Mapping[str, bytes]) -> bytes:
         return (Path(folder) / "kernels.so").read_bytes()
 
 
+def _compile_or_refuse(compiler: Path, source: Mapping[str, bytes]) -> bytes:
+    """Return the compiled library or, after REFUSED, why there is none: a compiler that hangs is not tried again."""
+    try:
+        content = _compile(compiler, source)
+        fault = _fault(content)
+    except (FileNotFoundError, subprocess.SubprocessError) as error:
+        fault = _said(error)
+    return content if fault is None else REFUSED + fault.encode()
+
+
+def _is_sound(kept: bytes) -> bool:
+    return kept.startswith(REFUSED) or _fault(kept) is None
+
+
+def _fault(content: bytes) -> str | None:
+    """Return what is wrong with a library, or None: another process loads it and calls each function once."""
+    words = [f"{name}:{''.join(LETTERS[kind] for kind in arguments)}" for name, arguments in SIGNATURES.items()]
+    descriptor = _in_memory(content)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", TRIAL, str(descriptor), *words],
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"what it compiled does not end within {TRIAL_SECONDS} s"
+    finally:
+        os.close(descriptor)
+    if done.returncode < 0:
+        return f"what it compiled ends a process by signal {-done.returncode}"
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
+
+
+def _in_memory(content: bytes) -> int:
+    """Return the descriptor of a file in memory with this content."""
+    descriptor = os.memfd_create("ablate-kernels")
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    return descriptor
+
+
 def _load(content: bytes) -> ctypes.CDLL:
     """Load a library from memory: what was checked is what is loaded, whatever happens to the file.
 
     Its descriptor stays open: the loader takes a library of the same name, which has this number, for the same library.
     """
-    descriptor = os.memfd_create("ablate-kernels")
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(content)
+    descriptor = _in_memory(content)
     library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)

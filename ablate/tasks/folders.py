@@ -23,10 +23,10 @@ def data_folder(explicit: Path | None = None) -> Path:
     The cache is $XDG_CACHE_HOME/ablate/data, by default ~/.cache/ablate/data. The folder need not exist.
     """
     if explicit is not None:
-        return _absolute(Path(explicit))
+        return expanded(Path(explicit)).absolute()
     named = os.environ.get("ABLATE_DATA", "")
     if named:
-        return _absolute(Path(named))
+        return expanded(Path(named)).absolute()
     return cache_folder() / "data"
 
 
@@ -78,8 +78,9 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+def expanded(path: Path | str) -> Path:
+    """Return `path` with `~` replaced by a home folder; a `~name` of no user is an ordinary name, as in a shell."""
+    return Path(os.path.expanduser(path))
 
 
 def _inside(path: Path, folder: Path) -> Path:

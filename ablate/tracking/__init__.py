@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.files import Place
 from ablate.registry import TRACKERS
 from ablate.tracking.address import default_uri
+from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import reachable
 from ablate.tracking.tracker import Several, Tracker, sync_periodically
 from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
@@ -26,6 +27,7 @@ __all__ = [
     "build_trackers",
     "default_uri",
     "reachable",
+    "require_mlflow",
     "serve",
     "sync_periodically",
     "ui_command",

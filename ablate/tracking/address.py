@@ -31,6 +31,11 @@ def artifact_root(uri: str, runs: Path) -> str | None:
     return (runs.resolve() / "mlartifacts").as_uri() if dialect(uri) in DATABASES else None
 
 
+def for_mlflow(uri: str) -> str:
+    """Return a store's URI as MLflow takes it: for `sqlite:///` it makes the folder of the path with its %-codes."""
+    return uri.replace("sqlite:///", "sqlite+pysqlite:///", 1) if uri.startswith("sqlite:///") else uri
+
+
 def dialect(uri: str) -> str:
     """Return the kind of store: sqlite, postgresql, http, file, ..."""
     return uri.partition(":")[0].partition("+")[0].lower() if ":" in uri else "file"

@@ -16,6 +16,7 @@ from ablate.tracking.address import artifact_root, default_uri, dialect
 from ablate.tracking.environment import environment_tags
 from ablate.tracking.patient import PatientTracker
 from ablate.tracking.projector import Projector
+from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import RefusedError, Store, open_store
 from ablate.tracking.view import experiment_tags
 from ablate.trial import OUTPUT, TrialConfig, checkpoint_folder
@@ -155,14 +156,14 @@ def build(
     """Return the tracker of `study` in the store at `uri`, by default one SQLite file beside the study's home.
 
     Nothing is imported or connected before the first call. Without `writer` the ledger is only read, and runs that it
-    does not name are found by their tags. Raises RequestError for a folder as store (`file:`, `./mlruns`), because
-    MLflow would duplicate a metric there that is sent again.
+    does not name are found by their tags. Raises RequestError for an SQLite file that is not MLflow's, and for a folder
+    as store (`file:`, `./mlruns`), because MLflow would duplicate a metric there that is sent again.
     """
     if uri is not None and dialect(uri) == "file":
         raise RequestError(
             f"MLflow's store of files {redact_url(uri)} cannot be written safely after an interruption: name a database"
             f" (sqlite:///{home.parent.absolute()}/mlflow.db) or a server (http://…)"
         )
-    return MlflowTracker(
-        uri=uri or default_uri(home.parent), study=study, ledger=ledger, writer=writer, home=home, store=store
-    )
+    uri = uri or default_uri(home.parent)
+    require_mlflow(uri)
+    return MlflowTracker(uri=uri, study=study, ledger=ledger, writer=writer, home=home, store=store)

@@ -15,8 +15,9 @@ from typing import Any
 from ablate.base.errors import AblateError, RequestError
 from ablate.base.files import make_file, sqlite_file, sqlite_url
 from ablate.base.redaction import redact_text, redact_url
-from ablate.tracking.address import DATABASES, dialect, quiet_environment
+from ablate.tracking.address import DATABASES, dialect, for_mlflow, quiet_environment
 from ablate.tracking.contents import Point
+from ablate.tracking.sqlite_store import require_mlflow
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "PERMISSION_DENIED")
 POINTS_PER_CALL = 800  # MLflow takes at most 1000 entities, including parameters and tags
@@ -185,6 +186,7 @@ def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store
 
 def _client(uri: str) -> Any:
     quiet_environment()
+    require_mlflow(uri)
     import mlflow
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -195,7 +197,7 @@ def _client(uri: str) -> Any:
         _create_sqlite(file)
     elif file is None and dialect(uri) in DATABASES:
         _must_answer(uri)
-    return mlflow.MlflowClient(tracking_uri=uri)
+    return mlflow.MlflowClient(tracking_uri=for_mlflow(uri))
 
 
 def _create_sqlite(file: Path) -> None:
@@ -206,7 +208,7 @@ def _create_sqlite(file: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=file.parent, ignore_cleanup_errors=True) as folder:
         made = Path(folder) / file.name
         make_file(made)
-        mlflow.MlflowClient(tracking_uri=sqlite_url(made)).search_experiments(max_results=1)
+        mlflow.MlflowClient(tracking_uri=for_mlflow(sqlite_url(made))).search_experiments(max_results=1)
         with closing(sqlite3.connect(made)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -230,6 +232,11 @@ def _experiment(client: Any, name: str, artifact_root: str | None) -> str:
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise RefusedError(
+            f"its experiment {name!r} was deleted. To restore it: mlflow experiments restore -x {found.experiment_id},"
+            " with the store's address in MLFLOW_TRACKING_URI. Then the same command shows everything there"
+        )
     if found is not None:
         return str(found.experiment_id)
     place = None if artifact_root is None else f"{artifact_root}/{name}"

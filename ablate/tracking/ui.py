@@ -27,7 +27,8 @@ from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
 from ablate.base.redaction import error_text, redact_url
 from ablate.scratch import scratch_folder
-from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect
+from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
+from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.ui_server import DESTINATION, QUERY, TOKEN, URI
 from ablate.tracking.view import VIEW, VIEW_TAG
 
@@ -72,18 +73,20 @@ class UiCommand:
 def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
     """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`.
 
-    Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist.
+    Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist or is not
+    MLflow's.
     """
     if dialect(uri) not in (*DATABASES, "file"):
         raise RequestError(f"{redact_url(uri)} is a server that has its own pages: open it in a browser")
     file = sqlite_file(uri)
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
+    require_mlflow(uri)
     arguments = (sys.executable, "-c", START, str(Path(ablate.__file__).parents[1]), host, str(port))
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
     # What other clients had uploaded through a server lies beside the artifacts of the studies.
     beside = {} if file is None else {DESTINATION: str(artifact_root(uri, file.parent))}
-    own = {URI: uri, TOKEN: secrets.token_urlsafe(24), **beside, **NO_CODE_FROM_HERE}
+    own = {URI: for_mlflow(uri), TOKEN: secrets.token_urlsafe(24), **beside, **NO_CODE_FROM_HERE}
     environment = {**quiet, **os.environ, **own}
     return UiCommand(arguments=arguments, environment=environment, host=host, port=port)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A C compiler that adds a line to the file `calls` beside it whenever it is called, and an empty cache."""
     path, noted, real = tmp_path / "compiler", shlex.quote(str(tmp_path / "calls")), shlex.quote(real_compiler())
     write_script(path, f'echo called >> {noted}; exec {real} "$@" -O0')
+    monkeypatch.setenv("REAL", real_compiler())
+    monkeypatch.setenv("NAMES", " ".join(native.SIGNATURES))
+    monkeypatch.setenv("OWN", f"{real_compiler()} -shared -fPIC -o kernels.so x.c")
     monkeypatch.setenv(native.COMPILER, str(path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return path
@@ -115,13 +119,17 @@ def test_for_an_unknown_processor_nothing_is_compiled(compiler: Path, monkeypatc
         ('printf "kernels.c:1: error\\n  1 | int\\n    | ^\\n" >&2; exit 1', "kernels.c:1: error"),
         ("exit 0", "No such file"),
         ("exec sleep 60", "timed out"),
+        ('"$REAL" "$@" && truncate -s 3000 kernels.so', "ends a process by signal 7"),
+        ('for f in $NAMES; do echo "void $f(void){__builtin_trap();}"; done > x.c; $OWN', "by signal 4"),
+        ('for f in $NAMES; do echo "void $f(void){for(;;);}"; done > x.c; $OWN', "does not end within"),
     ],
 )
 def test_a_compiler_that_fails_is_logged_in_one_line(
     line: str, said: str, compiler: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_script(compiler, line)
+    write_script(compiler, f"echo called >> {shlex.quote(str(compiler.with_name('calls')))}; {line}")
     monkeypatch.setattr(native, "SECONDS", 0.1 if "sleep" in line else native.SECONDS)
+    monkeypatch.setattr(native, "TRIAL_SECONDS", 1.0 if "for(;;)" in line else native.TRIAL_SECONDS)
     with caplog.at_level(logging.DEBUG, logger="ablate.models"):
         assert load() is None
     assert [record.levelno for record in caplog.records] == [logging.INFO]
@@ -129,7 +137,21 @@ def test_a_compiler_that_fails_is_logged_in_one_line(
     assert message.startswith(f"networks train without compiled kernels: {compiler}: ")
     assert said in message
     assert "\n" not in message
-    assert kept(compiler) == []
+    assert load() is None
+    assert calls(compiler) == 1, "the refusal is kept, with its reason"
+    assert caplog.messages == [message]
+
+
+def test_a_whole_library_of_another_processor_is_compiled_anew(compiler: Path) -> None:
+    load()
+    (path,) = kept(compiler)
+    foreign = path.with_name("foreign.so")
+    traps = "".join(f"void {name}(void) {{ __builtin_trap(); }}\n" for name in native.SIGNATURES)
+    command = [os.environ["REAL"], "-shared", "-fPIC", "-x", "c", "-o", str(foreign), "-"]
+    subprocess.run(command, input=traps.encode(), check=True)
+    path.write_bytes(sha256(foreign.read_bytes()).hexdigest().encode() + b"\n" + foreign.read_bytes())
+    assert load() is not None
+    assert calls(compiler) == 2
 
 
 def test_what_is_compiled_is_accepted_and_with_any_fault_refused(

@@ -19,7 +19,7 @@ from ablate.base.errors import DataError, RequestError
 from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
 from ablate.tasks.base import Classification, Data, stratified_split
-from ablate.tasks.folders import data_folder
+from ablate.tasks.folders import data_folder, expanded
 from ablate.tasks.images.decoded import load_decoded
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.tasks.settings import ImageFolderConfig
@@ -107,7 +107,7 @@ class ImageFolder(Classification):
         """Return the folder of the images; raise RequestError if the study file names none."""
         if self.config.path is None:
             raise RequestError("task image_folder needs 'path': the folder that holds one subfolder per class")
-        return data_folder(data_dir) / Path(self.config.path).expanduser()
+        return data_folder(data_dir) / expanded(self.config.path)
 
     def _images(self, folder: Path, listing: Listing) -> ImageSet:
         headers = _headers(folder, tuple(chain(*listing.files.values())))

@@ -14,7 +14,7 @@ from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
 from ablate.tasks.archives import FAILURES, download
 from ablate.tasks.base import Classification, Data, stratified_split
-from ablate.tasks.folders import alone, data_folder, fetch_command
+from ablate.tasks.folders import alone, data_folder, expanded, fetch_command
 from ablate.tasks.images.cifar import CIFAR100, CifarTask
 from ablate.tasks.images.patches import Split
 from ablate.tasks.sets.anomaly_sets import SET, AnomalySets, members
@@ -92,7 +92,7 @@ class SetAnomaly(Classification):
     def weights_file(self, data_dir: Path | None) -> Path:
         """Return the file named by `path`, otherwise torchvision's, in the task's folder or in torch's cache."""
         if self.config.path is not None:
-            return data_folder(data_dir) / Path(self.config.path).expanduser()
+            return data_folder(data_dir) / expanded(self.config.path)
         name = Path(WEIGHTS_URL).name
         cached = Path(torch.hub.get_dir()) / "checkpoints" / name
         return cached if cached.is_file() else self.location(data_dir) / name
