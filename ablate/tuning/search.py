@@ -66,7 +66,7 @@ class Search(SearchStages):
         self._returns = ResumptionLog()
         self._queue = TrialQueue(group_key)
         self._requests = Requests(
-            study=study.name, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
+            study=study, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
         )
         self._restore()
 
@@ -132,7 +132,7 @@ class Search(SearchStages):
             if not trial.decisions:
                 subsearch.require_objectives(trial, report)
             decision, state, error = self._judge(subsearch, trial, report)
-            event = self._requests.pruned(key) if state is None else None
+            event = self._requests.pruned(subsearch, key.number) if state is None else None
             if event is not None:
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
             self._note_opened_test(subsearch, trial, report)
