@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.inspection.status import resume_command, running_driver
 from ablate.inspection.studies import Stored, open_ledger, trial_of
-from ablate.ledger import Ledger, TrialRecord
-from ablate.ledger.requests import find_unanswered
+from ablate.ledger import Ledger
+from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
 from ablate.locations import Locations
-from ablate.study.given import given_faults
+from ablate.study.given import read_given
 from ablate.study.space import Choices, Range, is_same
 from ablate.study.yaml_text import read_scalar
-from ablate.trial import TrialState
-from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, TUNED, has_room, recorded_searches
+from ablate.tuning.recorded import has_room, recorded_searches
+from ablate.tuning.refusals import refusal
 
 
 def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: str | None = None) -> str:
@@ -28,16 +29,13 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
     typed = dict(_setting(word) for word in words)
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
-        _refuse_fixed_order(found, ENQUEUE)
         label = _label(found, dataset)
         ranges = found.study.space_for(label).ranges
         given = {setting: _value(ranges.get(setting), text) for setting, text in typed.items()}
-        faults = [f"{fault} {rule}".strip() for fault, rule in given_faults(found.study, label, given)]
-        if faults:
-            raise RequestError(f"study {name!r}: {'; '.join(text.rstrip('.') for text in faults)}")
-        values = {setting: ranges[setting].read(value) for setting, value in given.items()}
-        _refuse_repeated(found, label, values)
         message = shlex.join([ENQUEUE, label, *words])
+        _refuse(found, _request(label, ENQUEUE, message, parameters=given))
+        values = read_given(found.study, label, given)
+        _refuse_repeated(found, label, values)
         _write(ledger, found, {"command": ENQUEUE, "parameters": values, "message": message}, label)
     return _promise(found, locations, label)
 
@@ -47,17 +45,7 @@ def prune(name: str, locations: Locations, number: int, *, dataset: str | None =
 
     Raises RequestError unless it is an unfinished search trial of a search that is not deterministic.
     """
-    with open_ledger(name, locations) as ledger:
-        found = Stored.of(ledger, name)
-        _refuse_fixed_order(found, PRUNE)
-        trial = trial_of(found, number, dataset)
-        if trial.state.finished:
-            raise RequestError(f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned")
-        if trial.config.stage != "search":
-            kind = "a tuning trial" if trial.config.stage == "tune" else "a confirmation"
-            raise RequestError(f"trial {trial.key} is {kind}, which is always trained in full")
-        _ask_about(ledger, found, trial, PRUNE)
-    return _promise(found, locations)
+    return _ask_about(name, locations, PRUNE, number, dataset)
 
 
 def retry(name: str, locations: Locations, number: int, *, dataset: str | None = None) -> str:
@@ -65,18 +53,7 @@ def retry(name: str, locations: Locations, number: int, *, dataset: str | None =
 
     Raises RequestError unless it is FAIL, if the study is deterministic, or if the values of tuning are chosen.
     """
-    with open_ledger(name, locations) as ledger:
-        found = Stored.of(ledger, name)
-        if found.study.deterministic is not None:
-            _refuse_fixed_order(found, RETRY)
-        trial = trial_of(found, number, dataset)
-        if trial.state is not TrialState.FAIL:
-            raise RequestError(f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again")
-        here = recorded_searches(found.study, found.snapshot).get(trial.key.dataset)
-        if here is not None and not here.may_retry(trial.config):
-            raise RequestError(f"trial {trial.key} is a tuning trial: {TUNED}")
-        _ask_about(ledger, found, trial, RETRY)
-    return _promise(found, locations)
+    return _ask_about(name, locations, RETRY, number, dataset)
 
 
 def stop(name: str, locations: Locations) -> str:
@@ -117,16 +94,16 @@ def _label(found: Stored, dataset: str | None) -> str:
     return dataset
 
 
-def _refuse_fixed_order(found: Stored, command: str) -> None:
-    """Raise RequestError for a study whose trials or their order must not depend on when a user asks."""
-    study = found.study
-    if study.compare is not None:
-        rule = "is a comparison: it trains its whole design, each trial in full"
-        raise RequestError(f"study {study.name!r} {rule}. Nothing can be added or pruned")
-    if study.deterministic is not None:
-        instead = " Put the configuration into `start:` of a study file." if command == ENQUEUE else ""
-        rule = "is deterministic: its trials must not depend on the moment at which a user asks"
-        raise RequestError(f"study {study.name!r} {rule}, so `ablate {command}` is refused.{instead}")
+def _request(dataset: str, command: Command, message: str, **argument: Any) -> Request:
+    """Return a request before it is written."""
+    return Request(rowid=0, created_at=time.time(), dataset=dataset, command=command, message=message, **argument)
+
+
+def _refuse(found: Stored, request: Request) -> None:
+    """Raise RequestError with the reason for which the driver would refuse a request."""
+    search = recorded_searches(found.study, found.snapshot).get(str(request.dataset))
+    if (reason := refusal(request, found.study, search)) is not None:
+        raise RequestError(f"study {found.study.name!r}: {reason}")
 
 
 def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
@@ -134,19 +111,21 @@ def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
         if trial.key.dataset == label and is_same(trial.config.parameters, values):
             raise RequestError(f"study {found.study.name!r}: trial {trial.key} has this configuration: {trial.state}")
     for request in find_unanswered(found.snapshot.notes):
-        if request.dataset == label and is_same(request.payload.get("parameters"), values):
+        if request.dataset == label and is_same(request.parameters, values):
             raise RequestError(f"study {found.study.name!r}: this configuration is enqueued already")
 
 
-def _ask_about(ledger: Ledger, found: Stored, trial: TrialRecord, command: str) -> None:
-    """Ask about a trial, unless the same was asked and is not done yet."""
-    number, dataset = trial.key.number, trial.key.dataset
-    for request in find_unanswered(found.snapshot.notes):
-        same = (request.payload["command"], request.payload.get("trial"), request.dataset)
-        if same == (command, number, dataset):
-            return
-    asked = {"command": command, "trial": number, "message": f"{command} {dataset} {number}"}
-    _write(ledger, found, asked, dataset)
+def _ask_about(name: str, locations: Locations, command: Command, number: int, dataset: str | None) -> str:
+    """Ask about a trial, unless the same was asked and is not done yet; return what will happen."""
+    with open_ledger(name, locations) as ledger:
+        found = Stored.of(ledger, name)
+        label = trial_of(found, number, dataset).key.dataset
+        message = f"{command} {label} {number}"
+        _refuse(found, _request(label, command, message, trial=number))
+        waiting = find_unanswered(found.snapshot.notes)
+        if not any((each.command, each.trial, each.dataset) == (command, number, label) for each in waiting):
+            _write(ledger, found, {"command": command, "trial": number, "message": message}, label)
+    return _promise(found, locations)
 
 
 def _write(ledger: Ledger, found: Stored, payload: dict[str, Any], dataset: str | None) -> None:

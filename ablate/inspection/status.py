@@ -16,7 +16,7 @@ from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import AblateError
 from ablate.inspection.studies import Stored, cover_datasets, known_names, read_study
 from ablate.ledger import EventRecord, StudyRecord
-from ablate.ledger.requests import find_refused, find_unanswered
+from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
 from ablate.locations import Locations
 from ablate.locations.homes import command_to_continue
 from ablate.objectives import count_states
@@ -27,7 +27,7 @@ from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning.planned import planned_trials, tuning_trials
 from ablate.tuning.racing import budget_of, spent_seeds
-from ablate.tuning.recorded import STOP, RecordedSearch, has_room, is_finished, is_over, recorded_searches
+from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}
@@ -122,15 +122,13 @@ def resume_command(found: Stored, locations: Locations) -> str:
 
 def _requests(events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
     """Return the requests of users that wait for a driver, and those that a driver could not carry out."""
-    waiting = [_asked(event) for event in find_unanswered(events) if event.payload["command"] != STOP]
-    refused = [
-        _asked(event) | {"reason": reason} for event, reason in find_refused(events) if event.payload["command"] != STOP
-    ]
+    waiting = [_asked(request) for request in find_unanswered(events) if request.command != STOP]
+    refused = [_asked(asked) | {"reason": reason} for asked, reason in find_refused(events) if asked.command != STOP]
     return {"pending": waiting, "refused": refused}
 
 
-def _asked(event: EventRecord) -> dict[str, Any]:
-    return {"request": event.rowid, "asked": event.payload["message"], "at": event.created_at}
+def _asked(request: Request) -> dict[str, Any]:
+    return {"request": request.rowid, "asked": request.message, "at": request.created_at}
 
 
 def running_driver(record: StudyRecord) -> dict[str, Any] | None:

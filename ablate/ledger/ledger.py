@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, Select, Table, bindparam, func, or_, select
 
-from ablate.base.errors import NoLedgerError
+from ablate.base.errors import LedgerError, NoLedgerError
 from ablate.ledger.database import Database
 from ablate.ledger.lease import LeaseRequest, claim, this_process
 from ablate.ledger.migration import columns_of
@@ -24,12 +25,13 @@ from ablate.ledger.records import (
     study_from_row,
     trial_from_row,
 )
-from ablate.ledger.requests import ANSWERED, REQUESTED, add_request, find_unanswered, new_request
+from ablate.ledger.requests import ANSWERED, REQUESTED, Request, add_request, find_unanswered, new_request
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
 from ablate.ledger.study_writer import StudyWriter
 from ablate.trial import TrialState
 
 RETRY_SECONDS = 30.0
+R = TypeVar("R")
 
 
 class Ledger:
@@ -146,12 +148,12 @@ class Ledger:
         query = _TRIALS.where(study_table.c.name == name)
         if dataset is not None:
             query = query.where(trial_table.c.dataset == dataset)
-        return [trial_from_row(row) for row in self._rows(query.order_by(*_BY_TRIAL))]
+        return self._made(trial_from_row, self._rows(query.order_by(*_BY_TRIAL)))
 
     def trials_since(self, name: str, revision: int) -> list[TrialRecord]:
         """Return the trials changed after `revision`, in the order of their last change (revision)."""
         query = _TRIALS.where(study_table.c.name == name, trial_table.c.revision > revision)
-        return [trial_from_row(row) for row in self._rows(query.order_by(trial_table.c.revision, *_BY_TRIAL))]
+        return self._made(trial_from_row, self._rows(query.order_by(trial_table.c.revision, *_BY_TRIAL)))
 
     def reports(
         self, name: str, dataset: str | None = None, number: int | None = None, *, after: int = 0
@@ -164,7 +166,7 @@ class Ledger:
             query = query.where(trial_table.c.dataset == dataset)
         if number is not None:
             query = query.where(trial_table.c.number == number)
-        return [report_from_row(row, name) for row in self._rows(query.order_by(*_BY_REPORT))]
+        return self._made(partial(report_from_row, study=name), self._rows(query.order_by(*_BY_REPORT)))
 
     def reports_since(self, name: str, rowid: int) -> list[ReportRecord]:
         """Return the reports committed after the one with `rowid` (0: all) in the order of commit.
@@ -172,7 +174,7 @@ class Ledger:
         `rowid` of the last one is the cursor of the next call: a study's rowids become visible in rising order.
         """
         query = _REPORTS.where(study_table.c.name == name, report_table.c.id > rowid)
-        return [report_from_row(row, name) for row in self._rows(query.order_by(report_table.c.id))]
+        return self._made(partial(report_from_row, study=name), self._rows(query.order_by(report_table.c.id)))
 
     def snapshot(self, name: str) -> Snapshot:
         """Return a study with its trials, reports and events as of one moment, in one read transaction."""
@@ -187,24 +189,24 @@ class Ledger:
         )
         return Snapshot(
             study=study_from_row(studies[0]) if studies else None,
-            trials=[trial_from_row(row) for row in trials],
-            reports=[report_from_row(row, name) for row in reports],
-            notes=[note_from_row(row) for row in notes],
+            trials=self._made(trial_from_row, trials),
+            reports=self._made(partial(report_from_row, study=name), reports),
+            notes=self._made(note_from_row, notes),
         )
 
     def events(self, name: str) -> list[EventRecord]:
         """Return a study's events in the order of commit."""
-        return [note_from_row(row) for row in self._rows(_NOTES.where(study_table.c.name == name))]
+        return self._made(note_from_row, self._rows(_NOTES.where(study_table.c.name == name)))
 
     def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> None:
         """Commit a user's request to the driver of a study, whoever holds its lease; raise LedgerError."""
         text = new_request(payload)
         self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
 
-    def requests(self, name: str) -> list[EventRecord]:
+    def requests(self, name: str) -> list[Request]:
         """Return the requests to a study's driver that are not answered yet, in order."""
         found = self._database.read(lambda connection: _fetch(connection, _REQUESTS, {"study": name}))
-        return find_unanswered(note_from_row(row) for row in found)
+        return find_unanswered(self._made(note_from_row, found))
 
     def mlflow_parents(self, name: str) -> dict[str, str]:
         """Return the MLflow parent run of each data set that has one."""
@@ -219,6 +221,13 @@ class Ledger:
         for row in self._rows(query.group_by(*columns).order_by(*columns)):
             found.setdefault(row["dataset"], {})[TrialState(row["state"])] = row["n"]
         return found
+
+    def _made(self, make: Callable[[RowMapping], R], rows: Iterable[RowMapping]) -> list[R]:
+        """Return the records of rows; raise LedgerError that names this ledger if one is damaged."""
+        try:
+            return [make(row) for row in rows]
+        except LedgerError as error:
+            raise LedgerError(f"ledger {self.url}: {error}") from error
 
     def _studies(self) -> Select[Any]:
         lease = [column for column in self._columns(lease_table) if column.name not in ("study_id", "token")]

@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from sqlalchemy import RowMapping
 
 from ablate.base.errors import LedgerError
+from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
 from ablate.config import DatasetFacts, Size
+from ablate.ledger.events import check_payload
 from ablate.ledger.lease import is_dead
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
@@ -235,14 +237,31 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
 
 
 def note_from_row(row: RowMapping) -> EventRecord:
-    """Return the record of an event's row; raise LedgerError if it is damaged."""
-    same = ("kind", "dataset", "driver_epoch", "created_at")
+    """Return the record of an event's row; raise LedgerError if it is damaged.
+
+    A request whose payload cannot be read has none: the driver refuses it.
+    """
+    kind = row["kind"]
     try:
-        payload = dict(json.loads(row["payload"]))
+        term, created_at = int(row["driver_epoch"]), float(row["created_at"])
+        payload = check_payload(kind, _request_payload(row) if kind == "requested" else json.loads(row["payload"]))
     except DAMAGED as error:
-        raise _explain_damage(f"note {row['id']} ({row['kind']!r})", error) from error
-    return EventRecord(rowid=row["id"], payload=payload, **{name: row[name] for name in same})
+        raise _explain_damage(f"event {row['id']} ({kind!r})", error) from error
+    same = {"rowid": row["id"], "kind": kind, "dataset": row["dataset"]}
+    return EventRecord(**same, payload=payload, driver_epoch=term, created_at=created_at)
+
+
+def _request_payload(row: RowMapping) -> object:
+    try:
+        payload = json.loads(row["payload"])
+    except DAMAGED:
+        return {}
+    return payload if isinstance(payload, dict) else {}
 
 
 def _explain_damage(what: str, error: Exception) -> LedgerError:
-    return LedgerError(f"ledger: {what} is damaged: {error_text(error, first_line=True)}")
+    said = error_text(error, first_line=True)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return LedgerError(one_printable_line(f"{what} is damaged: {said}"))

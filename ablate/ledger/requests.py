@@ -3,17 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Self, get_args
 from uuid import uuid4
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, field_validator, model_validator
 from sqlalchemy import Connection, insert, select
 
 from ablate.base.errors import LedgerError
+from ablate.base.plain_text import one_printable_line, storable
 from ablate.ledger.records import EventRecord, to_text
 from ablate.ledger.schema import note_table, study_table
 
 REQUESTED, ANSWERED = "requested", "answered"
 NO_DRIVER = 0  # the term of an event that no driver wrote
+Command = Literal["enqueue", "prune", "retry", "stop"]
+ENQUEUE, PRUNE, RETRY, STOP = get_args(Command)
+ARGUMENT = {ENQUEUE: "parameters", PRUNE: "trial", RETRY: "trial", STOP: "term"}
+LONGEST_MESSAGE = 500  # characters of a request that are shown
+
+
+class Request(BaseModel):
+    """A request to the driver of a study, read from an event that any user of the ledger may have written.
+
+    `rowid`, `dataset` and `created_at` are those of the event. A request with a `fault` has no command: no driver
+    carries it out.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    rowid: int
+    dataset: str | None
+    created_at: float
+    message: str
+    command: Command | None
+    trial: NonNegativeInt | None = None
+    parameters: dict[str, Any] | None = None
+    term: int | None = None
+    fault: str = ""
+
+    @staticmethod
+    def of(event: EventRecord) -> Request:
+        """Return the request of an event, with its fault if the payload is no request."""
+        head: dict[str, Any] = {name: getattr(event, name) for name in ("rowid", "dataset", "created_at")}
+        asked = {name: event.payload.get(name) for name in ("message", "command", *ARGUMENT.values())}
+        try:
+            return Request.model_validate(head | asked)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            rule = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
+            fault = one_printable_line(f"it is no request ({rule})")
+            return Request(**head, message=f"event {event.rowid}", command=None, fault=fault)
+
+    @field_validator("message")
+    @classmethod
+    def _printable(cls, text: str) -> str:
+        return one_printable_line(storable(text, LONGEST_MESSAGE))
+
+    @model_validator(mode="after")
+    def _require_argument(self) -> Self:
+        if self.command is None and not self.fault:
+            raise ValueError(f"it names no command: {', '.join(ARGUMENT)}")
+        if self.command is not None and getattr(self, ARGUMENT[self.command]) is None:
+            raise ValueError(f"{self.command} needs {ARGUMENT[self.command]}")
+        return self
 
 
 def new_request(payload: Mapping[str, Any]) -> str:
@@ -36,15 +89,15 @@ def add_request(connection: Connection, study: str, dataset: str | None, text: s
     connection.execute(insert(note_table), {"study_id": study_id, **row})
 
 
-def find_unanswered(events: Iterable[EventRecord]) -> list[EventRecord]:
+def find_unanswered(events: Iterable[EventRecord]) -> list[Request]:
     """Return the requests among `events` that no driver has answered, in order."""
     found = list(events)
     answered = {event.payload.get("request") for event in found if event.kind == ANSWERED}
-    return [event for event in found if event.kind == REQUESTED and event.rowid not in answered]
+    return [Request.of(event) for event in found if event.kind == REQUESTED and event.rowid not in answered]
 
 
-def find_refused(events: Sequence[EventRecord]) -> list[tuple[EventRecord, str]]:
+def find_refused(events: Sequence[EventRecord]) -> list[tuple[Request, str]]:
     """Return each request that a driver could not carry out, with the reason."""
     reasons = {e.payload.get("request"): e.payload.get("refused") for e in events if e.kind == ANSWERED}
     asked = [event for event in events if event.kind == REQUESTED]
-    return [(event, str(reasons[event.rowid])) for event in asked if reasons.get(event.rowid)]
+    return [(Request.of(event), str(reasons[event.rowid])) for event in asked if reasons.get(event.rowid)]

@@ -86,20 +86,20 @@ class StudyWriter:
             raise self._stale()
 
     def add_trials(self, records: Sequence[NewTrial], event: NewEvent | None = None) -> None:
-        """Commit suggestions as WAITING, all or none, with `event` if it is given.
+        """Commit suggestions as WAITING and `event`, all or none.
 
         Raises LedgerError if a number is not its data set's next.
         """
-        if records:
+        if records or event is not None:
             self._write(lambda scope: writes.add_trials(scope, records), event)
 
     def start(self, key: TrialKey) -> int:
         """Set a WAITING or RUNNING trial to RUNNING and return the number of this attempt, from 1."""
         return self._write(lambda scope: writes.start(scope, key))
 
-    def requeue(self, key: TrialKey, error: str | None = None) -> None:
-        """Set a RUNNING trial back to WAITING, to be started again; `error` says why its attempt ended."""
-        self._write(lambda scope: writes.requeue(scope, key, error))
+    def requeue(self, key: TrialKey, error: str | None = None, event: NewEvent | None = None) -> None:
+        """Set a RUNNING trial back to WAITING, with `event`; `error` says why its attempt ended."""
+        self._write(lambda scope: writes.requeue(scope, key, error), event)
 
     def report(
         self, key: TrialKey, report: Report, decision: Decision, state: TrialState | None = None,

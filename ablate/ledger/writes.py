@@ -82,7 +82,8 @@ def add_trials(scope: Scope, records: Sequence[NewTrial]) -> None:
         for expected, record in enumerate(group, start=following):
             if record.config.key.number != expected:
                 raise LedgerError(f"trial {record.config.key} refused: the next number of {dataset!r} is {expected}")
-    scope.connection.execute(insert(trial_table), [_trial_row(scope, record) for record in records])
+    if records:
+        scope.connection.execute(insert(trial_table), [_trial_row(scope, record) for record in records])
 
 
 def start(scope: Scope, key: TrialKey) -> int:

@@ -23,12 +23,18 @@ def given_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iterat
     if not given:
         yield "", f"give at least one searched setting: {', '.join(space.names())}"
         return
-    values = {name: space.ranges[name].read(value) for name, value in given.items()}
+    values = read_given(study, dataset, given)
     if space.contains(values):
         try:
             study.settings_of(dataset, values)
         except ValidationError as error:
             yield "", f"impossible: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+
+
+def read_given(study: Study, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as their ranges store them, such as 2 for 2.0; they must be free of `given_faults`."""
+    ranges = study.space_for(dataset).ranges
+    return {name: ranges[name].read(value) for name, value in given.items()}
 
 
 def _single_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -85,8 +91,7 @@ def start_faults(study: Study) -> Iterator[Fault]:
 
 
 def _text(study: Study, label: str, values: Mapping[str, Any]) -> str:
-    ranges = study.space_for(label).ranges
-    return label + json.dumps({name: ranges[name].read(value) for name, value in values.items()}, sort_keys=True)
+    return label + json.dumps(read_given(study, label, values), sort_keys=True)
 
 
 def _budget_faults(study: Study) -> Iterator[Fault]:

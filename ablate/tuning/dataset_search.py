@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.base.errors import StudyFailedError
+from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.config import DatasetFacts
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
-from ablate.ledger.requests import ANSWERED
+from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.objectives import COST_METRICS, losses
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.racing import plan_round
-from ablate.tuning.recorded import RETRY, RecordedSearch
+from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
@@ -73,12 +73,15 @@ class DatasetSearch(RecordedSearch):
         elif kind == ANSWERED and "start" in payload:
             self.started.add(int(str(payload["start"])))
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
-            self.setbacks.pop(int(str(payload["trial"])), None)
+            self.setbacks.pop(int(str(payload.get("trial", -1))), None)
         elif kind == WARM_START:
             self._observe(payload)
 
     def _observe(self, payload: Mapping[str, Any]) -> None:
         seen = payload["observations"].get(self.dataset, [])
+        space = self.study.space_for(self.dataset)
+        if not all(space.contains(each["parameters"]) for each in seen):
+            raise LedgerError(f"study {self.study.name!r}: its event {WARM_START!r} is damaged: outside of the space")
         for index, each in enumerate(seen):
             self.suggester.observe(index - len(seen), each)
 

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 DRIVER_STARTED = "driver_started"
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 
-TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again
-
-ENQUEUE, PRUNE, RETRY, STOP = "enqueue", "prune", "retry", "stop"  # what a user may ask of a driver
-
 
 @dataclass(kw_only=True)
 class RecordedSearch:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ablate.base.errors import StudyFailedError
 from ablate.config import DatasetFacts
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
@@ -66,7 +66,7 @@ class Search(SearchStages):
         self._returns = ResumptionLog()
         self._queue = TrialQueue(group_key)
         self._requests = Requests(
-            study=study.name, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
+            study=study, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
         )
         self._restore()
 
@@ -132,7 +132,7 @@ class Search(SearchStages):
             if not trial.decisions:
                 subsearch.require_objectives(trial, report)
             decision, state, error = self._judge(subsearch, trial, report)
-            event = self._requests.pruned(key) if state is None else None
+            event = self._requests.pruned(subsearch, key.number) if state is None else None
             if event is not None:
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
             self._note_opened_test(subsearch, trial, report)
@@ -155,15 +155,18 @@ class Search(SearchStages):
             trial = subsearch.trials[key.number]
             if trial.state.finished:
                 return
-            if retry:
-                attempts = subsearch.retries(key.number) + 1
-                if attempts < self._patience.attempts:
-                    self._note(subsearch, RETRIED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
-                    self._put_back(trial, message)
-                    return
+            attempts = subsearch.retries(key.number) + 1
+            again = retry and attempts < self._patience.attempts
+            if retry and not again:
                 message = f"{message} (attempt {attempts} at epoch {trial.epoch})"
-            self._note(subsearch, FAILED, trial=key.number, epoch=trial.epoch, message=message, detail=detail)
-            self._writer.finish(key, TrialState.FAIL, message)
+            payload = {"trial": key.number, "epoch": trial.epoch, "message": message, "detail": detail}
+            event = NewEvent(kind=RETRIED if again else FAILED, dataset=key.dataset, payload=payload)
+            self._begin()
+            if again:
+                self._put_back(trial, message, event)
+                subsearch.mark(event.kind, payload)
+                return
+            self._writer.finish(key, TrialState.FAIL, message, event)
             self._end(subsearch, trial, TrialState.FAIL)
             if not retry and not self._keep_going:
                 self._refuse_hopeless(message)
@@ -246,8 +249,8 @@ class Search(SearchStages):
         if trial.config.stage == "confirm" and not subsearch.test_opened and any(n.startswith("test_") for n in names):
             self._note(subsearch, TEST_OPENED, trial=trial.number)
 
-    def _put_back(self, trial: TrialProgress, message: str | None) -> None:
-        self._writer.requeue(trial.key, message)
+    def _put_back(self, trial: TrialProgress, message: str | None, event: NewEvent | None = None) -> None:
+        self._writer.requeue(trial.key, message, event)
         trial.state = TrialState.WAITING
         self._out.discard(trial.key)
         self._queue.put(trial)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ablate.ledger import NewEvent
+from collections.abc import Sequence
+
+from ablate.ledger import NewEvent, NewTrial
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.racing import RACED, budget_of
 from ablate.tuning.recorded import DRIVER_STARTED, FROZEN, TIME_UP, has_trials_left, is_over, is_time_up
@@ -34,14 +36,11 @@ class SearchStages(SearchView):
         ready = [each for each in self._subsearches.values() if self._over(each) and not each.frozen]
         for subsearch in ready:
             new = subsearch.to_confirm()
-            self._begin()
-            self._writer.add_trials(new)
-            for record in new:
-                self._queue.put(subsearch.add(record))
             chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
             budget = budget_of(self.study)
             more = {} if budget is None else {"budget": budget}
-            self._note(subsearch, FROZEN, search_trials=len(subsearch.search_trials()), confirmed=chosen, **more)
+            payload = {"search_trials": len(subsearch.search_trials()), "confirmed": chosen, **more}
+            self._add(subsearch, new, NewEvent(kind=FROZEN, dataset=subsearch.dataset, payload=payload))
         return bool(ready)
 
     def _race(self) -> bool:
@@ -50,16 +49,16 @@ class SearchStages(SearchView):
         ready = [each for each in ready if all(trial.state.finished for trial in each.trials.values())]
         for subsearch in ready:
             new, payload = subsearch.next_round()
-            self._begin()
-            event = NewEvent(kind=RACED, dataset=subsearch.dataset, payload=payload)
-            if new:
-                self._writer.add_trials(new, event)
-            else:
-                self._writer.note(event.kind, event.dataset, event.payload)
-            subsearch.mark(RACED, payload)
-            for record in new:
-                self._queue.put(subsearch.add(record))
+            self._add(subsearch, new, NewEvent(kind=RACED, dataset=subsearch.dataset, payload=payload))
         return bool(ready)
+
+    def _add(self, subsearch: DatasetSearch, new: Sequence[NewTrial], event: NewEvent) -> None:
+        """Commit the trials of a stage and the event that begins it in one transaction, and queue the trials."""
+        self._begin()
+        self._writer.add_trials(new, event)
+        subsearch.mark(event.kind, dict(event.payload))
+        for record in new:
+            self._queue.put(subsearch.add(record))
 
     def _note(self, subsearch: DatasetSearch, kind: str, **payload: object) -> None:
         self._begin()

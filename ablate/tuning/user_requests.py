@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import LedgerError
-from ablate.ledger import EventRecord, Ledger, NewEvent, NewTrial, StudyWriter
-from ablate.ledger.requests import ANSWERED
+from ablate.ledger import Ledger, NewEvent, NewTrial, StudyWriter
+from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, STOP, Request
+from ablate.study.given import read_given
 from ablate.trial import Decision, TrialKey, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, STOP, TUNED
+from ablate.tuning.refusals import refusal
 from ablate.tuning.trial_progress import TrialProgress
+
+if TYPE_CHECKING:
+    from ablate.study import Study
 
 POLL_SECONDS = 1.0  # between two looks into the ledger for new requests
 STOPPED = "stopped by `ablate prune`"
@@ -32,19 +36,19 @@ class Requests:
     looks for new requests; before a new suggestion and at a report there always is one.
     """
 
-    study: str
+    study: Study
     writer: StudyWriter
     ledger: Ledger
     begin: Callable[[], None]
     discard: Callable[[TrialKey, int], None]
     seconds: float = POLL_SECONDS
-    pending: list[EventRecord] = field(default_factory=list)
+    pending: list[Request] = field(default_factory=list)
     _read_at: float = float("-inf")
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Read the requests again if the last look was `seconds` ago."""
         if at_once or time.monotonic() >= self._read_at + self.seconds:
-            self.pending = self.ledger.requests(self.study)
+            self.pending = self.ledger.requests(self.study.name)
             self._read_at = time.monotonic()
 
     def carry_out(
@@ -54,29 +58,25 @@ class Requests:
         held: Collection[TrialKey],
         end: Callable[[DatasetSearch, TrialProgress, TrialState], None],
     ) -> bool:
-        """Prune trials that are not in training and reopen failed ones; return whether one was reopened.
+        """Refuse what cannot be done, prune trials that are not in training and reopen failed ones.
 
-        `held` are the trials in training: their next report ends them (see `pruned`).
+        `held` are the trials in training: their next report ends them (see `pruned`). Returns whether a trial was
+        reopened.
         """
         reopened = False
         for request in list(self.pending):
-            command, search = request.payload["command"], searches.get(str(request.dataset))
-            if command == STOP and request.payload["term"] != self.writer.epoch:
-                self._refuse(request, "its driver had ended")
-            elif command == ENQUEUE and search is not None and search.exhausted:
-                self._refuse(request, "every configuration of the space is in the study")
-            elif command in (PRUNE, RETRY) and search is not None:
-                trial = search.trials.get(request.payload["trial"])
-                if trial is None:
-                    self._refuse(request, "there is no such trial")
-                elif command == RETRY and not search.may_retry(trial.config):
-                    self._refuse(request, TUNED)
-                elif command == RETRY and trial.state is TrialState.FAIL:
+            search = searches.get(str(request.dataset))
+            reason = refusal(request, self.study, search)
+            if request.command == STOP and request.term != self.writer.epoch:
+                reason = "its driver had ended"
+            if reason is not None:
+                self._refuse(request, reason)
+            elif search is not None and request.trial is not None:
+                trial = search.trials[request.trial]
+                if request.command == RETRY:
                     self._reopen(request, trial)
                     reopened = True
-                elif command == RETRY or trial.state.finished:
-                    self._refuse(request, f"the trial is {trial.state}")
-                elif trial.key not in held:
+                elif request.command == PRUNE and trial.key not in held:
                     self.begin()
                     event = _answer(request)
                     self.writer.finish(trial.key, TrialState.PRUNED, STOPPED, event)
@@ -84,12 +84,11 @@ class Requests:
                     end(search, trial, TrialState.PRUNED)
         return reopened
 
-    def pruned(self, key: TrialKey) -> NewEvent | None:
+    def pruned(self, search: DatasetSearch, number: int) -> NewEvent | None:
         """Return the event that answers a request to prune a trial, or None if the ledger has none."""
         self.refresh(at_once=True)
-        for request in self.pending:
-            wanted = request.payload["command"] == PRUNE and request.payload["trial"] == key.number
-            if wanted and request.dataset == key.dataset:
+        for request in self._of(search, PRUNE):
+            if request.trial == number:
                 return _answer(request)
         return None
 
@@ -103,10 +102,16 @@ class Requests:
             index, values = start
             payload = {"start": index, "message": f"start.{index} of the study file"}
             return values, NewEvent(kind=ANSWERED, dataset=search.dataset, payload=payload)
-        for request in self.pending:
-            if request.payload["command"] == ENQUEUE and request.dataset == search.dataset:
-                return request.payload["parameters"], _answer(request)
+        for request in self._of(search, ENQUEUE):
+            return read_given(self.study, search.dataset, request.parameters or {}), _answer(request)
         return None
+
+    def _of(self, search: DatasetSearch, command: str) -> Iterator[Request]:
+        """Yield the requests of one command on a data set that can be carried out."""
+        for request in self.pending:
+            wanted = request.command == command and request.dataset == search.dataset
+            if wanted and refusal(request, self.study, search) is None:
+                yield request
 
     def suggest(self, search: DatasetSearch) -> tuple[NewTrial | None, NewEvent | None]:
         """Return the next search trial, None if there is none, and the event to commit with it."""
@@ -152,18 +157,18 @@ class Requests:
             ended.set()
             thread.join()
 
-    def _stop_asked(self) -> EventRecord | None:
-        asked = (r for r in self.ledger.requests(self.study) if r.payload["command"] == STOP)
-        return next((request for request in asked if request.payload["term"] == self.writer.epoch), None)
+    def _stop_asked(self) -> Request | None:
+        asked = (request for request in self.ledger.requests(self.study.name) if request.command == STOP)
+        return next((request for request in asked if request.term == self.writer.epoch), None)
 
-    def _reopen(self, request: EventRecord, trial: TrialProgress) -> None:
+    def _reopen(self, request: Request, trial: TrialProgress) -> None:
         if trial.decisions.get(trial.epoch) is Decision.STOP and trial.config.evaluates is None:
             self.discard(trial.key, trial.epoch)
         self.begin()
         self.writer.reopen(trial.key, _answer(request))
         trial.state = TrialState.WAITING
 
-    def _refuse(self, request: EventRecord, reason: str) -> None:
+    def _refuse(self, request: Request, reason: str) -> None:
         self._note_refusal(_answer(request), reason)
         self.pending.remove(request)
 
@@ -178,8 +183,7 @@ class Requests:
         self.writer.note(event.kind, event.dataset, event.payload)
 
 
-def _answer(request: EventRecord) -> NewEvent:
-    same: dict[str, Any] = {
-        name: request.payload[name] for name in ("command", "trial", "message") if name in request.payload
-    }
-    return NewEvent(kind=ANSWERED, dataset=request.dataset, payload={"request": request.rowid, **same})
+def _answer(request: Request) -> NewEvent:
+    same = {"command": request.command, "trial": request.trial, "message": request.message}
+    known = {name: value for name, value in same.items() if value is not None}
+    return NewEvent(kind=ANSWERED, dataset=request.dataset, payload={"request": request.rowid, **known})

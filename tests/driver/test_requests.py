@@ -210,8 +210,10 @@ def test_a_trial_that_ends_before_it_can_be_pruned_keeps_its_end(steered: Steere
     steered.allow(MANY)
     assert command.wait() == 0, command.output
     assert steered.trials()[0].state is TrialState.COMPLETE, "its next report was its last one"
-    assert [answer["refused"] for answer in steered.answers()] == ["the trial is COMPLETE"]
-    assert "Not done: prune data 0: the trial is COMPLETE" in say("status", "steered")[1]
+    assert [answer["refused"] for answer in steered.answers()] == [
+        "trial steered/data/0 has ended: it is COMPLETE. Only a trial that has not is pruned"
+    ]
+    assert "Not done: prune data 0: trial steered/data/0 has ended: it is COMPLETE" in say("status", "steered")[1]
 
 
 @pytest.mark.parametrize("fault", ["broken", "nan"])

@@ -114,7 +114,7 @@ def test_a_damaged_row_is_said(storage: str) -> None:
         with raw_connection(ledger) as raw:
             raw.execute(text("UPDATE ablate_trial SET config = '{\"key\": 3}'"))
             raw.commit()
-        with pytest.raises(LedgerError, match=r"^ledger: trial digits/0 is damaged: [^\n]*$"):
+        with pytest.raises(LedgerError, match=r"^ledger [^\n]*: trial digits/0 is damaged: [^\n]*$"):
             ledger.trials(STUDY)
 
 

@@ -28,7 +28,7 @@ WRITES: dict[str, Callable[[StudyWriter], Any]] = {
     "finish": lambda h: h.finish(key(1), TrialState.COMPLETE),
     "set_mlflow_run": lambda h: h.set_mlflow_run(key(1), "run"),
     "set_mlflow_parent": lambda h: h.set_mlflow_parent("digits", "run"),
-    "note": lambda h: h.note("frozen"),
+    "note": lambda h: h.note("seen"),
     "renew": lambda h: h.renew(),
 }
 RACER = """
@@ -116,7 +116,7 @@ def test_a_lease_is_refused_with_who_since_when_and_given_to_whom_saw_no_renewal
         writer.renew()
         with pytest.raises(LedgerHeldError, match="held by ada") as second:
             take(ledger, holder="bob", unrenewed=first.value.mark)
-        writer.note("frozen")
+        writer.note("seen")
         with pytest.raises(LedgerHeldError, match="held by ada") as third:
             take(ledger, holder="bob", unrenewed=second.value.mark)
         with take(ledger, holder="bob", unrenewed=third.value.mark) as fourth:
@@ -323,20 +323,20 @@ def test_the_time_that_drivers_work_is_kept_with_each_write_and_heartbeat(
             monotonic.now += 1000
             first.renew()
             assert stored() == 0, "nothing was done yet"
-            first.note("frozen")
+            first.note("seen")
             monotonic.now += 5
             wall.now += 1e9
             first.renew()
             assert stored() == 5
             monotonic.now += 2
-            first.note("frozen")
+            first.note("seen")
             assert stored() == first.active_seconds() == 7
             monotonic.now += 1
         assert stored() == 8
         monotonic.now = 3.0  # another boot of the machine
         wall.now -= 2e9
         with take(ledger) as second:
-            second.note("frozen")
+            second.note("seen")
             monotonic.now += 4
-            second.note("frozen")
+            second.note("seen")
             assert stored() == 12

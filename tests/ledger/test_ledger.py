@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[Callable[[StudyWriter], Any], str]] = {
     "a number taken": (lambda h: h.add_trials([new_trial(1)]), "the next number of 'digits' is 3"),
     "a first number but 0": (lambda h: h.add_trials([new_trial(1, "mnist")]), "the next number of 'mnist' is 0"),
     "a NaN parameter": (lambda h: h.add_trials([new_trial(3, parameters={"x": math.nan})]), "cannot be stored as JSON"),
-    "an object as payload": (lambda h: h.note("frozen", "digits", {"front": object()}), "cannot be stored as JSON"),
+    "an object as payload": (lambda h: h.note("seen", "digits", {"front": object()}), "cannot be stored as JSON"),
 }
 
 
@@ -176,12 +176,12 @@ def test_studies_notes_and_mlflow_runs(ledger: Ledger, writer: StudyWriter, cloc
     writer.set_mlflow_parent("digits", "parent-0")
     writer.set_mlflow_parent("mnist", "parent-1")
     writer.set_mlflow_parent("digits", "parent-2")
-    writer.note("frozen", "digits", {"front": [0, 2]})
-    writer.note("resumed")
+    writer.note("seen", "digits", {"front": [0, 2]})
+    writer.note("seen again")
     assert ledger.trials(STUDY)[0].mlflow_run_id == "run-0"
     assert ledger.mlflow_parents(STUDY) == {"digits": "parent-2", "mnist": "parent-1"}
     notes = [(note.kind, note.dataset, note.payload, note.created_at) for note in ledger.events(STUDY)]
-    assert notes == [("frozen", "digits", {"front": [0, 2]}, clock.now), ("resumed", None, {}, clock.now)]
+    assert notes == [("seen", "digits", {"front": [0, 2]}, clock.now), ("seen again", None, {}, clock.now)]
     assert (ledger.events("a"), ledger.trials("a"), ledger.counts("a"), ledger.study("b")) == ([], [], {}, None)
     study = ledger.study(STUDY)
     assert study is not None
@@ -257,14 +257,15 @@ def test_an_empty_report_or_a_foreign_number_type_is_refused_with_the_reason(wri
 def test_a_request_is_written_beside_the_driver_and_answered_once(ledger: Ledger, writer: StudyWriter) -> None:
     writer.add_trials([new_trial(0)])
     before = ledger.snapshot(STUDY).study
-    ledger.request(STUDY, {"command": "prune", "trial": 0}, dataset="digits")
-    ledger.request(STUDY, {"command": "prune", "trial": 0}, dataset="digits")
+    ledger.request(STUDY, {"command": "prune", "trial": 0, "message": "x"}, dataset="digits")
+    ledger.request(STUDY, {"command": "prune", "trial": 0, "message": "x"}, dataset="digits")
     after = ledger.snapshot(STUDY).study
     assert after is not None
     assert before is not None
     assert (after.epoch, after.revision) == (before.epoch, before.revision), "neither lease nor revision is touched"
     first, second = ledger.requests(STUDY)
-    assert (first.dataset, first.payload["trial"], first.driver_epoch) == ("digits", 0, 0)
+    assert (first.dataset, first.command, first.trial, first.fault) == ("digits", "prune", 0, "")
+    assert ledger.events(STUDY)[-1].driver_epoch == 0
     event = NewEvent(kind=ANSWERED, dataset="digits", payload={"request": first.rowid})
     writer.finish(key(0), PRUNED, "asked", event)
     assert ledger.requests(STUDY) == [second]

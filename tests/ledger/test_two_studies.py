@@ -33,7 +33,7 @@ STEPS: list[ReportSummary] = [
     ("a", lambda h, key: h.set_mlflow_parent("digits", "parent of a")),
     ("b", lambda h, key: h.set_mlflow_parent("digits", "parent of b")),
     ("a", lambda h, key: h.set_mlflow_parent("digits", "another parent of a")),
-    ("b", lambda h, key: h.note("frozen", "digits", {"confirmed": [1]})),
+    ("b", lambda h, key: h.note("seen", "digits", {"confirmed": [1]})),
     ("a", lambda h, key: h.add_trials([new_trial(2, key=key(2))])),
     ("b", lambda h, key: h.finish(key(2), TrialState.FAIL, "no")),
     ("b", lambda h, key: h.renew()),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ablate.ledger import Ledger
+from ablate.ledger.requests import PRUNE, RETRY
 from ablate.study import Study
 from ablate.training.family import family
 from ablate.trial import Decision, TrialConfig, TrialState
 from ablate.tuning import Search
-from ablate.tuning.recorded import PRUNE, RETRY
 from ablate.tuning.resumption_log import PATIENCE
 from support.ledgers import Clock
 from support.searches import hold_of, report_at, run_all, run_trial, search_of, stored, study_of, url_in

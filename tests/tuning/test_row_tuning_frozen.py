@@ -14,13 +14,13 @@ import pytest
 from ablate.base.errors import StudyFailedError
 from ablate.base.randomness import stream
 from ablate.ledger import Ledger, StudyWriter
-from ablate.ledger.requests import find_refused
+from ablate.ledger.requests import RETRY, find_refused
 from ablate.study import Study
 from ablate.tracking.contents import run_name, state_text
 from ablate.tracking.view import VIEW_TAG, experiment_tags
 from ablate.training.family import family
 from ablate.trial import Report, TrialConfig, TrialState
-from ablate.tuning.recorded import RETRY
+from ablate.tuning.refusals import TUNED
 from support.fleet import contents
 from support.searches import (
     ONE,
@@ -115,7 +115,7 @@ def test_but_not_after_it(tmp_path: Path, begun: int) -> None:
         run_all(search, planted)
         assert search.finished
         refused = [reason for _, reason in find_refused(ledger.events("s"))]
-    assert refused == ["the rows are trained with the values that were best without it"]
+    assert [text.partition(": ")[2] for text in refused] == [TUNED]
     found = stored(tmp_path)
     assert found[number].state is TrialState.FAIL
     complete = [t.config for t in found if t.config.stage == "tune" and t.state is TrialState.COMPLETE]

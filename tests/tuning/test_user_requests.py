@@ -9,11 +9,11 @@ import optuna
 import pytest
 
 from ablate.ledger import Ledger, StudyWriter
-from ablate.ledger.requests import ANSWERED, find_unanswered
+from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, find_unanswered
 from ablate.study import Study
 from ablate.trial import TrialState
 from ablate.tuning import Search
-from ablate.tuning.recorded import ENQUEUE, PRUNE, RETRY, recorded_searches
+from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.samplers import OBSERVED
 from ablate.tuning.warm_start import WARM_START, find_observations
 from support.ledgers import Clock

@@ -1,0 +1,66 @@
+"""The payload of each kind of event, checked where events are read: any user of the ledger may have written them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+
+Number = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,17})$")]  # of a trial, as a key of JSON
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Pair = Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]  # search trial and seed
+STRICT = ConfigDict(strict=True)
+
+
+class Observation(BaseModel):
+    """What a sampler is told of a trial of another study."""
+
+    model_config = STRICT
+
+    parameters: dict[str, Any]
+    state: Literal["COMPLETE", "PRUNED"]
+    share: Finite
+    metrics: dict[str, Finite]
+
+
+def _payload(needed: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in needed.items()}
+    fields |= {name: (kind | None, None) for name, kind in (optional or {}).items()}
+    return create_model("Payload", __config__=STRICT, **fields)
+
+
+_TRIAL = _payload({"trial": NonNegativeInt}, {"epoch": NonNegativeInt})
+_COUNT = {"search_trials": NonNegativeInt}
+_RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": dict[Number, bool], "budget": int}
+_RACED |= {"probability": dict[Number, Finite | None], "seeds": dict[Number, int]}
+_ANSWER = {"request": int, "start": NonNegativeInt, "command": str, "trial": NonNegativeInt, "refused": str}
+PAYLOADS: Mapping[str, type[BaseModel]] = {
+    "driver_started": _payload({"holder": str}),
+    "exhausted": _payload(_COUNT),
+    "time_up": _payload({"wall_clock": Finite}),
+    "frozen": _payload(_COUNT | {"confirmed": list[NonNegativeInt]}, {"budget": int}),
+    "raced": _payload(_RACED | {"reason": Literal["", "certain", "budget"]}),
+    "test_opened": _TRIAL,
+    "resumed": _TRIAL,
+    "retried": _TRIAL,
+    "failed": _TRIAL,
+    "answered": _payload({}, _ANSWER),
+    "warm_start": _payload({"study": str, "observations": dict[str, list[Observation]]}),
+    "code": _payload({"files": dict[str, str]}),
+    "margin": _payload(
+        {"margins": dict[str, Finite], "diverged": dict[str, Finite], "ended": NonNegativeInt},
+    ),
+}
+
+
+def check_payload(kind: str, payload: object) -> dict[str, Any]:
+    """Return the payload of an event; raise ValidationError or TypeError if it lacks what its readers need.
+
+    A kind that is not in PAYLOADS has no reader: any object is one. A user's request is checked by `Request.of`.
+    """
+    if not isinstance(payload, dict):
+        raise TypeError("its payload is no JSON object")
+    if kind in PAYLOADS:
+        PAYLOADS[kind].model_validate(payload)
+    return payload

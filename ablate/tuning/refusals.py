@@ -1,0 +1,60 @@
+"""Why a request to the driver of a study is refused: one rule for the command that asks and the driver that answers."""
+
+from __future__ import annotations
+
+from ablate.base.errors import did_you_mean
+from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Request
+from ablate.study import Study
+from ablate.study.given import given_faults
+from ablate.trial import TrialState
+from ablate.tuning.recorded import RecordedSearch
+
+TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again
+
+
+def refusal(request: Request, study: Study, search: RecordedSearch | None) -> str | None:
+    """Return why no driver may carry out a request now, or None.
+
+    `search` is the one of the request's data set; None if this driver does not search it.
+    """
+    if request.fault or request.command == STOP:
+        return request.fault or None
+    if (rule := _fixed_order(study, str(request.command))) is not None:
+        return rule
+    if request.dataset not in study.datasets:
+        return f"there is no data set {request.dataset!r}. {did_you_mean(str(request.dataset), study.datasets)}"
+    if search is None:
+        return None
+    if request.command == ENQUEUE:
+        faults = given_faults(study, search.dataset, request.parameters or {})
+        given = "; ".join(f"{setting} {rule}".strip().rstrip(".") for setting, rule in faults)
+        return given or ("every configuration of the space is in the study" if search.exhausted else None)
+    return _about_trial(request, search)
+
+
+def _fixed_order(study: Study, command: str) -> str | None:
+    """Return why the trials of a study or their order must not depend on the moment at which a user asks, or None."""
+    if study.compare is not None and command in (ENQUEUE, PRUNE):
+        rule = "the study is a comparison: it trains its whole design, each trial in full"
+        return f"{rule}. Nothing can be added or pruned"
+    if study.deterministic is not None:
+        instead = ". Put the configuration into `start:` of a study file" if command == ENQUEUE else ""
+        rule = "the study is deterministic: its trials must not depend on the moment at which a user asks"
+        return f"{rule}, so `ablate {command}` is refused{instead}"
+    return None
+
+
+def _about_trial(request: Request, search: RecordedSearch) -> str | None:
+    trial = search.trials.get(-1 if request.trial is None else request.trial)
+    if trial is None:
+        return "there is no such trial"
+    if request.command == RETRY and trial.state is not TrialState.FAIL:
+        return f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again"
+    if request.command == RETRY and not search.may_retry(trial.config):
+        return f"trial {trial.key} is a tuning trial: {TUNED}"
+    if request.command == PRUNE and trial.state.finished:
+        return f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned"
+    if request.command == PRUNE and trial.config.stage != "search":
+        kind = "a tuning trial" if trial.config.stage == "tune" else "a confirmation"
+        return f"trial {trial.key} is {kind}, which is always trained in full"
+    return None
