@@ -23,6 +23,8 @@ from calibration_answers import (
     hypervolumes,
     near_one,
     redundant_pairs,
+    unlike_networks,
+    verdict_families,
     verdict_rules,
 )
 from calibration_fits import exponents, other_laws, true_laws
@@ -51,8 +53,10 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     winners_curse,
     unequal_tuning,
     verdict_rules,
+    verdict_families,
     answers,
     best_networks,
+    unlike_networks,
     near_one,
     hypervolumes,
     redundant_pairs,
