@@ -23,9 +23,12 @@ from calibration_answers import (
     hypervolumes,
     near_one,
     redundant_pairs,
+    unlike_networks,
+    verdict_families,
     verdict_rules,
 )
 from calibration_fits import exponents, other_laws, true_laws
+from calibration_importance import importance_rows
 from calibration_intervals import (
     bootstrap,
     family_wise,
@@ -51,11 +54,14 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     winners_curse,
     unequal_tuning,
     verdict_rules,
+    verdict_families,
     answers,
     best_networks,
+    unlike_networks,
     near_one,
     hypervolumes,
     redundant_pairs,
+    importance_rows,
     true_laws,
     exponents,
     other_laws,

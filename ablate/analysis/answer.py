@@ -11,10 +11,11 @@ import scipy
 from numpy.typing import NDArray
 
 from ablate.analysis.adjustment import holm
-from ablate.analysis.intervals import Interval, t_interval
+from ablate.analysis.intervals import Interval, metric_interval
 from ablate.analysis.studentized_range import range_quantile
 
 LEVEL = 0.95
+FEWEST = 3  # seeds below which a best network's number is not corrected for being chosen
 PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
 NO_SPREAD = 1e-18  # a variance below this: the seeds do not differ, so they say nothing about noise
 Verdict = Literal["best", "non-inferior", "worse", "not distinguished"]
@@ -127,26 +128,26 @@ def noise(values: Values) -> Noise:
     return Noise(total=total, residual=float((residual**2).sum() / df) if df else total, shape=(networks, seeds))
 
 
-def unselected_best(values: Values) -> Interval:
+def unselected_best(values: Values, metric: str = "", *, samples: int | None = None) -> Interval:
     """Return mean and 95% interval of the network with the highest mean, as if it had not been chosen by it.
 
     `values` are [networks, seeds], larger is better, at least two seeds. The mean is cross-fitted: each seed is read
     from the network that is best on the other seeds. The interval is the hybrid one of Andrews, Kitagawa and McCloskey,
     "Inference on winners" (Quarterly Journal of Economics 2024): the chosen mean is a normal value that is known to
     exceed the runner-up, and it lies within simultaneous bounds. Variances are pooled over networks, so t replaces the
-    normal distribution.
+    normal distribution. A best that varies more than the others gets that interval joined with the one of its own seeds
+    (`metric_interval`, for which `metric` and `samples` are). The interval contains the mean. Below FEWEST seeds
+    nothing is corrected: the result is the interval of its own seeds.
     """
     networks, seeds = values.shape
     best = int(values.mean(axis=1).argmax())
-    plain = t_interval(values[best].tolist())
-    if networks < 2 or seeds < 2 or not math.isfinite(plain.low):
-        return plain
-    found = noise(values)
-    if found.residual < NO_SPREAD:
-        return plain
-    low, high = _hybrid_ends(values.mean(axis=1), best, found)
-    mean = min(max(cross_fitted(values), low), high)
-    return replace(plain, mean=mean, low=low, high=high)
+    own, found = metric_interval(metric, values[best].tolist(), samples=samples), noise(values)
+    if networks < 2 or seeds < FEWEST or not math.isfinite(own.low) or found.residual < NO_SPREAD:
+        return own
+    mean, ends = cross_fitted(values), _hybrid_ends(values.mean(axis=1), best, found)
+    if values[best].var(ddof=1) > found.total:
+        ends = (min(ends[0], own.low), max(ends[1], own.high))
+    return replace(own, mean=mean, low=min(ends[0], mean), high=max(ends[1], mean))
 
 
 def cross_fitted(values: Values) -> float:

@@ -66,7 +66,8 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     others = [objective for objective in study.objectives if objective is not quality]
     rows = _cheapest_first(rows, others)
     numbers = rows["trial"].to_list()
-    measured = _shared_seeds(reports, dataset, numbers, metric_at(quality.metric, "confirm"))
+    metric = metric_at(quality.metric, "confirm")
+    measured = _shared_seeds(reports, dataset, numbers, metric)
     sign = 1.0 if is_maximized(quality) else -1.0
     margin = study.confirm.margin.get(quality.metric) if study.confirm else None
     found = compare_with_best(sign * measured, margin=margin) if len(numbers) else None
@@ -75,11 +76,12 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     losses, fixed = -sign * measured, _losses(rows, others)
     probabilities = front_probabilities(losses, fixed, stream(study.seed, dataset, 0, "front"))
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
+    samples = rows["test_samples"][best] if "test_samples" in rows.columns else None
     return Assessment(
         seeds=measured.shape[1],
         margin=margin,
         best=numbers[best],
-        best_number=_in_unit(quality, unselected_best(sign * measured)),
+        best_number=_in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples)),
         differences={n: _signed(each, sign) for n, each in zip(numbers, found, strict=True)},
         front={} if probabilities is None else dict(zip(numbers, probabilities.tolist(), strict=True)),
         volume=_volume(study, trials.filter(pl.col("dataset") == dataset), losses, fixed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from ablate.analysis.comparison import Runs, collect
+from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tuning_budget import tuning_warnings
 from ablate.analysis.verdicts import ALPHA, verdicts
@@ -18,7 +20,6 @@ from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 
 MARGIN = "margin"  # the ledger's event that notes the margins of a study file
-FEW_SEEDS = 3  # below, an interval has one degree of freedom or none
 NAMED = 6  # variants that a warning names
 
 
@@ -97,7 +98,11 @@ def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
 def _few_seeds(study: Study) -> Iterator[StudyWarning]:
     if study.replicates < FEW_SEEDS:
         seeds = f"{study.replicates} seed{'s' * (study.replicates != 1)}"
-        text = f"{seeds}: only very large differences can be established. Raise `replicates`, at best to 10."
+        size = smallest_effect(study.replicates)
+        shown = (
+            f"only differences of {size:.1f} standard deviations or more" if math.isfinite(size) else "no differences"
+        )
+        text = f"{seeds}: {shown} are found reliably. Raise `replicates`, at best to 10."
         yield StudyWarning(code="few-seeds", text=text)
 
 

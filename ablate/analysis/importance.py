@@ -1,56 +1,57 @@
-"""How much each searched setting decides whether a trial is among the best: PED-ANOVA (arXiv 2304.10255, 2601.20800).
+"""How much each searched setting decides a metric: shares of variance of a surrogate over the whole space.
 
-Optuna computes it. Its conditional form counts a setting only where it was searched, so settings that only some trials
-have are compared with the others on one scale.
+A random forest is fitted to all trials of the search. Of its predictions over draws of the space, not over the trials
+that the sampler chose, the first-order and total shares of variance are Sobol's (Jansen's estimators, Computer Physics
+Communications 1999). A permutation test says which settings the trials tell from chance. docs/calibration.md compares
+the forest with PED-ANOVA where the truth is known.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
-
-LEAST = 10  # complete trials
-BEST_SHARE, FEWEST_BEST = 0.1, 5  # the best tenth, at least 5 trials: Optuna's advice
-RESAMPLES, FEWEST_RESAMPLES, WORK = 100, 25, 100_000  # resamples times trials
-RANGE = (10, 90)  # percentiles of the resamples
+LEAST = 60  # trials; below, the setting that matters is not first in 80% of simulated studies
+LEVEL = 0.01  # of the test of each setting: above it the setting is not told from chance
+PERMUTATIONS = 99
+DRAWS, TREES = 512, 128  # of the shares
+TEST_DRAWS, TEST_TREES = 64, 12  # of the test, whose statistic and null are computed alike
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """The importance of one setting, a share of all: the shares of an objective sum to 1.
+    """The importance of one setting: its `first`-order and `total` share of the variance of the surrogate, 0 to 1.
 
-    `low` and `high` are the 10th and 90th percentiles over resamples of the trials, widened to contain the share;
-    `active` counts the trials in which the setting was searched.
+    `p` is that of the permutation test; `active` counts the trials in which the setting was searched.
     """
 
     parameter: str
-    share: float
-    low: float
-    high: float
+    first: float
+    total: float
+    p: float
     active: int
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the trials tell the setting's influence from chance."""
+        return self.p <= LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importances:
-    """The importances for one objective, the largest first; without any, `reason` says why."""
+    """The importances for one objective over `trials`, the largest total first; without any, `reason` says why."""
 
     metric: str
     trials: int
-    best: int
-    resamples: int
     rows: tuple[Importance, ...]
     reason: str = ""
 
@@ -63,121 +64,115 @@ class Importances:
 def importances(
     metric: str,
     losses: Sequence[float],
-    parameters: Sequence[Mapping[str, Any]],
-    distributions: Mapping[str, BaseDistribution],
+    settings: Sequence[Mapping[str, Any]],
+    space: Space,
     *,
     study_seed: int,
     dataset: str,
 ) -> Importances:
-    """Return the importance of each setting for a metric's losses [n], of which the smaller is the better.
+    """Return the importance of each setting for a metric's losses [n], in any unit.
 
-    `parameters` [n] are Optuna's values of the settings that were searched in each trial. Trials whose loss is not
-    finite do not enter. A setting with one value has no importance and is not listed.
+    `settings` [n] are the active settings of each trial. Trials whose loss is not finite do not enter. A setting with
+    one value has no importance and is not listed.
     """
     kept = [place for place, value in enumerate(losses) if math.isfinite(value)]
-    values = [losses[place] for place in kept]
-    names = _varied([parameters[place] for place in kept], distributions)
+    values, chosen = np.array([losses[place] for place in kept]), [settings[place] for place in kept]
+    names = [name for name, spec in space.ranges.items() if _varies(spec) and any(name in own for own in chosen)]
     if reason := _refusal(values, names):
-        return Importances(metric=metric, trials=len(kept), best=0, resamples=0, rows=(), reason=reason)
-    trials = [
-        _frozen(number, values[number], parameters[place], distributions, names) for number, place in enumerate(kept)
-    ]
-    quantile = max(BEST_SHARE, FEWEST_BEST / len(trials))
-    shares = evaluated(trials, names, quantile)
+        return Importances(metric=metric, trials=len(kept), rows=(), reason=reason)
     rng = stream(study_seed, dataset, 0, "importance", metric)
-    resamples = min(max(WORK // len(trials), FEWEST_RESAMPLES), RESAMPLES)
-    drawn = [[trials[i] for i in rng.integers(0, len(trials), len(trials))] for _ in range(resamples)]
-    low, high = np.percentile([evaluated(sample, names, quantile) for sample in drawn], RANGE, axis=0)
+    table = np.array([_encoded(space, own) for own in chosen])
+    first, total, variance = _shares(table, values, _blocks(space, names, rng, DRAWS), TREES)
+    blocks = _blocks(space, names, rng, TEST_DRAWS)
+    true, reached = _shares(table, values, blocks, TEST_TREES)[1], np.ones(len(names))
+    for _ in range(PERMUTATIONS):
+        reached += _shares(table, rng.permutation(values), blocks, TEST_TREES)[1] >= true
+    p = reached / (PERMUTATIONS + 1)
     rows = [
         Importance(
             parameter=name,
-            share=shares[place],
-            low=min(float(low[place]), shares[place]),  # resamples repeat trials, which favours the other settings
-            high=max(float(high[place]), shares[place]),
-            active=sum(name in trial.params for trial in trials),
+            first=float(min(max(first[i] / variance, 0.0), 1.0)) if variance else 0.0,
+            total=float(min(total[i] / variance, 1.0)) if variance else 0.0,
+            p=float(p[i]),
+            active=sum(name in own for own in chosen),
         )
-        for place, name in enumerate(names)
+        for i, name in enumerate(names)
     ]
-    best = math.ceil(quantile * len(trials))
-    ordered = tuple(sorted(rows, key=lambda row: (-row.share, row.parameter)))
-    return Importances(metric=metric, trials=len(trials), best=best, resamples=resamples, rows=ordered)
+    ordered = tuple(sorted(rows, key=lambda row: (-row.total, row.parameter)))
+    return Importances(metric=metric, trials=len(kept), rows=ordered)
 
 
-def evaluated(trials: Sequence[FrozenTrial], names: Sequence[str], quantile: float) -> list[float]:
-    """Return Optuna's importance of each of `names` for being among the best `quantile` of `trials`, as shares of all.
-
-    A resample in which all trials are equally good has no importances: its shares are 0.
-    """
-    from optuna.importance import PedAnovaImportanceEvaluator
-
-    study = _study_type()(trials)
-    with warnings.catch_warnings():  # a resample may have too few trials with a rare setting
-        warnings.simplefilter("ignore")
-        asked = [name for name in names if any(name in trial.params for trial in trials)]
-        found = PedAnovaImportanceEvaluator(target_quantile=quantile).evaluate(study, params=asked)
-    total = sum(found.values())
-    return [found.get(name, 0.0) / total if total > 0 else 0.0 for name in names]
+def _varies(spec: Range) -> bool:
+    if isinstance(spec, Choices):
+        return len(spec.choices) > 1
+    assert isinstance(spec, FloatRange | IntRange)
+    return spec.count() != 1
 
 
-def _refusal(losses: Sequence[float], names: Sequence[str]) -> str:
+def _refusal(losses: Values, names: Sequence[str]) -> str:
     if len(losses) < LEAST:
-        return f"{len(losses)} complete trial{'s' * (len(losses) != 1)}, {LEAST} are needed"
+        return f"{len(losses)} trial{'s' * (len(losses) != 1)}, {LEAST} are needed"
     if not names:
         return "no setting with more than one value is searched"
-    if min(losses) == max(losses):
-        return "all complete trials have the same value"
+    if losses.min() == losses.max():
+        return "all trials have the same value"
     return ""
 
 
-def _varied(parameters: Sequence[Mapping[str, Any]], distributions: Mapping[str, BaseDistribution]) -> list[str]:
-    """Return the settings that were searched in some trial and can take more than one value, in their order."""
-    return [
-        name
-        for name, distribution in distributions.items()
-        if not distribution.single() and any(name in own for own in parameters)
-    ]
+def _shares(table: Values, values: Values, blocks: Values, trees: int) -> tuple[Values, Values, float]:
+    """Return the first-order and total variances [settings] of a forest over `blocks`, and the whole variance."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = RandomForestRegressor(trees, min_samples_leaf=2, random_state=0).fit(table, values)  # type: ignore[no-untyped-call]
+    one, two, *swapped = forest.predict(np.concatenate(blocks)).reshape(len(blocks), -1)
+    variance = float(np.var(np.concatenate([one, two])))
+    first = np.array([variance - ((two - each) ** 2).mean() / 2 for each in swapped])
+    return first, np.array([((one - each) ** 2).mean() / 2 for each in swapped]), variance
 
 
-def _frozen(
-    number: int,
-    loss: float,
-    parameters: Mapping[str, Any],
-    distributions: Mapping[str, BaseDistribution],
-    names: Sequence[str],
-) -> FrozenTrial:
-    from optuna.trial import FrozenTrial, TrialState
-
-    then = datetime(2000, 1, 1, tzinfo=UTC)  # the evaluator reads no times
-    own = [name for name in names if name in parameters]
-    return FrozenTrial(
-        number=number,
-        trial_id=number,
-        state=TrialState.COMPLETE,
-        value=loss,
-        datetime_start=then,
-        datetime_complete=then,
-        params={name: parameters[name] for name in own},
-        distributions={name: distributions[name] for name in own},
-        user_attrs={},
-        system_attrs={},
-        intermediate_values={},
+def _blocks(space: Space, names: Sequence[str], rng: np.random.Generator, draws: int) -> Values:
+    """Return the columns of two draws of the space and of the first with one setting of the second, [2 + n, draws]."""
+    one, two = (
+        [{name: _value(spec, u) for (name, spec), u in zip(space.ranges.items(), row, strict=True)} for row in units]
+        for units in rng.random((2, draws, len(space.ranges)))
     )
+    swapped = ([{**a, name: b[name]} for a, b in zip(one, two, strict=True)] for name in names)
+    return np.array([[_encoded(space, _active(space, values)) for values in block] for block in (one, two, *swapped)])
 
 
-@cache
-def _study_type() -> Any:
-    """Return the type of an Optuna study of given trials; a storage would copy them for each resample."""
-    import optuna
+def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    for name in space.ranges:
+        if space.is_active(name, own):
+            own[name] = values[name]
+    return own
 
-    class Given(optuna.Study):
-        def __init__(self, trials: Sequence[FrozenTrial]) -> None:
-            super().__init__(study_name="given", storage=storage)
-            self.given = list(trials)
 
-        def get_trials(self, deepcopy: bool = True, states: Any = None) -> list[FrozenTrial]:
-            return self.given
+def _value(spec: Range, unit: float) -> Any:
+    if isinstance(spec, Choices):
+        return spec.choices[int(unit * len(spec.choices))]
+    assert isinstance(spec, FloatRange | IntRange)
+    low, high = spec.bounds
+    count = spec.count()
+    if count is not None and not spec.log:
+        return low + (high - low) * int(unit * count) / max(count - 1, 1)
+    return low * (high / low) ** unit if spec.log else low + unit * (high - low)
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would say that a study was created
-    storage = optuna.storages.InMemoryStorage()
-    storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "given")
-    return Given
+
+def _encoded(space: Space, values: Mapping[str, Any]) -> list[float]:
+    """Return settings as columns: a number on its range's scale, one column for each choice, -1 if not searched."""
+    found: list[float] = []
+    for name, spec in space.ranges.items():
+        if isinstance(spec, Choices):
+            place = spec.index(values[name]) if name in values else -1
+            found += [float(place == each) for each in range(len(spec.choices))]
+        else:
+            assert isinstance(spec, FloatRange | IntRange)
+            found.append(_place(spec, values[name]) if name in values else -1.0)
+    return found
+
+
+def _place(spec: FloatRange | IntRange, value: float) -> float:
+    """Return where a value lies in its range, 0 to 1."""
+    low, high, at = (math.log(x) if spec.log else float(x) for x in (*spec.bounds, value))
+    return (at - low) / (high - low) if high > low else 0.0

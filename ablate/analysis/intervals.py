@@ -12,7 +12,9 @@ import scipy
 from ablate.objectives import is_share
 
 NEAR_ONE = 0.9  # above this mean a share's interval is computed on its log errors
-OUTLIER_LEVEL = 0.01  # chance that a normal sample has a seed called outlying
+FEW_SEEDS = 5  # below this, only differences of more than 1.7 standard deviations are found with 80% power
+FEWEST_SKEWED = 3  # replicates below which a skewed law cannot be fitted
+OUTLIER_LEVEL = 0.05  # chance that a page of normal seeds has one called outlying
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +62,35 @@ def metric_interval(
 ) -> Interval:
     """Return a metric's mean over replicates with its interval, on the scale where replicates are closest to normal.
 
-    A share with a mean above NEAR_ONE has skewed seeds: its interval is the t interval of the log errors, transformed
-    back. That is an interval of the typical seed, one minus the geometric mean of the errors. If a seed makes no error,
-    half a sample of the `samples` that were evaluated is added to every error; without `samples`, and for every other
-    metric, the interval is Student's t of the values, clipped to what the metric can be.
+    A share with a mean above NEAR_ONE has skewed seeds: the interval of its mean is that of lognormal errors (see
+    `log_mean_ends`). If a seed makes no error, half a sample of the `samples` that were evaluated is added to every
+    error. Without `samples`, below FEWEST_SKEWED replicates, and for every other metric, the interval is Student's t of
+    the values, clipped to what the metric can be. The interval contains the mean.
     """
     plain = t_interval(values, level=level, within=natural_bounds(metric))
     logs = log_errors(metric, values, samples=samples)
-    if logs is None or not math.isfinite(plain.low):
+    if logs is None or not math.isfinite(plain.low) or plain.n < FEWEST_SKEWED:
         return plain
-    ends = t_interval(logs, level=level)
-    more = _added(values, samples)
-    low, high = (min(max(1 + more - math.exp(end), 0.0), 1.0) for end in (ends.high, ends.low))
-    return replace(plain, low=low, high=high)
+    added = _added(values, samples)
+    ends = reversed(log_mean_ends(t_interval(logs, level=level)))
+    low, high = (min(max(1 + added - math.exp(min(end, 1.0)), 0.0), 1.0) for end in ends)
+    return replace(plain, low=min(low, plain.mean), high=max(high, plain.mean))
+
+
+def log_mean_ends(logs: Interval) -> tuple[float, float]:
+    """Return the ends of the logarithm of the mean of values whose logarithms are normal, with interval `logs`.
+
+    That mean is exp(mean + variance / 2); the two intervals are joined by the method of variance estimates recovery
+    (Zou, Huo and Taleban, Environmetrics 2009).
+    """
+    half, freedom = logs.sd**2 / 2, logs.n - 1
+    tails = (0.5 - logs.level / 2, 0.5 + logs.level / 2)
+    low, high = (half * freedom / float(scipy.special.chdtri(freedom, tail)) for tail in tails)
+    center = logs.mean + half
+    return (
+        center - math.hypot(logs.mean - logs.low, half - low),
+        center + math.hypot(logs.high - logs.mean, high - half),
+    )
 
 
 def log_errors(metric: str, values: Sequence[float], *, samples: int | None = None) -> list[float] | None:
@@ -88,11 +106,12 @@ def _added(values: Sequence[float], samples: int | None) -> float:
     return 0.5 / samples if samples and max(values) >= 1 else 0.0
 
 
-def outlying(metric: str, values: Sequence[float], *, samples: int | None = None) -> list[int]:
+def outlying(metric: str, values: Sequence[float], *, samples: int | None = None, rows: int = 1) -> list[int]:
     """Return the places of values that the other ones do not explain, such as a seed that collapsed.
 
     Each value is compared with the mean of the others by a t test of prediction, n - 2 degrees of freedom, Bonferroni
-    over the values (Grubbs' test). Near 1 the log errors are compared. Fewer than four values have no outlier.
+    over the values of all `rows` of a page (Grubbs' test). Near 1 the log errors are compared. Fewer than four values
+    have no outlier.
     """
     n = len(values)
     if n < 4 or not all(map(math.isfinite, values)):
@@ -104,7 +123,7 @@ def outlying(metric: str, values: Sequence[float], *, samples: int | None = None
         gap = abs(value - rest.mean)
         # equal others have no spread: any visible difference from them is outlying
         score = gap / (rest.sd * math.sqrt(n / (n - 1))) if rest.sd > 1e-12 else (math.inf if gap > 1e-9 else 0.0)
-        if score > t_quantile(n - 1, 1 - OUTLIER_LEVEL / n):
+        if score > t_quantile(n - 1, 1 - OUTLIER_LEVEL / (n * rows)):
             found.append(place)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ ALPHA = 0.05
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
 )  # fmt: skip
-CLAIMS = (SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL)  # the first that holds is the verdict
+BY_MARGIN = "superior-by-margin"
+CLAIMS = (SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, BY_MARGIN)  # the first that holds is the verdict
 EQUAL = 1e-12  # differences whose spread is below this share of the values are equal, but for rounding
 VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant", "verdict", "claims"), pl.String()),
@@ -62,16 +63,15 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Da
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
     is null. Holm's family is every row of the metric but a placebo, which is no claim and has no verdict; a row that
-    has no test counts as one with p = 1.
+    has no test counts as one with p = 1. `detectable` is at the level of the family's first step.
     """
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
     for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
         own = [_row(study, metric, *found) for found in _pairs(study, runs, measure(runs, metric))]
-        family = [row for row in own if not study.is_placebo(row["variant"])]
-        adjusted = holm([1.0 if row["p"] is None else row["p"] for row in family])
-        for row, p in zip(family, adjusted, strict=True):
-            row |= {"p_holm": None if row["p"] is None else p, "family": len(family)}
+        for row in own:
+            row["outlying"] = ", ".join(str(seed) for seed in _outlying(row, len(own)))
+        _adjust([row for row in own if not study.is_placebo(row["variant"])], all_claims=_compare(study).familywise)
         rows += [row | _verdict(row) for row in own]
     return pl.DataFrame(rows, schema=VERDICT_COLUMNS)
 
@@ -112,16 +112,23 @@ def spread(differences: Differences) -> float:
     return float(differences.std(ddof=1)) if np.ptp(differences) > 0 else 0.0
 
 
-def claims_of(gains: Differences, margin: float, p_holm: float) -> tuple[str, ...]:
-    """Return the claims that hold for [n] differences in the better direction, n ≥ 2, in the order of CLAIMS.
+def margin_p(gains: Differences, margin: float) -> dict[str, float]:
+    """Return the p-value of each claim against a margin, for [n] differences in the better direction, n ≥ 2."""
+    above, below = p_above(gains, -margin), p_above(-gains, -margin)
+    by_margin = min(2 * p_above(gains, margin), 1.0)  # as strict as the two-sided test of superiority
+    return {NON_INFERIOR: above, EQUIVALENT: max(above, below), BY_MARGIN: by_margin}
 
-    Non-inferior: the one-sided 95% lower bound of the mean is above -margin. Equivalent: the 90% interval is within
-    the margins (two one-sided tests). Superior and harmful: Holm's p-value is below 0.05.
+
+def claims_of(gain: float, p_holm: float, p: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the claims that hold for a mean difference in the better direction, in the order of CLAIMS.
+
+    Superior and harmful: Holm's p-value is below 0.05. Against the margin, where `p` of `margin_p` is below 0.05:
+    non-inferior (the mean is above -margin), equivalent (within the margins, two one-sided tests), and
+    superior-by-margin (above the margin).
     """
-    above, below = p_above(gains, -margin) < ALPHA, p_above(-gains, -margin) < ALPHA
-    real, mean = p_holm < ALPHA, float(gains.mean())
-    holds = {SUPERIOR: real and mean > 0, EQUIVALENT: above and below, NON_INFERIOR: above, HARMFUL: real and mean < 0}
-    return tuple(claim for claim in CLAIMS if holds[claim])
+    holds = {SUPERIOR: p_holm < ALPHA and gain > 0, HARMFUL: p_holm < ALPHA and gain < 0}
+    holds |= {claim: value < ALPHA for claim, value in p.items()}
+    return tuple(claim for claim in CLAIMS if holds.get(claim))
 
 
 def settled(pair: Paired) -> Differences:
@@ -139,16 +146,16 @@ def settled(pair: Paired) -> Differences:
 def answer_to(claim: str, row: Mapping[str, Any]) -> str:
     """Return whether a claim holds, is refuted or is undecided, for a row of `verdicts` with a margin.
 
-    It holds if it is among the row's claims. Non-inferior and equivalent are refuted if the 90% interval is beyond the
-    margin: entirely worse for non-inferior, entirely outside for equivalent. Superior is refuted by harmful or
-    equivalent, harmful by superior or equivalent.
+    It holds if it is among the row's claims, and it is refuted by what contradicts it. Non-inferior and equivalent: the
+    90% interval is beyond the margin, entirely worse for non-inferior, entirely outside for equivalent. Superior:
+    harmful. Harmful: superior. Superior-by-margin: harmful or equivalent.
     """
-    claims = (row["claims"] or "").split(", ")
+    claims = set((row["claims"] or "").split(", "))
     if claim in claims:
         return HOLDS
-    if claim in (SUPERIOR, HARMFUL):
-        opposites = {EQUIVALENT, HARMFUL if claim == SUPERIOR else SUPERIOR}
-        return REFUTED if opposites & set(claims) else UNDECIDED
+    contrary = {SUPERIOR: {HARMFUL}, HARMFUL: {SUPERIOR}, BY_MARGIN: {HARMFUL, EQUIVALENT}}
+    if claim in contrary:
+        return REFUTED if contrary[claim] & claims else UNDECIDED
     if row["p"] is None or (row["sd"] == 0 and 0.5 ** row["n"] >= ALPHA):
         return UNDECIDED
     ends = sorted((row["low90"], row["high90"]) if row["better"] == "higher" else (-row["high90"], -row["low90"]))
@@ -176,27 +183,47 @@ def _row(study: Study, metric: str, column: str, variant: str, planned: int, pai
     tested = len(differences) > 1 and bool(np.isfinite(differences).all())
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
-    found = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
+    found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
     found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
     found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
     found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
     found |= {
         f"{end}{s}": getattr(span, end) if tested else None for s, span in spans.items() for end in ("low", "high")
     }
-    found |= {"p": p_two_sided(differences) if tested else None}
-    found |= {"detectable": smallest_effect(len(differences)) * sd if sd else None}
+    found |= {"p": p_two_sided(differences) if tested else None, "detectable": None, "pair": pair}
+    found |= {"against": margin_p(gains, margin) if tested and margin is not None else {}}
     found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
-    found["outlying"] = ", ".join(str(pair.seeds[place]) for place in outlying("", differences.tolist()))
     return found
 
 
+def _outlying(row: Mapping[str, Any], rows: int) -> list[int]:
+    """Return the seeds of a row, one of `rows`, whose difference the other seeds do not explain."""
+    pair = row["pair"]
+    return [pair.seeds[place] for place in outlying("", settled(pair).tolist(), rows=rows)]
+
+
+def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:
+    """Add Holm's p-values and what their level detects to the rows of one metric."""
+
+    def adjusted(found: Sequence[float | None]) -> list[float]:
+        return holm([1.0 if p is None else p for p in found])
+
+    for row, p in zip(family, adjusted([row["p"] for row in family]), strict=True):
+        effect = smallest_effect(row["n"], level=1 - ALPHA / len(family))
+        row |= {"p_holm": None if row["p"] is None else p, "family": len(family)}
+        row["detectable"] = effect * row["sd"] if row["sd"] else None
+    for claim in (NON_INFERIOR, EQUIVALENT, BY_MARGIN) if all_claims else (BY_MARGIN,):
+        for row, p in zip(family, adjusted([row["against"].get(claim) for row in family]), strict=True):
+            row["against"] |= {claim: p} if row["against"] else {}
+
+
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
-    """Return verdict, claims and remark of a row whose Holm p-value is known; `gains` is taken out of it."""
-    gains = row.pop("gains")
+    """Return verdict, claims and remark of a row with Holm's p-values; what they were computed of is taken out."""
+    gains, against, _ = row.pop("gains"), row.pop("against"), row.pop("pair")
     found: dict[str, Any] = {"verdict": None, "claims": None}
     if row["margin"] is not None and row["n"] and row.get("family"):
-        claims = () if row["p"] is None else claims_of(gains, row["margin"], row["p_holm"])
+        claims = () if row["p"] is None else claims_of(float(gains.mean()), row["p_holm"], against)
         found = {"verdict": next(iter(claims), INCONCLUSIVE), "claims": ", ".join(claims)}
     return found | {"remark": "; ".join(_remarks(row, found["claims"] or "", found["verdict"]))}
 
@@ -204,6 +231,10 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
 def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterator[str]:
     if HARMFUL in claims and verdict != HARMFUL:
         yield "a loss is established, and it is smaller than the margin"
+    if BY_MARGIN in claims:
+        yield "a gain of at least the margin is established"
+    elif SUPERIOR in claims and EQUIVALENT in claims:
+        yield "the gain is smaller than the margin"
     if row["sd"] == 0:
         yield "the difference is the same in every seed: a sign test decides, not a t test"
     if row["difference"] is not None and math.isnan(row["difference"]):

@@ -8,7 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from ablate.analysis import metric_at, quality_objective, smallest_effect
-from ablate.analysis.power import QUESTIONS, PairedSpread, Question, paired_spreads, pairs_needed, smallest_margin
+from ablate.analysis.comparison import columns
+from ablate.analysis.power import (
+    ALPHA,
+    QUESTIONS,
+    PairedSpread,
+    Question,
+    paired_spreads,
+    pairs_needed,
+    smallest_margin,
+)
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
 from ablate.inspection.studies import read_study
@@ -43,10 +52,14 @@ class SeedsNeeded:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPower:
-    """Power for one metric, with `seeds` per arm; differences in the metric's own unit, None without a known spread."""
+    """Power for one metric, with `seeds` per arm; differences in the metric's own unit, None without a known spread.
+
+    `tests` are those of the metric's family: what is detectable is so at the level of Holm's first step.
+    """
 
     metric: str
     seeds: int
+    tests: int
     smallest_in_sd: float
     spread: PairedSpread | None
     smallest: float | None
@@ -83,20 +96,22 @@ def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tu
     asked = study.compare or study.confirm
     margins: Mapping[str, float] = asked.margin if asked is not None else {}
     spreads = earlier.spreads if earlier is not None else {}
+    tests = _tests(study)
     return tuple(
-        _planned(metric, seeds, _of_metric(spreads, metric), _of_metric(margins, metric), hours)
+        _planned(metric, seeds, tests, _of_metric(spreads, metric), _of_metric(margins, metric), hours)
         for metric in _metrics(study)
     )
 
 
 def _planned(
-    metric: str, seeds: int, spread: PairedSpread | None, margin: float | None, hours: float | None
+    metric: str, seeds: int, tests: int, spread: PairedSpread | None, margin: float | None, hours: float | None
 ) -> PlannedPower:
-    in_sd = smallest_effect(seeds)
+    in_sd = smallest_effect(seeds, level=1 - ALPHA / max(tests, 1))
     questions = QUESTIONS if margin is not None and seeds > 1 else ()
     return PlannedPower(
         metric=metric,
         seeds=seeds,
+        tests=tests,
         smallest_in_sd=in_sd,
         spread=spread,
         smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
@@ -123,6 +138,15 @@ def _seeds(study: Study) -> int:
     if study.compare is not None:
         return study.replicates
     return study.confirm.replicates if study.confirm is not None else 0
+
+
+def _tests(study: Study) -> int:
+    """Return how many tests of a metric Holm's correction is over; 1 for a search, where no row is known yet."""
+    if study.compare is None:
+        return 1
+    own = [row for row in study.rows if row.name != study.compare.baseline and not study.is_placebo(row.name)]
+    cells = [(label, row) for label in columns(study).values() for row in own]
+    return sum(any(row.datasets is None or each in row.datasets for each in labels) for labels, row in cells)
 
 
 def _metrics(study: Study) -> tuple[str, ...]:

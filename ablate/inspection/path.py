@@ -52,7 +52,7 @@ def path_file(found: Stored, *, begin: str | None = None, end: int | None = None
     trials = {t.key.number: t for t in found.snapshot.trials if t.key.dataset == label}
     first, last = _first(study, label, trials, begin), _last(found, label, trials, end)
     table = trials_table(found.snapshot)
-    importance = search_importances(study, label, table)[0]
+    importance = search_importances(study, label, table, reports_table(found.snapshot))[0]
     order = [*importance.order, *(n for n in study.space_for(label).names() if n not in importance.order)]
     rows = steps(study, label, _searched(study, label, first), _searched(study, label, last), order)
     if len(rows) < 2:
@@ -60,7 +60,7 @@ def path_file(found: Stored, *, begin: str | None = None, end: int | None = None
             f"study {study.name!r}, data set {label!r}: trials {first.key.number} and {last.key.number} have the same"
             " settings, so there is no path. Choose others with --from and --to"
         )
-    reason = f"importance for {importance.metric} over {importance.trials} complete search trials"
+    reason = f"importance for {importance.metric} over {importance.trials} search trials, and is no more than an order"
     by = f"the file, because there is no importance: {importance.reason}" if importance.reason else reason
     header = [
         f"The path from trial {first.key.number} to trial {last.key.number} of study {study.name}, data set {label}.",

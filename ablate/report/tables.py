@@ -103,10 +103,11 @@ def samples(row: Mapping[str, Any]) -> int | None:
     return row.get("test_samples" if row["stage"] == "confirm" else "validation_samples")
 
 
-def outlying_seeds(study: Study, row: dict[str, Any], last: pl.DataFrame) -> str:
-    """Return the seeds of one trial that the others do not explain, such as `1000003`, separated by commas."""
+def outlying_seeds(study: Study, row: dict[str, Any], last: pl.DataFrame, rows: int) -> str:
+    """Return the seeds of one trial that its others do not explain, such as `1000003`; `rows` trials are looked at."""
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
-    places = outlying(metric, replicate_values(last, row["dataset"], row["trial"], metric), samples=samples(row))
+    values = replicate_values(last, row["dataset"], row["trial"], metric)
+    places = outlying(metric, values, samples=samples(row), rows=rows)
     if not places:
         return ""
     seeds = last.filter((pl.col("dataset") == row["dataset"]) & (pl.col("trial") == row["trial"]))["seed"].to_list()
@@ -148,7 +149,9 @@ def front_table(
         pl.Series("replicates", [i.n for i in intervals], pl.Int64()),
         *_assessed(rows, assessed),
         pl.Series(
-            "outlying_seeds", [outlying_seeds(study, row, last) for row in rows.iter_rows(named=True)], pl.String()
+            "outlying_seeds",
+            [outlying_seeds(study, row, last, rows.height) for row in rows.iter_rows(named=True)],
+            pl.String(),
         ),
     ]
     table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)

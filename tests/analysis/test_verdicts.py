@@ -22,6 +22,7 @@ from ablate.analysis.intervals import seeds_needed, smallest_effect
 from ablate.analysis.verdicts import (
     VERDICT_COLUMNS,
     claims_of,
+    margin_p,
     p_above,
     p_two_sided,
     seed_differences,
@@ -63,6 +64,8 @@ def literal(gains: np.ndarray, margin: float, p_holm: float) -> set[str]:
         found.add("non-inferior")
         if ninety[1] < margin:
             found.add("equivalent")
+    if stats.t.interval(0.95, len(gains) - 1, loc=gains.mean(), scale=stats.sem(gains))[0] > margin:
+        found.add("superior-by-margin")
     if p_holm < 0.05:
         found.add("superior" if gains.mean() > 0 else "harmful")
     return found
@@ -99,11 +102,12 @@ def test_claims_are_those_of_a_second_implementation_on_a_grid() -> None:
     ):
         noise = normal("grid", n, size=(n,))
         gains = mean + spread * (noise - noise.mean()) / noise.std(ddof=1)
-        found = claims_of(gains, MARGIN, p if mean else 1.0)
+        found = claims_of(float(gains.mean()), p if mean else 1.0, margin_p(gains, MARGIN))
         assert set(found) == literal(gains, MARGIN, p if mean else 1.0), (mean, spread, n, p)
         seen.add(found)
     with_margin, equal = ("non-inferior",), ("equivalent", "non-inferior")
     expected = {(), ("superior",), ("harmful",), with_margin, equal, ("superior", *equal), (*equal, "harmful")}
+    expected |= {("superior", *with_margin, "superior-by-margin")}
     assert expected <= seen
 
 
@@ -114,7 +118,7 @@ def test_claims_are_those_of_a_second_implementation_on_a_grid() -> None:
 def test_equal_differences_are_judged_by_the_sign_test(n: int, claims: tuple[str, ...]) -> None:
     """Equal differences give a t interval without width, which would claim anything from two seeds on."""
     zero = np.zeros(n)
-    assert claims_of(zero, MARGIN, 1.0) == claims
+    assert claims_of(0.0, 1.0, margin_p(zero, MARGIN)) == claims
     assert p_two_sided(zero) == 1.0
     assert p_two_sided(np.full(n, 0.3)) == pytest.approx(0.5 ** (n - 1))
     assert p_above(np.full(n, -0.01), -0.01) == 1.0
@@ -132,14 +136,18 @@ def test_ten_null_arms_are_called_better_or_worse_in_at_most_5_percent() -> None
     named = (arms * p.min(1) < 0.05).mean()  # Holm's smallest p-value is Bonferroni's
     assert named <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / pages)
     for page, row in zip(d[:30], p[:30].tolist(), strict=True):  # statsmodels collects garbage at each call
-        claims = {claim for x, q in zip(page, holm(row), strict=True) for claim in claims_of(x, 1.0, q)}
+        claims = {
+            claim
+            for x, q in zip(page, holm(row), strict=True)
+            for claim in claims_of(float(x.mean()), q, margin_p(x, 1.0))
+        }
         assert bool(claims & {"superior", "harmful"}) == (arms * min(row) < 0.05)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_at_the_margin_itself_equivalence_is_claimed_in_at_most_5_percent(sign: int) -> None:
     d = sign * 0.01 + 0.003 * normal("tost", sign + 1, size=(4000, 10))
-    claimed = np.array([claims_of(row, 0.01, 1.0) for row in d], dtype=object)
+    claimed = np.array([claims_of(float(row.mean()), 1.0, margin_p(row, 0.01)) for row in d], dtype=object)
     rate = np.mean(["equivalent" in found for found in claimed])
     assert 0.03 < rate <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
 
@@ -190,8 +198,9 @@ def shifted(shifts: dict[str, float], spread: float) -> Callable[..., float]:
 @pytest.mark.parametrize(
     ("shift", "spread", "verdict", "claims", "remark"),
     [
-        (0.02, 0.001, "superior", "superior, non-inferior", ""),
-        (0.001, 0.0001, "superior", "superior, equivalent, non-inferior", ""),
+        (0.02, 0.001, "superior", "superior, non-inferior, superior-by-margin", "a gain of at least the margin"),
+        (0.008, 0.006, "superior", "superior, non-inferior", ""),
+        (0.001, 0.0001, "superior", "superior, equivalent, non-inferior", "the gain is smaller than the margin"),
         (0.0, 0.001, "equivalent", "equivalent, non-inferior", ""),
         (-0.004, 0.0002, "equivalent", "equivalent, non-inferior, harmful", "a loss is established, and it is smaller"),
         (0.007, 0.009, "non-inferior", "non-inferior", ""),
@@ -236,7 +245,7 @@ def test_the_numbers_of_a_row_are_those_of_scipy() -> None:
         p.append(float(test.pvalue))
         assert (row["p"], row["sd"], row["n"]) == (pytest.approx(p[-1]), pytest.approx(d.std(ddof=1)), 5)
         assert (row["low90"], row["high90"]) == pytest.approx((ninety.low, ninety.high))
-        assert row["detectable"] == pytest.approx(smallest_effect(5) * d.std(ddof=1))
+        assert row["detectable"] == pytest.approx(smallest_effect(5, level=1 - 0.05 / 3) * d.std(ddof=1))
         assert row["wins"] == pytest.approx((d > 0).mean())
         same = one(shown, variant, column)
         for ours, theirs in (("difference", "baseline_difference"), ("low", "baseline_low"), ("high", "baseline_high")):
@@ -245,6 +254,34 @@ def test_the_numbers_of_a_row_are_those_of_scipy() -> None:
     holms = [one(table, variant, column)["p_holm"] for column, variant in ROWS]
     assert holms == pytest.approx(multipletests(p, method="holm")[1].tolist())
     assert set(table["family"]) == {3}
+
+
+@pytest.mark.parametrize("arms", [1, 14])
+def test_what_is_said_to_be_detectable_is_found_by_holm_s_verdict_with_the_power_said(arms: int) -> None:
+    n, hits = 10, []
+    noise = normal("verdict power", arms, size=(1500, arms, n))
+    noise[:, 0] += smallest_effect(n, level=1 - 0.05 / arms)
+    for page in noise:
+        hits.append(holm([p_two_sided(row) for row in page])[0] < 0.05)
+    assert 0.77 < np.mean(hits) < 0.83
+
+
+def test_non_inferiority_over_a_family_is_claimed_falsely_on_at_most_5_percent_of_pages_if_asked() -> None:
+    def planted_at(page: int) -> Callable[..., float]:
+        def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+            own = normal("family", page, variant, dataset, str(others), seed, size=(1,))
+            return 0.8 - 0.01 * (variant != "qkv") + 0.02 * float(own[0])
+
+        return value
+
+    hits = {False: 0, True: 0}
+    for familywise in hits:
+        study = make_study(replicates=4, compare=compared(margin={"val_accuracy": 0.01}, familywise=familywise))
+        for page in range(250):
+            table = verdicts(study, *plant(study, value=planted_at(page))).filter(pl.col("metric") == "val_accuracy")
+            hits[familywise] += any("non-inferior" in claims for claims in table["claims"])
+    assert hits[True] / 250 <= 0.05 + 0.035
+    assert hits[False] > hits[True]
 
 
 def test_ties_count_half_and_equal_arms_say_how_they_were_judged() -> None:

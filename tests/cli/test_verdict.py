@@ -75,7 +75,7 @@ def test_the_planted_truth_is_found(here: Path, capfd: pytest.CaptureFixture[str
         "lost": "inconclusive",
     }
     assert rows["worse"]["difference"] == pytest.approx(-0.05, abs=0.003)
-    assert rows["better"]["claims"] == ["superior", "non-inferior"]
+    assert rows["better"]["claims"] == ["superior", "non-inferior", "superior-by-margin"]
     assert rows["lost"]["outlying"] == "3", "the diverged seed counts as 0.1"
     assert rows["lost"]["n"] == 8
     assert (found["finished"], found["baseline"], found["metric"]) == (True, "whole", "val_accuracy")
@@ -93,8 +93,11 @@ def test_the_planted_truth_is_found(here: Path, capfd: pytest.CaptureFixture[str
         (["worse non-inferior"], 3, ["refuted"]),
         (["worse equivalent", "lost non-inferior"], 3, ["refuted", "undecided"]),
         (["better equivalent"], 3, ["refuted"]),
-        (["null superior"], 3, ["refuted"]),
-        (["null harmful"], 3, ["refuted"]),
+        (["null superior"], 4, ["undecided"]),  # equal within the margin does not contradict a small gain
+        (["null harmful"], 4, ["undecided"]),
+        (["null superior-by-margin"], 3, ["refuted"]),
+        (["worse superior"], 3, ["refuted"]),
+        (["better superior-by-margin"], 0, ["holds"]),
         (["lost non-inferior"], 4, ["undecided"]),
         (["null equivalent", "lost superior"], 4, ["holds", "undecided"]),
     ],

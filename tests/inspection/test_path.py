@@ -86,7 +86,7 @@ def test_the_file_is_a_comparison_from_the_baseline_to_the_best(driver: Driver, 
     assert rows[-1] == searched.settings_of("digits", parameters(driver, best))
     assert rows[-1].training.batch_size == 32  # type: ignore[attr-defined]
     assert "# The path from trial 0 to trial" in out
-    assert "importance for val_accuracy over 24 complete search trials" in out
+    assert "the file, because there is no importance: 24 trials, 60 are needed" in out
 
 
 def test_every_pair_of_trials_has_a_path_of_valid_single_changes(driver: Driver) -> None:
@@ -185,7 +185,7 @@ def test_the_path_is_trained_by_compare(tmp_path: Path, capfd: Any) -> None:
     code, out, _ = run(capfd, "path", "tiny", *runs)
     assert code == 0
     assert "metrics: [val_accuracy, test_accuracy]" in out
-    assert "the file, because there is no importance: 3 complete trials, 10 are needed" in out
+    assert "the file, because there is no importance: 3 trials, 60 are needed" in out
     (tmp_path / "path.yaml").write_text(out)
     assert run(capfd, "compare", str(tmp_path / "path.yaml"), *local)[0] == 0
     study = load_study(tmp_path / "path.yaml")

@@ -13,7 +13,7 @@ from ablate.report import frame, write_report
 from ablate.report.drawing import drawn_data
 from ablate.report.front.axes import objective_axis, setting_axis
 from ablate.report.front.findings import findings
-from ablate.report.front.importance import complete_search, search_importances, setting_labels, what_matters
+from ablate.report.front.importance import complete_search, forecasts, search_importances, setting_labels, what_matters
 from ablate.report.front.importance_figures import MOST_LINES, MOST_POINTS, drawn_trials, matter_figures
 from ablate.report.tables import front_table
 from ablate.study.space import Choices, FloatRange
@@ -27,7 +27,7 @@ MOMENTUM = {"float": [0.5, 0.99], "when": {"training.optimizer": "sgd"}}
 TRAINING = {"epochs": 6, "learning_rate": RATE, "optimizer": {"choices": ["adamw", "sgd"]}, "momentum": MOMENTUM}
 
 
-def planted(count=60, *, seed=0, states=("COMPLETE",), **changes):
+def planted(count=80, *, seed=0, states=("COMPLETE",), **changes):
     """Return a study and its trials, of which the accuracy depends on the learning rate alone."""
     study = make_study(model=MODEL, training=TRAINING, **changes)
     rng = np.random.default_rng(seed)
@@ -55,52 +55,59 @@ def matters(study, trials):
 
 def test_each_objective_names_the_setting_that_decides_it():
     study, trials = planted()
-    accuracy, params = search_importances(study, "digits", trials)
+    accuracy, params = search_importances(study, "digits", trials, reports_of([]))
     assert (accuracy.metric, accuracy.order[0]) == ("val_accuracy", "training.learning_rate")
     assert (params.metric, params.order[0]) == ("params", "model.width")
-    assert accuracy.rows[0].share > 0.7
-    assert params.rows[0].share > 0.7
+    assert accuracy.rows[0].total > 0.7
+    assert params.rows[0].total > 0.7
+    assert [row.parameter for each in (accuracy, params) for row in each.rows if row.is_told] == [
+        "training.learning_rate",
+        "model.width",
+    ]
 
 
-def test_a_maximised_objective_equals_its_negative_minimised():
-    study, trials = planted(objectives=[{"metric": "val_accuracy", "direction": "maximize"}])
-    twin = study.model_copy(
-        update={"objectives": make_study(objectives=[{"metric": "val_accuracy", "direction": "minimize"}]).objectives}
-    )
-    negated = trials.with_columns(-pl.col("val_accuracy"))
-    assert search_importances(study, "digits", trials) == search_importances(twin, "digits", negated)
+def curve(trial, epochs, last):
+    return [
+        {"dataset": "digits", "trial": trial, "epoch": epoch, "val_accuracy": last - 0.1 * (epochs - epoch)}
+        for epoch in range(1, epochs + 1)
+    ]
 
 
-def test_pruned_failed_and_confirmation_trials_do_not_enter_and_are_counted():
-    study, trials = planted(90, states=("COMPLETE", "PRUNED", "FAIL"))
+def test_a_trial_that_was_stopped_early_counts_with_its_forecast():
+    """Complete trials gain .3 from epoch 1 to 4, in the median; the stopped one had .5 after epoch 1."""
+    rows = [trial_row("digits", 0, val_accuracy=0.9), trial_row("digits", 1, val_accuracy=0.7)]
+    rows += [trial_row("digits", 2, state="PRUNED", val_accuracy=0.5), trial_row("digits", 3, state="PRUNED")]
+    reports = pl.DataFrame([*curve(0, 4, 0.9), *curve(1, 4, 0.7), *curve(2, 1, 0.5)])
+    found = forecasts(trials_of(rows), reports, "digits", "val_accuracy")
+    assert found[:3] == pytest.approx([0.9, 0.7, 0.8])
+    assert np.isnan(found[3])
+
+
+def test_failed_and_confirmation_trials_do_not_enter_and_stopped_ones_do_for_sizes():
+    study, trials = planted(180, states=("COMPLETE", "PRUNED", "FAIL"))
     confirmed = trials.head(9).with_columns(
         trial=pl.col("trial") + 1000, stage=pl.lit("confirm"), state=pl.lit("COMPLETE")
     )
     found = matters(study, pl.concat([trials, confirmed]))
-    assert found["importances"][0].trials == 30
-    assert found["sentences"][0].startswith(
-        "From 30 complete search trials: what sets the best 5 of them apart. Left out: "
-    )
-    assert "30 stopped early and 30 failed" in found["sentences"][0]
-    alone = trials.filter(pl.col("state") == "COMPLETE")
-    assert found["importances"] == search_importances(study, "digits", alone)
+    assert [each.trials for each in found["importances"]] == [60, 120], "a stopped trial without a report has a size"
+    assert found["sentences"][0] == "From 60 search trials."
+    alone = trials.filter(pl.col("state") != "FAIL")
+    assert found["importances"] == search_importances(study, "digits", alone, reports_of([]))
 
 
 def test_a_conditional_setting_says_in_how_many_trials_it_was_searched():
     study, trials = planted()
     found = matters(study, trials)
     active = trials["training.momentum"].is_not_null().sum()
-    assert f"momentum was searched in {active} of the 60 trials, and is judged in those." in found["sentences"]
+    assert f"momentum was searched in {active} of these trials, and counts in those." in found["sentences"]
     row = next(row for row in found["table"].groups[""] if row[0] == "momentum")
-    assert row[-1] == f"{active} of 60"
+    assert row[-1] == f"{active} of 80"
 
 
 def test_too_few_trials_are_said_and_nothing_is_drawn_of_importances():
     found = matters(*planted(9))
     assert found["table"] is None
-    assert found["sentences"] == [
-        "No importances for validation accuracy and parameters: 9 complete trials, 10 are needed."
-    ]
+    assert found["sentences"] == ["No importances for validation accuracy and parameters: 9 trials, 60 are needed."]
     assert [figure.stem for figure in found["figures"]] == ["slices-digits-val_accuracy", "parallel-digits"]
     assert matters(*planted(0))["figures"] == []
 
@@ -112,11 +119,10 @@ def test_the_variant_is_a_setting():
     known = [
         json.dumps({**json.loads(text), "variant": name})
         for text, name in zip(trials["parameters"], names, strict=True)
-        for text, name in zip(trials["parameters"], names, strict=True)
     ]
     trials = trials.with_columns(pl.Series("variant", names), pl.Series("parameters", known))
     trials = trials.with_columns(val_accuracy=better)
-    assert search_importances(study, "digits", trials)[0].order[0] == "variant"
+    assert search_importances(study, "digits", trials, reports_of([]))[0].order[0] == "variant"
 
 
 def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
@@ -128,16 +134,16 @@ def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
     reader = Reader(path.read_text(encoding="utf-8"))
     with (path.parent / "importance.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    expected = search_importances(study, "digits", trials)
+    expected = search_importances(study, "digits", trials, reports_of([]))
     assert [(row["objective"], row["setting"]) for row in rows] == [
         (e.metric, r.parameter) for e in expected for r in e.rows
     ]
     for row, own in zip(rows, [r for e in expected for r in e.rows], strict=True):
-        assert [float(row[name]) for name in ("importance", "low", "high")] == [own.share, own.low, own.high]
+        assert [float(row[name]) for name in ("importance", "first_order", "p")] == [own.total, own.first, own.p]
     cells = table_cells((path.parent / "importance-digits.tex").read_text(encoding="utf-8"))
-    assert cells[0] == ["Setting", "Validation accuracy", "Range", "Parameters", "Range", "Searched in"]
+    assert cells[0] == ["Setting", "Validation accuracy", "Alone", "Parameters", "Alone", "Searched in"]
     assert all(row in [[" ".join(c.split()) for c in shown] for shown in reader.rows] for row in cells)
-    assert cells[1][1] == f"{100 * expected[0].rows[0].share:.0f}%"
+    assert cells[1][1] == f"{100 * expected[0].rows[0].total:.0f}%"
     assert "What matters" in reader.text
 
 
@@ -167,7 +173,7 @@ def test_ten_thousand_trials_are_thinned_with_the_front_and_the_best_kept():
 def test_slices_show_each_trial_at_its_value():
     study, trials = planted(30)
     figure = next(f for f in matters(study, trials)["figures"] if f.stem.startswith("slices"))
-    assert figure.panels[0].title == "learning rate"
+    assert figure.panels[0].title == "width", "without importances the file's order"
     drawn = drawn_data(figure).filter(pl.col("panel") == "width").sort("trial")
     assert drawn["trial"].to_list() == list(range(30))
     assert [float(v) for v in drawn["value"]] == trials["model.width"].to_list()

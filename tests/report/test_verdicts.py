@@ -90,8 +90,8 @@ def test_the_terminal_says_the_answer_then_the_warnings_then_a_table_within_80_c
     assert max(map(len, text.splitlines())) <= 80
     assert text.index(f"{long}: ") < text.index("Warning (some-code): a text") < text.index("Holm p")
     said = " ".join(text.split())
-    assert "p by Holm over 2 tests; margin 0.4 points." in said
-    assert said.count("margin 0.4 points.") == 1
+    assert "superior and harmful by Holm's p over 2 tests; margin 0.4 points: non-inferior" in said
+    assert said.count("non-inferior and equivalent each row at 5% on its own.") == 1
 
 
 def test_the_table_shows_the_rows_and_without_a_margin_no_verdict() -> None:

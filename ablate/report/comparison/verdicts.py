@@ -183,8 +183,11 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     if seeds:
         text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     tests = table["family"][0] if table.height else 0
-    margin_text = "" if margin is None else f"; margin {unit_text(metric, margin)}"
-    return f"{text}; 95% t intervals; p by Holm over {tests} test{'s' * (tests != 1)}{margin_text}."
+    text += f"; 95% t intervals; superior and harmful by Holm's p over {tests} test{'s' * (tests != 1)}"
+    if margin is None:
+        return f"{text}."
+    each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row at 5% on its own"
+    return f"{text}; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}."
 
 
 def _span(row: Row, star: str) -> str:
@@ -225,7 +228,7 @@ def _is_noise(row: Row) -> bool:
 def _noise_text(row: Row) -> str:
     star = "*" if row["scaled"] else ""
     change = change_text(row["metric"], row["difference"], star)
-    return f"the baseline on other seeds {change} ({_span(row, star)}); that is noise."
+    return f"the baseline on other seeds {change} ({_span(row, star)}); that is what other seeds do, without pairing."
 
 
 def _table(found: VerdictBlock) -> Table:

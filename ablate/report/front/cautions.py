@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ablate.analysis import Confirmations, smallest_effect
+from ablate.analysis import Confirmations, metric_at, smallest_effect
+from ablate.analysis.front import confirmed
+from ablate.analysis.intervals import FEW_SEEDS
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.objectives import is_maximized, is_share, quality_objective
 from ablate.report.confirmation import failed_text, open_text
@@ -14,8 +16,6 @@ from ablate.report.front.summary import amount
 from ablate.report.numbers import format_signed
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
-
-FEW_SEEDS = 5  # below this, only differences of more than 1.7 standard deviations are found with 80% power
 
 
 def cautions(
@@ -87,18 +87,25 @@ def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: boo
     return " ".join(parts)
 
 
-def shrinkage_text(study: Study, front: pl.DataFrame) -> str:
-    """Return by how much the search's numbers were better than the confirmed ones, over the front; else empty."""
-    name = quality_name(study)
-    both = front.filter(pl.col(f"{name}_search").is_not_null(), pl.col("stage") == "confirm")
-    drops = (both[f"{name}_search"] - both[name]).to_list()
-    if not drops:
+def shrinkage_text(study: Study, trials: pl.DataFrame, dataset: str) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones, over all confirmed networks.
+
+    `trials` are pooled. The text is empty if no network is confirmed.
+    """
+    quality, name = quality_objective(study.objectives), quality_name(study)
+    measured = metric_at(quality.metric, "confirm")
+    own = trials.filter(pl.col("dataset") == dataset)
+    if not {quality.metric, measured, "source"} <= set(own.columns):
         return ""
-    drop = sum(drops) / len(drops)
+    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
+    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
+    if not both.height:
+        return ""
+    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
     size = format_signed(name, abs(drop)).lstrip("+")
-    word = "better" if (drop > 0) == is_maximized(quality_objective(study.objectives)) else "worse"
+    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
     unit = " points" if is_share(name) else ""
     return (
-        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over {len(drops)} "
-        f"network{'s' * (len(drops) != 1)}."
+        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over all {both.height} "
+        f"confirmed network{'s' * (both.height != 1)}."
     )

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis.front import metric_values
-from ablate.analysis.importance import RANGE, Importance, Importances, importances
+from ablate.analysis.importance import LEVEL, PERMUTATIONS, Importance, Importances, importances
 from ablate.analysis.tables import searched_values
 from ablate.base.plain_text import short_name
-from ablate.objectives import signed
+from ablate.objectives import COST_METRICS
 from ablate.report.drawing import safe_stem
 from ablate.report.front.findings import Findings
-from ablate.report.front.importance_figures import matter_figures
+from ablate.report.front.importance_figures import UNTOLD, matter_figures
 from ablate.report.latex import PageTable
 from ablate.report.numbers import printable, spell_metric
 from ablate.study import Study
-from ablate.tuning.search_space import SearchSpace
 
 CSV = "importance.csv"
 COLUMNS: dict[str, pl.DataType] = {
-    "dataset": pl.String(),
-    "objective": pl.String(),
-    "setting": pl.String(),
-    "importance": pl.Float64(),
-    "low": pl.Float64(),
-    "high": pl.Float64(),
-    "active": pl.Int64(),
-    "trials": pl.Int64(),
-    "best": pl.Int64(),
-    "resamples": pl.Int64(),
+    **dict.fromkeys(("dataset", "objective", "setting"), pl.String()),
+    **dict.fromkeys(("importance", "first_order", "p"), pl.Float64()),
+    **dict.fromkeys(("active", "trials"), pl.Int64()),
 }
 METHOD = (
     "Importance",
-    "PED-ANOVA (arXiv 2304.10255), computed by Optuna for each objective: how much the settings of the top tenth of "
-    "the complete search trials (at least 5) differ from those of all of them. The shares of one objective sum to "
-    "100%. A setting that is searched under a condition is judged in the trials that have it (arXiv 2601.20800). Lines "
-    f"are the {RANGE[0]}th to {RANGE[1]}th percentile over resamples of the trials, and contain the share. A "
-    "setting without influence has a share of a few percent by chance, and its line reaches nearly zero. Importance "
-    "describes this search within its ranges; it is not what a change of the setting gains.",
+    "A random forest is fitted to all search trials that have a number, with a forecast for those that were stopped "
+    "early. Shown is the total share of the variance of its predictions over the whole space that a setting has, "
+    "alone and together with others (Sobol'), so the shares of one objective may sum to more than 100%. A setting is "
+    f"not told from chance if it has as much influence in more than {100 * LEVEL:g}% of {PERMUTATIONS} forests of "
+    "permuted numbers. The sampler decides where trials are: where it tried little, the forest knows little. "
+    "Importance describes this search within its ranges; it is not what a change of the setting gains.",
 )
 
 
@@ -50,22 +44,55 @@ def complete_search(trials: pl.DataFrame, dataset: str) -> pl.DataFrame:
     return trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state") == "COMPLETE")
 
 
-def search_importances(study: Study, dataset: str, trials: pl.DataFrame) -> tuple[Importances, ...]:
+def search_importances(
+    study: Study, dataset: str, trials: pl.DataFrame, reports: pl.DataFrame
+) -> tuple[Importances, ...]:
     """Return the importances of a data set's searched settings, one for each objective in the file's order."""
-    space = SearchSpace.of(study.space_for(dataset))
-    rows = complete_search(trials, dataset)
-    parameters = [space.encode(values) for values in searched_values(rows, space.space)]
+    space = study.space_for(dataset)
+    rows = trials.filter(
+        pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"])
+    )
+    settings = searched_values(rows, space)
     return tuple(
         importances(
             objective.metric,
-            [signed(objective, value) for value in metric_values(rows, objective.metric).tolist()],
-            parameters,
-            space.distributions,
+            forecasts(rows, reports, dataset, objective.metric),
+            settings,
+            space,
             study_seed=study.seed,
             dataset=dataset,
         )
         for objective in study.objectives
     )
+
+
+def forecasts(rows: pl.DataFrame, reports: pl.DataFrame, dataset: str, metric: str) -> list[float]:
+    """Return a metric of complete trials, and a forecast of those that were stopped early, NaN where there is none.
+
+    The forecast adds to a trial's last value what the complete trials gained from that epoch on, in the median. A
+    metric that is not reported, such as a size, is what the trial has.
+    """
+    values: list[float] = metric_values(rows, metric).tolist()
+    if metric in COST_METRICS or metric not in reports.columns:
+        return values
+    mean = reports.filter(pl.col("dataset") == dataset).group_by("trial", "epoch").agg(pl.col(metric).mean())
+    curves: dict[int, dict[int, float]] = {}
+    for trial, epoch, value in mean.drop_nulls().iter_rows():
+        curves.setdefault(trial, {})[epoch] = value
+    places = list(zip(rows["trial"], rows["state"], values, strict=True))
+    done = [(curves.get(trial, {}), value) for trial, state, value in places if state == "COMPLETE"]
+    gains: dict[int, float] = {}
+
+    def forecast(trial: int) -> float:
+        epoch = max(curves.get(trial, ()), default=None)
+        if epoch is None:
+            return math.nan
+        if epoch not in gains:
+            found = [value - curve[epoch] for curve, value in done if epoch in curve and math.isfinite(value)]
+            gains[epoch] = median(found) if found else math.nan
+        return curves[trial][epoch] + gains[epoch]
+
+    return [value if state == "COMPLETE" else forecast(trial) for trial, state, value in places]
 
 
 def importance_table(found: Mapping[str, Sequence[Importances]]) -> pl.DataFrame:
@@ -75,9 +102,11 @@ def importance_table(found: Mapping[str, Sequence[Importances]]) -> pl.DataFrame
             "dataset": dataset,
             "objective": each.metric,
             "setting": row.parameter,
-            "importance": row.share,
-            **{name: getattr(row, name) for name in ("low", "high", "active")},
-            **{name: getattr(each, name) for name in ("trials", "best", "resamples")},
+            "importance": row.total,
+            "first_order": row.first,
+            "p": row.p,
+            "active": row.active,
+            "trials": each.trials,
         }
         for dataset, objectives in found.items()
         for each in objectives
@@ -94,7 +123,7 @@ def setting_labels(names: Sequence[str]) -> dict[str, str]:
 
 def what_matters(study: Study, found: Findings) -> dict[str, Any]:
     """Return the template's values of the section: figures, table, sentences; and the importances themselves."""
-    objectives = search_importances(study, found.dataset, found.listed)
+    objectives = search_importances(study, found.dataset, found.listed, found.reports)
     labels = setting_labels(study.space_for(found.dataset).names())
     return {
         "importances": objectives,
@@ -113,7 +142,7 @@ def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping
     headings = ["Setting"]
     for each in known:
         name = spell_metric(each.metric)
-        headings += [name[:1].upper() + name[1:], "Range"]
+        headings += [name[:1].upper() + name[1:], "Alone"]
     by_name = [{row.parameter: row for row in each.rows} for each in known]
     rows = [
         [labels[name], *(cell for own in by_name for cell in _cells(own.get(name))), _active(by_name, name, known)]
@@ -131,7 +160,9 @@ def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping
 def _cells(row: Importance | None) -> list[str]:
     if row is None:
         return ["–", "–"]
-    return [f"{100 * row.share:.0f}%", f"{100 * row.low:.0f} to {100 * row.high:.0f}"]
+    if not row.is_told:
+        return [UNTOLD, "–"]
+    return [f"{100 * row.total:.0f}%", f"{100 * row.first:.0f}%"]
 
 
 def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Sequence[Importances]) -> str:
@@ -145,22 +176,21 @@ def _sentences(found: Findings, objectives: Sequence[Importances], labels: Mappi
     """Return what the numbers rest on: the trials used and left out, conditional settings, and what is missing."""
     sentences = []
     search = found.listed.filter(pl.col("stage") == "search")
-    known = [each for each in objectives if each.rows]
-    if known:
-        first = known[0]
-        text = f"From {first.trials:,} complete search trials: what sets the best {first.best:,} of them apart."
+    for each in [each for each in objectives if each.rows][:1]:
         states = Counter(search["state"].to_list())
-        left = [
-            f"{states[state]:,} {word}"
-            for state, word in (("PRUNED", "stopped early"), ("FAIL", "failed"))
-            if states[state]
-        ]
-        sentences.append(text + (f" Left out: {' and '.join(left)}." if left else ""))
-        partly = [(row, each.trials) for each in known[:1] for row in each.rows if row.active < each.trials]
+        stopped = min(states["PRUNED"], each.trials - states["COMPLETE"])
+        text = f"From {each.trials:,} search trials"
+        text += f", {stopped:,} of them forecast because they were stopped early" if stopped > 0 else ""
+        sentences.append(f"{text}.")
         sentences += [
-            f"{labels[row.parameter]} was searched in {row.active:,} of the {trials:,} trials, and is judged in those."
-            for row, trials in partly
+            f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
+            for row in each.rows
+            if row.active < each.trials
         ]
+    for each in objectives:
+        untold = [labels[row.parameter] for row in each.rows if not row.is_told]
+        if untold:
+            sentences.append(f"Not told from chance for {spell_metric(each.metric)}: {', '.join(untold)}.")
     reasons: dict[str, list[str]] = {}
     for each in objectives:
         if each.reason:

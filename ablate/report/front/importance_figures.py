@@ -29,6 +29,7 @@ from ablate.study import Study
 
 MOST_POINTS = 400  # trials in a slice
 MOST_LINES = 150  # trials in the parallel coordinates
+UNTOLD = "not told from chance"
 UNSEARCHED, BELOW = "not searched", -0.1  # text and position of a setting that a trial does not have
 BAR, SLICE_HEIGHT = 26, 190  # pixels
 
@@ -56,9 +57,9 @@ def importance_figure(dataset: str, objectives: Sequence[Importances], labels: M
     panels = tuple(_bars(dataset, each, order, labels) for each in known)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}",
-        title=f"What decides whether a trial is among the best on {dataset}",
-        caption="Bars are the importance of each setting, as a share of all; lines are the 10th to 90th percentile "
-        "over resamples of the trials. A setting whose line reaches nearly zero may be without influence.",
+        title=f"How much each setting decides on {dataset}",
+        caption="Bars are the share of the variance over the space that a setting has, alone and together with others. "
+        "A setting without a bar is not told from chance.",
         panels=panels,
     )
 
@@ -67,7 +68,9 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     values = [
         {
             "setting": labels[row.parameter],
-            **{name: rounded(100 * getattr(row, name)) for name in ("share", "low", "high")},
+            "share": rounded(100 * row.total) if row.is_told else 0,
+            "alone": rounded(100 * row.first) if row.is_told else 0,
+            "said": f"{100 * row.total:.0f}%" if row.is_told else UNTOLD,
             "active": row.active,
         }
         for row in found.rows
@@ -75,9 +78,11 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     axis = alt.Axis(labelLimit=150, ticks=False, domain=False, labelColor="role:ink", labelPadding=8)
     y = alt.Y("setting:N", sort=list(order), title=None, scale=alt.Scale(domain=list(order)), axis=axis)
     scale, ticks = alt.Scale(domain=[0, 100]), alt.Axis(tickCount=5, grid=True)
-    tip = [alt.Tooltip(f"{name}:N") for name in ("setting", "share", "low", "high", "active")]
+    tip = [alt.Tooltip(f"{name}:N") for name in ("setting", "said", "alone", "active")]
     bars = inline_chart(values).mark_bar(color="role:accent", opacity=0.45, height=12)
-    line = inline_chart(values).mark_rule(color="role:ink", strokeWidth=1.6)
+    text = inline_chart([each for each in values if each["said"] == UNTOLD]).mark_text(
+        align="left", dx=4, fontSize=10.5, color="role:muted"
+    )
     name = spell_metric(found.metric)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}-{safe_stem(found.metric)}",
@@ -85,8 +90,10 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
         caption=f"Importance of the settings for {name}.",
         spec=finished(
             alt.layer(
-                bars.encode(x=alt.X("share:Q", title="importance in %", scale=scale, axis=ticks), y=y, tooltip=tip),
-                line.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, tooltip=tip),
+                bars.encode(
+                    x=alt.X("share:Q", title="share of variance in %", scale=scale, axis=ticks), y=y, tooltip=tip
+                ),
+                text.encode(x=alt.X("share:Q", scale=scale), y=y, text="said:N"),
             ),
             height=BAR * len(order),
         ),

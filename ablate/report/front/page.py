@@ -118,7 +118,7 @@ def section(
         "compared": compared,
         "warnings": found.warnings,
         "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
-        "shrinkage": shrinkage_text(study, found.front),
+        "shrinkage": shrinkage_text(study, found.trials, found.dataset),
     }
     listed = _trial_list(study, found)
     return {

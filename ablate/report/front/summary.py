@@ -9,8 +9,9 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis import cost_metric, quality_objective
+from ablate.analysis.answer import FEWEST
 from ablate.analysis.assessment import Assessment
-from ablate.objectives import is_share, signed
+from ablate.objectives import is_maximized, is_share, signed
 from ablate.report.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
@@ -169,17 +170,26 @@ def _open_text(study: Study, rows: Sequence[Row], named: Row, seeds: int | None 
         return f"{network(study, named)}, {_sizes(study, named)}, is the best of the front: {others} is worse{at}."
     return (
         f"{len(some)} of the {len(rows)} networks on the front are not distinguished{at}; the smallest of them, "
-        f"{network(study, named)}, has {_split_quality(study, named)} {_sizes(study, named)}."
+        f"{network(study, named)}, has {_split_quality(study, named)} {_sizes(study, named)}{_worst(study, named)}."
     )
+
+
+def _worst(study: Study, row: Row) -> str:
+    """Return by how much a network that is not distinguished could be worse than the best: the end of its interval."""
+    if row["difference"] is None or row["verdict"] == "best":
+        return ""
+    worst = row["difference_low"] if is_maximized(quality_objective(study.objectives)) else -row["difference_high"]
+    return f", and could be {amount(quality_name(study), max(-worst, 0.0))} worse than the best"
 
 
 def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
     name, number = quality_name(study), assessed.best_number
     interval = f"{quantity(name, number.low)} to {quantity(name, number.high)}"
     measured = f"{best['split']} {name.replace('_', ' ')}"
-    return (
-        f"The best has {quantity(name, number.mean)} ({interval}) {measured}, corrected for being chosen as the best."
-    )
+    corrected = "corrected for being chosen as the best"
+    if number.n < FEWEST:
+        corrected = f"not {corrected}, which takes {FEWEST} seeds"
+    return f"The best has {quantity(name, number.mean)} ({interval}) {measured}, {corrected}."
 
 
 def _split_quality(study: Study, row: Row) -> str:
@@ -230,7 +240,8 @@ def _pick(study: Study, role: str, row: Row, best: Row, assessed: Assessment | N
             number.mean,
             f"{quantity(name, number.low)} to {quantity(name, number.high)}, n = {row['replicates']}",
         )
-        spread += f", corrected for being chosen (mean {quantity(name, row[name])})"
+        if number.n >= FEWEST:
+            spread += f", corrected for being chosen (mean {quantity(name, row[name])})"
     elif row["difference"] is not None:
         spread += f"; {difference_text(study, row)} to the best"
     cost, known = "", row[size] is not None

@@ -63,7 +63,7 @@ def _parts(
         yield Text(printable(answer))
         for warning in cautions(study, dataset, trials, rows, known):
             yield Text(printable(f"Warning ({warning.code}): {warning.text}."))
-        facts = splits_text(study, trials, dataset, tested=tested), shrinkage_text(study, rows)
+        facts = splits_text(study, trials, dataset, tested=tested), shrinkage_text(study, together, dataset)
         if any(facts):
             yield Text(" ".join(text for text in facts if text))
         said = [_seeds_text(rows)] if dataset in assessed else []

@@ -157,8 +157,8 @@ METHODS = (
     (
         "Intervals",
         "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. Where a mean "
-        f"accuracy is above {NEAR_ONE:g}, the interval is that of the log errors: of one minus the geometric mean of "
-        "the errors. Intervals say how much the seed matters, not how another data set would turn out.",
+        f"accuracy is above {NEAR_ONE:g}, the interval is that of the mean of lognormal errors (Zou, Huo and Taleban "
+        "2009). Intervals say how much the seed matters, not how another data set would turn out.",
     ),
     (
         "Fit",

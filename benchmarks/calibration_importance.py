@@ -1,0 +1,107 @@
+"""Rows on importance: a planted world in which only the width matters, searched by random draws and by TPE."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import numpy as np
+import optuna
+from calibration_rows import Row, generator, rate, repetitions
+from optuna.importance import PedAnovaImportanceEvaluator
+from optuna.trial import TrialState
+
+from ablate.analysis.importance import importances
+from ablate.study.space import Choices, FloatRange, IntRange, Space
+from ablate.tuning.search_space import SearchSpace
+
+SPACE = SearchSpace.of(
+    Space(
+        ranges={
+            "rate": FloatRange(float=(1e-4, 1e-1), log=True),
+            "depth": IntRange(int=(1, 4)),
+            "width": Choices(choices=(8, 16, 32, 64)),
+            "mlp": Choices(choices=(False, True)),
+            "heads": Choices(choices=(1, 2, 4)),
+        }
+    )
+)
+GAIN = {8: 0.0, 16: 1.0, 32: 1.6, 64: 2.0}  # in standard deviations of a seed
+EPOCHS, RUNGS = 9, (1, 3)
+SAMPLERS = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
+
+
+def importance_rows(share: float) -> Iterator[Row]:
+    """How often the right setting is first, in the forest of the reports and in PED-ANOVA, and false alarms."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for sampler, trials in (("random", 60), ("tpe", 60), ("tpe", 200)):
+        first, compared, false = [], [], []
+        for seed in range(repetitions(40, share)):
+            settings, losses, study = searched(sampler, trials, seed, gain=1.0)
+            found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
+            first.append(found.order[0] == "width")
+            false += [row.is_told for row in found.rows if row.parameter != "width"]
+            compared.append(ped_anova(study) == "width")
+        setting = f"{sampler}, {trials} trials, early stopping"
+        yield rate("importance: the setting that matters is first", setting, first, (0.8, 1.0))
+        yield rate("importance by PED-ANOVA (not used): it is first", setting, compared, (0.0, 0.6))
+        yield rate("importance: told of a setting without influence", setting, false, (0.0, 0.01))
+    false = []
+    for seed in range(repetitions(40, share)):
+        settings, losses, _ = searched("tpe", 60, seed, gain=0.0)
+        found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
+        false += [row.is_told for row in found.rows]
+    yield rate(
+        "importance: told of a setting where none has influence", "tpe, 60 trials, early stopping", false, (0, 0.05)
+    )
+
+
+def searched(
+    sampler: str, trials: int, seed: int, *, gain: float
+) -> tuple[list[dict[str, Any]], list[float], optuna.Study]:
+    """Return settings and losses of a search with early stopping, stopped trials forecast, and its Optuna study."""
+    random = generator("importance", sampler, trials, seed, str(gain))
+    study = optuna.create_study(direction="minimize", sampler=SAMPLERS[sampler](seed=seed))
+    curves: list[tuple[dict[str, Any], list[float]]] = []
+    rungs: dict[int, list[float]] = {rung: [] for rung in RUNGS}
+    for _ in range(trials):
+        trial = study.ask(dict(SPACE.distributions))
+        values = SPACE.decode(trial.params)
+        curve = learning_curve(gain * GAIN[values["width"]], random)
+        length = next((rung for rung in RUNGS if stopped(rungs[rung], curve[rung - 1])), EPOCHS)
+        for epoch in range(length):
+            trial.report(curve[epoch], epoch + 1)
+        if length == EPOCHS:
+            study.tell(trial, curve[-1])
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
+        curves.append((values, curve[:length]))
+    whole = [curve for _, curve in curves if len(curve) == EPOCHS]
+    gains = {rung: median(curve[-1] - curve[rung - 1] for curve in whole) for rung in (*RUNGS, EPOCHS)}
+    return [values for values, _ in curves], [curve[-1] + gains[len(curve)] for _, curve in curves], study
+
+
+def learning_curve(quality: float, random: np.random.Generator) -> list[float]:
+    """Return the loss after each epoch of a network, in standard deviations of a seed."""
+    last = -quality + random.standard_normal()
+    return [last + 3 * math.exp(-epoch / 3) + 0.3 * random.standard_normal() for epoch in range(1, EPOCHS + 1)]
+
+
+def stopped(rung: list[float], loss: float) -> bool:
+    """Return whether a trial is not in the best third of those that came to a rung, and add it to them."""
+    rung.append(loss)
+    return len(rung) >= 3 and loss > sorted(rung)[max(len(rung) // 3 - 1, 0)]
+
+
+def ped_anova(study: optuna.Study) -> str:
+    """Return the setting that PED-ANOVA ranks first among the complete trials."""
+    done = [trial for trial in study.get_trials() if trial.state is TrialState.COMPLETE]
+    if len(done) < 6:
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = PedAnovaImportanceEvaluator(target_quantile=max(0.1, 5 / len(done))).evaluate(study)
+    return max(found, key=lambda name: found[name])
