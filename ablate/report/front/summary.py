@@ -11,6 +11,7 @@ import polars as pl
 from ablate.analysis import cost_metric, quality_objective
 from ablate.analysis.assessment import Assessment
 from ablate.objectives import is_share, signed
+from ablate.report.front.uncertainty import sources_text
 from ablate.report.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
@@ -178,7 +179,8 @@ def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
     interval = f"{quantity(name, number.low)} to {quantity(name, number.high)}"
     measured = f"{best['split']} {name.replace('_', ' ')}"
     return (
-        f"The best has {quantity(name, number.mean)} ({interval}) {measured}, corrected for being chosen as the best."
+        f"The best has {quantity(name, number.mean)} ({interval}) {measured}, corrected for being chosen as the best. "
+        f"{sources_text(study, best)}"
     )
 
 
