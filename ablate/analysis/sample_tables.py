@@ -65,18 +65,23 @@ def _is_mean(row: NDArray[np.float32], reported: float | None) -> bool:
 
 
 def spread_of(rows: pl.DataFrame, metric: str) -> Spread | None:
-    """Return the spread of a metric over the seeds of `rows`, one row each, and their samples; None if not known."""
-    found = values_by_sample(rows[SAMPLES], metric) if SAMPLES in rows.columns else None
-    return spread([found[1]]) if found is not None else None
+    """Return the spread of a metric over the seeds of `rows`, one row each, and their samples.
 
-
-def values_by_sample(cells: pl.Series, metric: str) -> tuple[str, NDArray[np.float64]] | None:
-    """Return digest of the split and values [seeds, samples] of a metric, from cells of the column `samples`.
-
-    None unless every seed has them for the same samples.
+    None unless each seed has values for the same samples.
     """
-    rows = [next((part for part in cell or () if part["metric"] == metric), None) for cell in cells.to_list()]
-    known = [row for row in rows if row is not None]
-    if not known or len(known) < len(rows) or len({(row["split"], len(row["values"])) for row in known}) > 1:
+    found = values_by_sample(rows, metric, ("trial", "seed"))
+    known = {(split, len(values)) for split, values in found.values()}
+    if len(found) < rows.height or len(known) != 1:
         return None
-    return known[0]["split"], np.array([row["values"] for row in known], dtype=np.float64)
+    return spread([np.array([values for _, values in found.values()])])
+
+
+def values_by_sample(
+    rows: pl.DataFrame, metric: str, keys: tuple[str, str]
+) -> dict[tuple[int, int], tuple[str, NDArray[np.float64]]]:
+    """Return digest of the split and values [samples] of a metric by two columns, of the rows that have them."""
+    if SAMPLES not in rows.columns or rows.schema[SAMPLES] != SAMPLES_TYPE:
+        return {}
+    listed = rows.select(*keys, SAMPLES).drop_nulls(SAMPLES).explode(SAMPLES).unnest(SAMPLES).filter(metric=metric)
+    columns = (listed[name] for name in (*keys, "split", "values"))
+    return {(a, b): (split, values.to_numpy().astype(np.float64)) for a, b, split, values in zip(*columns, strict=True)}

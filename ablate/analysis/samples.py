@@ -10,10 +10,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from ablate.analysis.intervals import Interval, natural_bounds
+from ablate.analysis.intervals import Interval, natural_bounds, t_quantile
 from ablate.objectives import is_share
 
 Values = NDArray[np.float64]
+SEEDS_ONLY, SAMPLES_TOO = "seeds", "seeds and samples"  # what varies in an interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class Spread:
     """A mean over `n` seeds and `count` samples with the parts of its variance, in squared units of the metric.
 
     `seeds` would be left with infinitely many samples, `samples` with infinitely many seeds; `both` is the part that
-    falls with either. `df` are the degrees of freedom of `variance`.
+    falls with either. `df` are the degrees of freedom of `variance`. `on_these` is the variance for the same samples,
+    that of the seeds' means alone.
     """
 
     mean: float
@@ -31,11 +33,17 @@ class Spread:
     samples: float
     both: float
     df: float
+    on_these: float
 
     @property
     def variance(self) -> float:
         """The variance of the mean."""
         return self.seeds + self.samples + self.both
+
+    def reach(self, level: float) -> float:
+        """Return half the width of the t interval, which is at least that for the same samples."""
+        wide = float(scipy.special.stdtrit(self.df, 0.5 + level / 2)) * math.sqrt(self.variance)
+        return max(wide, t_quantile(self.n, level) * math.sqrt(self.on_these))
 
 
 def spread(parts: Sequence[Values]) -> Spread | None:
@@ -72,7 +80,15 @@ def spread(parts: Sequence[Values]) -> Spread | None:
         samples=of_samples,
         both=both,
         df=variance**2 / weighed if weighed > 0 else float(count - 1),
+        on_these=of_seeds,
     )
+
+
+def sources_of(interval: Interval, found: Spread | None) -> str | None:
+    """Return what varies in an interval: seeds and samples, or seeds alone; None without an interval."""
+    if found is not None:
+        return SAMPLES_TOO
+    return SEEDS_ONLY if math.isfinite(interval.low) else None
 
 
 def sample_interval(metric: str, found: Spread, *, level: float = 0.95) -> Interval:
@@ -81,8 +97,12 @@ def sample_interval(metric: str, found: Spread, *, level: float = 0.95) -> Inter
     A share's is the t interval of the log odds, transformed back; at no error, or none right, half a sample counts.
     Any other metric's is Student's t, clipped to what the metric can be.
     """
-    center, error = _scaled(metric, found.mean, found.variance, found.count)
-    reach = float(scipy.special.stdtrit(found.df, 0.5 + level / 2)) * error
+    reach = found.reach(level)
+    if is_share(metric):
+        safe = _inside(found.mean, found.count)
+        least = _normal(level) * 0.5 / found.count if safe != found.mean else 0.0
+        reach = max(reach, least) / (safe * (1 - safe))
+    center = _odds(metric, found.mean, found.count)
     return _ends(metric, found, center - reach, center + reach, level)
 
 
@@ -91,8 +111,7 @@ def difference_interval(found: Spread, *, share: bool, level: float = 0.95) -> I
 
     The standard error of a share is at least one sample: so many differ with a half-filled cell on either side.
     """
-    least = 1 / found.count if share else 0.0
-    reach = float(scipy.special.stdtrit(found.df, 0.5 + level / 2)) * max(math.sqrt(found.variance), least)
+    reach = max(found.reach(level), _normal(level) / found.count if share else 0.0)
     ends = (found.mean - reach, found.mean + reach)
     return Interval(mean=found.mean, low=ends[0], high=ends[1], n=found.n, sd=math.nan, level=level)
 
@@ -102,8 +121,10 @@ def widened(metric: str, number: Interval, found: Spread) -> Interval:
 
     `number` may be corrected for a choice, so its mean and its sides may be others than those of `found`.
     """
-    _, error = _scaled(metric, number.mean, found.samples, found.count)
-    reach = float(scipy.special.stdtrit(max(found.count - 1, 1), 0.5 + number.level / 2)) * error
+    reach = _normal(number.level) * math.sqrt(found.samples)
+    if is_share(metric):
+        safe = _inside(number.mean, found.count)
+        reach /= safe * (1 - safe)
     middle, low, high = (_odds(metric, value, found.count) for value in (number.mean, number.low, number.high))
     ends = middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)
     return replace(_ends(metric, found, *ends, number.level), mean=number.mean, sd=number.sd)
@@ -113,18 +134,16 @@ def _odds(metric: str, value: float, count: int) -> float:
     """Return a value on the scale of its interval: log odds of a share that is at least half a sample from 0 and 1."""
     if not is_share(metric):
         return value
-    safe = min(max(value, 0.5 / count), 1 - 0.5 / count)
-    return math.log(safe / (1 - safe))
+    return float(scipy.special.logit(_inside(value, count)))
 
 
-def _scaled(metric: str, mean: float, variance: float, count: int) -> tuple[float, float]:
-    """Return a mean and its standard error on the scale of its interval."""
-    if not is_share(metric):
-        return mean, math.sqrt(variance)
-    half = 0.5 / count
-    safe = min(max(mean, half), 1 - half)
-    least = half if safe != mean else 0.0  # no error says little about the rate of errors
-    return _odds(metric, mean, count), max(math.sqrt(variance), least) / (safe * (1 - safe))
+def _inside(share: float, count: int) -> float:
+    """Return a share that is at least half a sample from 0 and 1: no error says little about the rate of errors."""
+    return min(max(share, 0.5 / count), 1 - 0.5 / count)
+
+
+def _normal(level: float) -> float:
+    return float(scipy.special.ndtri(0.5 + level / 2))
 
 
 def _ends(metric: str, found: Spread, low: float, high: float, level: float) -> Interval:

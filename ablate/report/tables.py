@@ -23,7 +23,7 @@ from ablate.analysis import (
 from ablate.analysis.assessment import Assessment, assessments
 from ablate.analysis.fits import FORMS
 from ablate.analysis.sample_tables import spread_of
-from ablate.analysis.samples import Spread, sample_interval
+from ablate.analysis.samples import Spread, sample_interval, sources_of
 from ablate.analysis.tables import csv_text
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import settings_text
@@ -31,7 +31,6 @@ from ablate.objectives import SIZE_COLUMNS
 from ablate.report.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
 from ablate.study import VARIANT, Study
 
-SEEDS_ONLY, SAMPLES_TOO = "seeds", "seeds and samples"  # what varies in an interval
 SIZES = ("parameters", "flops", "q")  # headings, without capitals
 
 
@@ -137,9 +136,9 @@ def front_table(
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
     (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_over` (what varies in it),
     `_samples` (their number), `_se_seeds`, `_se_samples`, `_se_both` (standard errors of its sources), `_search` (its
-    number in the search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`, `front_probability`,
-    `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events; `assessed` is what
-    `assessments` returns, computed here by default.
+    number in the search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`,
+    `front_probability`, `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events;
+    `assessed` is what `assessments` returns, computed here by default.
     """
     if assessed is None:
         assessed = assessments(study, trials, reports, notes) if reports is not None else {}
@@ -172,16 +171,13 @@ def front_table(
 def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:
     """Return the columns that say what each interval is for: its sources and their standard errors."""
     spreads = [found for _, found in measured]
-    over = [
-        SAMPLES_TOO if found else SEEDS_ONLY if math.isfinite(interval.low) else None for interval, found in measured
-    ]
     counts = [found.count if found else samples(row) for found, row in zip(spreads, rows.to_dicts(), strict=True)]
     parts = {
         source: [found and math.sqrt(getattr(found, source)) for found in spreads]
         for source in ("seeds", "samples", "both")
     }
     return [
-        pl.Series(f"{name}_over", over, pl.String()),
+        pl.Series(f"{name}_over", [sources_of(*each) for each in measured], pl.String()),
         pl.Series(f"{name}_samples", counts, pl.Int64()),
         *(pl.Series(f"{name}_se_{source}", values, pl.Float64()) for source, values in parts.items()),
     ]

@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from ablate.analysis.samples import SAMPLES_TOO
 from ablate.objectives import is_share
-from ablate.report.tables import SAMPLES_TOO, quality_name
+from ablate.report.tables import quality_name
 from ablate.study import Study
 
 
