@@ -51,7 +51,7 @@ class _NoRun:
     params = None
 
 
-def tested(value: Any) -> Any:
+def by_sample(value: Any) -> Any:
     return checked_test({"test_accuracy": value}, _NoRun())  # type: ignore[arg-type]
 
 
@@ -65,14 +65,14 @@ def tested(value: Any) -> Any:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_one_number_per_sample_gives_their_mean(value: Any) -> None:
-    found = tested(value)
+    found = by_sample(value)
     assert found.metrics == {"test_accuracy": 0.75}
     assert sorted(found.samples["test_accuracy"].tolist()) == sorted(NUMBERS)
 
 
 @pytest.mark.parametrize("value", [0.75, 1, np.float32(0.75), np.array(0.75), torch.tensor(0.75), True])
 def test_a_number_is_a_number(value: Any) -> None:
-    found = tested(value)
+    found = by_sample(value)
     assert found.metrics == {"test_accuracy": float(value)}
     assert found.samples == {}
 
@@ -82,8 +82,8 @@ def test_a_number_is_a_number(value: Any) -> None:
     [[], ["a", "b"], [1.0, None], [[1.0], [2.0]], [[1], [2, 3]], np.zeros((2, 2)), np.array([1j]), {1.0}, "0.5x"],
 )
 def test_anything_else_is_one_line(value: Any) -> None:
-    with pytest.raises(TrialError, match="test_accuracy=.*a metric is a number") as error:
-        tested(value)
+    with pytest.raises(TrialError, match=r"test_accuracy=.*a metric is a number") as error:
+        by_sample(value)
     assert "\n" not in str(error.value)
 
 
@@ -125,7 +125,7 @@ def test_page_terminal_and_table_say_what_an_interval_is_for(
         assert "points from these 400 test samples" in text
     assert set(front["accuracy_samples"]) == {400}
     _, status, _ = run(capfd, "status", "own", "--json")
-    answer = json.loads(status)["answer"]["data" if "data" in json.loads(status)["answer"] else "own"]
+    [answer] = json.loads(status)["answer"].values()
     assert "for other seeds and other samples of the same kind" in answer
 
     for file in folder.glob("runs/own/checkpoints/**/samples-*"):
