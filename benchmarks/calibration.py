@@ -38,6 +38,7 @@ from calibration_intervals import (
     winners_curse,
 )
 from calibration_rows import Row
+from calibration_samples import best_of_several, other_samples, populations
 from record import RESULTS, ROOT, commit, versions
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
@@ -54,6 +55,9 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     answers,
     best_networks,
     near_one,
+    populations,
+    other_samples,
+    best_of_several,
     hypervolumes,
     redundant_pairs,
     true_laws,

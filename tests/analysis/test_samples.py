@@ -24,11 +24,9 @@ def of(*parts: Values) -> Spread:
 
 
 def planted(seeds: int, samples: int, sds: tuple[float, float, float], random: np.random.Generator) -> Values:
-    a, b, e = (
-        random.standard_normal(shape) * sd
-        for shape, sd in zip([(seeds, 1), (1, samples), (seeds, samples)], sds, strict=True)
-    )
-    return np.asarray(a + b + e)
+    shapes = ((seeds, 1), (1, samples), (seeds, samples))
+    parts = [sd * random.standard_normal(shape) for shape, sd in zip(shapes, sds, strict=True)]
+    return np.asarray(parts[0] + parts[1] + parts[2])
 
 
 def graded(accuracy: float, seeds: int, samples: int, random: np.random.Generator) -> Values:

@@ -46,8 +46,8 @@ ROW: dict[str, Any] = {
         (
             {"verdict": "inconclusive", "low": -0.009, "high": 0.0066},
             "inconclusive at a margin of 0.5 points: loses 0.12 points (95% interval from 0.90 lost to 0.66 gained,"
-            " 10 seeds, on these samples only); the smallest detectable effect is 0.34 points, and 14 seeds find an equal variant non-inferior"
-            " with 80% power.",
+            " 10 seeds, on these samples only); the smallest detectable effect is 0.34 points, and 14 seeds find an"
+            " equal variant non-inferior with 80% power.",
         ),
         (
             {"verdict": "harmful", "low": -0.002, "high": -0.0004, "scaled": True, "remark": "why"},
