@@ -17,6 +17,7 @@ import torch
 from ablate.base.errors import TrialError
 from ablate.functions.metrics import checked_test
 from support.commands import LOCAL, run
+from support.s3 import S3Server
 
 STUDY = """\
 study: own
@@ -137,3 +138,23 @@ def test_page_terminal_and_table_say_what_an_interval_is_for(
     assert narrow["accuracy"].to_list() == pytest.approx(front["accuracy"].to_list())
     wide, thin = (table["accuracy_high"] - table["accuracy_low"] for table in (front, narrow))
     assert (wide > thin).all()
+
+
+@pytest.mark.services
+def test_values_in_an_object_store_are_read_and_a_silent_store_is_no_fault(
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    s3_server: S3Server,
+    s3_store: str,
+) -> None:
+    (folder / "sampled_code.py").write_text(CODE.replace("RIGHT", "right"))
+    code, _, err = run(capfd, "search", "study.yaml", *LOCAL, "--store", s3_store)
+    assert code == 0, err
+    assert not list(folder.glob("runs/**/samples-*"))
+    assert "other samples of the same kind" in " ".join(run(capfd, "status", "own")[1].split())
+    s3_server.stop()
+    code, out, err = run(capfd, "status", "own")
+    assert code == 0, err
+    assert "on these test samples only" in " ".join(out.split())
+    assert "values of single samples are not read" in caplog.text
