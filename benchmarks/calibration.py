@@ -41,6 +41,7 @@ from calibration_intervals import (
     winners_curse,
 )
 from calibration_rows import Row
+from calibration_samples import best_of_several, other_samples, populations
 from record import RESULTS, ROOT, commit, versions
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
@@ -59,6 +60,9 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     best_networks,
     unlike_networks,
     near_one,
+    populations,
+    other_samples,
+    best_of_several,
     hypervolumes,
     redundant_pairs,
     importance_rows,

@@ -18,6 +18,8 @@ from ablate.analysis.front_uncertainty import VolumeInterval, attainment, front_
 from ablate.analysis.hypervolume import reference_point
 from ablate.analysis.intervals import Interval, natural_bounds
 from ablate.analysis.pooling import pooled
+from ablate.analysis.sample_tables import spread_of
+from ablate.analysis.samples import Spread, widened
 from ablate.base.randomness import stream
 from ablate.objectives import is_maximized, loss, quality_objective, signed
 from ablate.study import Study
@@ -41,7 +43,8 @@ class Assessment:
     """The confirmed networks of a data set over the seeds that all of them have; numbers in the metric's own unit.
 
     The keys of `differences` and `front` are numbers of trials. `margin` is `confirm.margin` of the quality, or None.
-    `best_number` is the best network's quality as if it had not been chosen by it.
+    `best_number` is the best network's quality as if it had not been chosen by it, for other seeds and, where each
+    sample's value is known, for other samples.
     """
 
     seeds: int
@@ -77,11 +80,13 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     probabilities = front_probabilities(losses, fixed, stream(study.seed, dataset, 0, "front"))
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
     samples = rows["test_samples"][best] if "test_samples" in rows.columns else None
+    number = _in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples))
+    spread = _spread_of_best(reports, dataset, numbers[best], metric)
     return Assessment(
         seeds=measured.shape[1],
         margin=margin,
         best=numbers[best],
-        best_number=_in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples)),
+        best_number=number if spread is None else widened(quality.metric, number, spread),
         differences={n: _signed(each, sign) for n, each in zip(numbers, found, strict=True)},
         front={} if probabilities is None else dict(zip(numbers, probabilities.tolist(), strict=True)),
         volume=_volume(study, trials.filter(pl.col("dataset") == dataset), losses, fixed),
@@ -128,6 +133,11 @@ def _shared_seeds(reports: pl.DataFrame, dataset: str, numbers: list[int], metri
         found[number][seed] = value
     shared = sorted(set.intersection(*(set(values) for values in found.values()))) if found else []
     return np.array([[found[n][seed] for seed in shared] for n in numbers], dtype=np.float64) if shared else empty
+
+
+def _spread_of_best(reports: pl.DataFrame, dataset: str, number: int, metric: str) -> Spread | None:
+    own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == number)
+    return spread_of(own.filter(pl.col("epoch") == pl.col("epoch").max()), metric)
 
 
 def _signed(each: Difference, sign: float) -> Difference:

@@ -13,10 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ablate.analysis.compared_samples import Places, SampleCells, Values
 from ablate.analysis.intervals import metric_interval, t_interval
 from ablate.analysis.pooling import NETWORK, pooled
+from ablate.analysis.sample_tables import SAMPLES, values_by_sample
+from ablate.analysis.samples import Spread, difference_interval, sample_interval, sources_of
 from ablate.analysis.tuning_budget import count_untuned
-from ablate.objectives import SIZE_COLUMNS, given_for, on_test
+from ablate.objectives import SIZE_COLUMNS, given_for, is_share, on_test
 from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 from ablate.trial import PLACEBO_SEED_BASE
@@ -27,9 +30,12 @@ CELL_COLUMNS: dict[str, pl.DataType] = {
     "published": pl.Float64(),
     "note": pl.String(),
     **dict.fromkeys(("ours", "low", "high"), pl.Float64()),
+    "over": pl.String(),
+    "samples": pl.Int64(),
     **dict.fromkeys(("n", "configurations", "planned", "failed", "diverged"), pl.Int64()),
     **dict.fromkeys(("difference", "params", "params_published"), pl.Float64()),
     **dict.fromkeys(("baseline_difference", "baseline_low", "baseline_high"), pl.Float64()),
+    **dict.fromkeys(("baseline_samples_low", "baseline_samples_high"), pl.Float64()),
     "compared": pl.Int64(),
     "correlation": pl.Float64(),
     "remark": pl.String(),
@@ -42,8 +48,6 @@ SEED_COLUMNS: dict[str, pl.DataType] = {
     "value": pl.Float64(),
     "scaled": pl.Boolean(),
 }
-Values = NDArray[np.float64]
-Places = Mapping[str, Mapping[str, int]]  # data set, configuration -> place in Runs.table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,15 @@ class Measured:
     values: Values
     known: NDArray[np.bool_]
     lost: NDArray[np.bool_]
+    runs: Runs
+    metric: str
+
+    @cached_property
+    def samples(self) -> SampleCells:
+        """The values of each test sample, as far as they were kept."""
+        seeds = {seed: position for position, seed in enumerate(self.runs.seeds)}
+        found = values_by_sample(self.runs.last, self.metric, ("place", "seed"))
+        return SampleCells(found={(place, seeds[seed]): values for (place, seed), values in found.items()})
 
     def usable(self, places: Places) -> dict[str, dict[str, int]]:
         """Return the positions that have the metric; exclude data sets that have none."""
@@ -116,12 +129,23 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have."""
+    """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have.
+
+    `spread` is that of the difference over seeds and samples, None if the samples' values were not kept.
+    """
 
     own: Values
     baseline: Values
     seeds: tuple[int, ...]
     compared: int
+    spread: Spread | None
+
+    def for_other_samples(self, metric: str) -> dict[str, float | None]:
+        """Return the 95% interval of the difference for other seeds and other samples, as two columns."""
+        if self.spread is None:
+            return {"samples_low": None, "samples_high": None}
+        found = difference_interval(self.spread, share=is_share(metric))
+        return {"samples_low": found.low, "samples_high": found.high}
 
     @property
     def correlation(self) -> float | None:
@@ -234,6 +258,7 @@ def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
     names = [name for name in last.columns if name.startswith("test_")]
     if not names:
         return last
+    names += [name for name in last.columns if name == SAMPLES]
     evaluating = trials.filter(pl.col("stage") == "confirm").select("dataset", "trial", _network=NETWORK)
     read = last.filter(pl.col("final")).join(evaluating, on=["dataset", "trial"])
     read = read.select("dataset", pl.col("_network").alias("trial"), "seed", *names)
@@ -250,7 +275,7 @@ def measure(runs: Runs, metric: str) -> Measured:
     values = np.full((runs.table.height, len(runs.seeds)), math.nan)
     known, gone = np.zeros(values.shape, dtype=np.bool_), np.zeros(values.shape, dtype=np.bool_)
     if metric not in runs.last.columns:
-        return Measured(values=values, known=known, lost=gone)
+        return Measured(values=values, known=known, lost=gone, runs=runs, metric=metric)
     counted = given_for(runs.counted, metric)
     diverged_at = [] if counted is None else np.flatnonzero(runs.diverged).tolist()
     ended = pl.col("of_complete") | pl.col("place").is_in(diverged_at)
@@ -265,7 +290,7 @@ def measure(runs: Runs, metric: str) -> Measured:
     lost = known & np.isnan(values)
     if counted is not None:
         values[lost & gone] = counted
-    return Measured(values=values, known=known, lost=lost)
+    return Measured(values=values, known=known, lost=lost, runs=runs, metric=metric)
 
 
 def _compare(study: Study) -> Compare:
@@ -306,8 +331,12 @@ def _cell(
     """Return mean and interval of a cell, and its difference from the baseline over their common configurations."""
     places = measured.usable(runs.of(datasets, variant))
     seeds = measured.shared_seeds(places)
+    spread = measured.samples.spread(places, seeds)
     interval = metric_interval(metric, measured.seed_means(places)[seeds].tolist())
-    found = {"n": interval.n, "ours": interval.mean if interval.n else None}
+    if spread is not None:
+        interval = sample_interval(metric, spread)
+    found: dict[str, Any] = {"over": sources_of(interval, spread), "samples": spread and spread.count}
+    found |= {"n": interval.n, "ours": interval.mean if interval.n else None}
     found |= {"low": _finite(interval.low), "high": _finite(interval.high)}
     flat = [place for own in places.values() for place in own.values()]
     found["configurations"] = int(runs.complete[flat].sum())
@@ -321,6 +350,7 @@ def _cell(
         "baseline_difference": apart.mean if apart.n else None,
         "baseline_low": _finite(apart.low),
         "baseline_high": _finite(apart.high),
+        **{f"baseline_{name}": end for name, end in pair.for_other_samples(metric).items()},
         "compared": pair.compared,
         "correlation": pair.correlation,
     }
@@ -339,6 +369,7 @@ def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places)
         baseline=measured.seed_means(second)[shared],
         seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
         compared=sum(map(len, first.values())),
+        spread=measured.samples.spread(first, shared, minus=second),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from ablate.analysis.sample_tables import SAMPLES, SAMPLES_TYPE, sample_column
 from ablate.base.errors import ResultsDownError
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import spreadsheet_cell
@@ -61,6 +62,7 @@ REPORT_COLUMNS: dict[str, pl.DataType] = {
     "wall_seconds": pl.Float64(),
     "driver_epoch": pl.Int64(),
     "created_at": pl.Float64(),
+    SAMPLES: SAMPLES_TYPE,
 }
 TRIALS_FILE = "trials.parquet"
 REPORTS_FILE = "reports.parquet"
@@ -79,7 +81,7 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
 
 def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
-    return _reports(snapshot.trials, snapshot.reports)
+    return _reports(snapshot)
 
 
 def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
@@ -130,15 +132,16 @@ def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFr
     return pl.DataFrame(list(columns.values()))
 
 
-def _reports(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
-    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in trials}
-    rows = []
+def _reports(snapshot: Snapshot) -> pl.DataFrame:
+    reports, rows = snapshot.reports, []
+    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
     for report in reports:
         config = configs[report.key.dataset, report.key.number]
         fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
         fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
         rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
+    columns[SAMPLES] = sample_column(snapshot)
     for name in dict.fromkeys(name for report in reports for name in report.metrics):
         column = _own_name(name, columns, "metric")
         columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
@@ -221,6 +224,9 @@ def _put(content: bytes, path: Path) -> None:
 
 
 def csv_text(table: pl.DataFrame) -> str:
-    """Return a table as CSV whose text cells no spreadsheet interprets as formulas; empty cells are missing values."""
-    texts = pl.selectors.string()
-    return table.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()
+    """Return a table as CSV whose text cells no spreadsheet interprets as formulas; empty cells are missing values.
+
+    Columns of lists are left out.
+    """
+    texts, flat = pl.selectors.string(), table.select(~pl.selectors.nested())
+    return flat.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()

@@ -39,7 +39,7 @@ VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant", "verdict", "claims"), pl.String()),
     "margin": pl.Float64(),
     "better": pl.String(),
-    **dict.fromkeys(("difference", "low", "high", "low90", "high90"), pl.Float64()),
+    **dict.fromkeys(("difference", "low", "high", "low90", "high90", "samples_low", "samples_high"), pl.Float64()),
     **dict.fromkeys(("n", "compared", "planned"), pl.Int64()),
     **dict.fromkeys(("p", "p_holm"), pl.Float64()),
     "family": pl.Int64(),
@@ -190,6 +190,7 @@ def _row(study: Study, metric: str, column: str, variant: str, planned: int, pai
     found |= {
         f"{end}{s}": getattr(span, end) if tested else None for s, span in spans.items() for end in ("low", "high")
     }
+    found |= pair.for_other_samples(metric)
     found |= {"p": p_two_sided(differences) if tested else None, "detectable": None, "pair": pair}
     found |= {"against": margin_p(gains, margin) if tested and margin is not None else {}}
     found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}

@@ -42,7 +42,7 @@ from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import forget_records
 from ablate.functions.source import CODE
 from ablate.inspection import code as own
-from ablate.inspection.studies import results_of, select_networks, write_results
+from ablate.inspection.studies import results_of, select_networks, with_files, write_results
 from ablate.ledger import Ledger, Snapshot, StudyWriter
 from ablate.locations import homes as places
 from ablate.study import VARIANT, Study, parse_study, read_study
@@ -126,7 +126,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
             report, unshown = _run(engine, executor, ledger, writer, options, console)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
-        snapshot = ledger.snapshot(study.name)
+        snapshot = with_files(ledger.snapshot(study.name), options)
         console.print(results_of(study, snapshot))
         for line in unshown:
             _say(console, line)
@@ -230,7 +230,7 @@ def _run(
             executor.run(engine, on_event=on_event)
         tracker.sync()  # the tables name each trial's run
         writer.renew()  # only the driver that holds the lease may write the results
-        report = write_results(study, ledger.snapshot(study.name), home)
+        report = write_results(study, with_files(ledger.snapshot(study.name), options), home)
         writer.renew()
         _publish(tracker, ledger, study, home, options)
     finally:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from types import GeneratorType
-from typing import Any
+from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
@@ -18,13 +18,13 @@ from ablate.functions.blame import ABLATE, place_of_generator, user_line
 from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.function import Function
 from ablate.functions.keeping import GlobalRandomness
-from ablate.functions.metrics import checked_metrics, checked_test
+from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.process_state import ProcessState
 from ablate.functions.run import Run
 from ablate.functions.stacked import Runs
 
 Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
-Check = Callable[[object, Run], dict[str, float]]
+Checked = TypeVar("Checked")
 CLOSINGS = 10  # attempts to close a generator that yields again
 
 
@@ -89,8 +89,8 @@ class Call:
             with self._own_state():
                 self._switch(lambda: self._waiting.throw(end))
 
-    def test(self) -> Metrics:
-        """Return what the function's `test` says of the kept model."""
+    def test(self) -> tuple[Tested, ...]:
+        """Return what the function's `test` says of the kept model, for each seed."""
         with self._own_state():
             try:
                 return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
@@ -146,7 +146,7 @@ class Call:
         memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error)
         return TrialError(user_line(error, when, place=self.place), "memory" if memory else "trial")
 
-    def _checked(self, value: object, check: Check) -> Metrics:
+    def _checked(self, value: object, check: Callable[[object, Run], Checked]) -> tuple[Checked, ...]:
         if not isinstance(self.run, Runs):
             return (check(value, self.run),)
         if not isinstance(value, list | tuple) or len(value) != len(self.run):

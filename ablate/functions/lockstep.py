@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.base.files import Place
+from ablate.base.sample_files import SampleValues
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
+from ablate.functions.metrics import Tested
 from ablate.functions.ranks import Ranks
 from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
@@ -110,9 +113,11 @@ class _Lockstep:
                 )
 
     def tested(self, metrics: Sequence[Mapping[str, float]]) -> Metrics:
-        """Return `metrics` with those of the test split added."""
+        """Return `metrics` with those of the test split added; what `test` says of each sample is written."""
         added = [found for call in self.calls for found in call.test()]
-        return tuple({**before, **found} for before, found in zip(metrics, added, strict=True))
+        if self.place is not None:
+            checkpoint.keep_samples(self.place, self.attempt, _by_sample(added))
+        return tuple({**before, **found.metrics} for before, found in zip(metrics, added, strict=True))
 
     def keep(self, report: Report) -> Report:
         """Write the checkpoint that belongs to a report and return the report with its name."""
@@ -142,6 +147,15 @@ class _Lockstep:
             ),
         )
         return report
+
+
+def _by_sample(tested: Sequence[Tested]) -> SampleValues:
+    """Return the metrics that every seed's `test` gave by sample, for equally many samples in the user's order."""
+    lengths = {name: {len(found.samples.get(name, ())) for found in tested} for name in tested[0].samples}
+    shared = [name for name, found in lengths.items() if len(found) == 1]
+    return SampleValues(
+        values={name: np.stack([found.samples[name] for found in tested]) for name in shared}, split="in order"
+    )
 
 
 def train(function: Function, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ablate.base.errors import TrialError
 from ablate.base.plain_text import one_printable_line
@@ -34,13 +38,49 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
     return found
 
 
-def checked_test(value: object, run: Run) -> dict[str, float]:
-    """Return what `test` returned as metrics; raise TrialError unless they are, with names that start with `test_`."""
-    found = checked_metrics(value, run)
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What `test` returned for one seed: metrics, and of those that were given by sample the values [samples]."""
+
+    metrics: dict[str, float]
+    samples: dict[str, NDArray[np.float32]]
+
+
+def checked_test(value: object, run: Run) -> Tested:
+    """Return what `test` returned; raise TrialError unless it is metrics with names that start with `test_`.
+
+    A metric is a number, or one number per sample in a list or an array, whose mean it is.
+    """
+    given = dict(value) if isinstance(value, Mapping) else value
+    samples: dict[str, NDArray[np.float32]] = {}
+    if isinstance(given, dict):
+        for name, number in given.items():
+            if (numbers := _by_sample(name, number)) is not None:
+                samples[str(name)] = numbers.astype(np.float32)
+                given[name] = float(numbers.mean())
+    found = checked_metrics(given, run)
     found.pop("params", None)
     if wrong := [name for name in found if not name.startswith("test_")]:
         raise TrialError(f"`test` returned {', '.join(wrong)}: the names of its metrics start with test_")
-    return found
+    return Tested(metrics=found, samples=samples)
+
+
+def _by_sample(name: object, value: Any) -> NDArray[np.float64] | None:
+    """Return one number per sample, or None for a value that is a single number, or none at all."""
+    if not hasattr(value, "__len__") or isinstance(value, str | bytes | Mapping):
+        return None
+    try:
+        numbers = np.asarray(value.detach().cpu().double() if hasattr(value, "detach") else value)
+        shape, real = numbers.shape, numbers.dtype.kind in "biuf"
+    except (TypeError, ValueError, RuntimeError):  # rows of unequal lengths; a tensor that cannot be read
+        shape, real = (), False
+    if shape == () and real:
+        return None
+    if not real or len(shape) != 1 or not shape[0]:
+        raise TrialError(
+            f"`test` gave {name}={_shown(value)}: a metric is a number, or a list or array with one number per sample"
+        )
+    return numbers.astype(np.float64)
 
 
 def _check_name(name: object) -> None:

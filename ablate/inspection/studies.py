@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import refuse_links
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.locations import Locations
-from ablate.locations.homes import refuse_other_ledger
+from ablate.locations.homes import refuse_other_ledger, with_store
 from ablate.objectives import signed
 from ablate.report import draw_figures, result_lines, write_report
 from ablate.study import Study, parse_study
@@ -51,7 +51,15 @@ class Stored:
 def read_study(name: str, locations: Locations) -> Stored:
     """Read study `name` from its ledger as of one moment; raise RequestError with the known names."""
     with open_ledger(name, locations) as ledger:
-        return Stored.of(ledger, name)
+        found = Stored.of(ledger, name)
+    return replace(found, snapshot=with_files(found.snapshot, locations))
+
+
+def with_files(snapshot: Snapshot, locations: Locations) -> Snapshot:
+    """Return a snapshot of a study that names the place of its trials' files."""
+    assert snapshot.study is not None
+    root = with_store(locations, snapshot.study).checkpoint_root(snapshot.study.name)
+    return replace(snapshot, checkpoints=root)
 
 
 @contextmanager
@@ -81,12 +89,12 @@ def known_names(locations: Locations) -> list[str]:
 
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
-    """Write tables and report of study `name` from its ledger alone; return the study and the page's path."""
+    """Write tables and report of study `name` from its record; return the study and the page's path."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
     home = locations.make_home(name)
-    return found.study, write_results(found.study, found.snapshot, home)
+    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
 
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:

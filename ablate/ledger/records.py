@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy import RowMapping
 
 from ablate.base.errors import LedgerError
+from ablate.base.files import Place
 from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
 from ablate.config import DatasetFacts, Size
@@ -155,12 +156,14 @@ class Snapshot:
     """The whole record of one study at one moment; `study` is None if the ledger has no such study.
 
     Trials are ordered by data set and number, reports by trial, epoch and replicate, `notes` (events) by commit.
+    `checkpoints` is the place of the trials' files if they may be read too; the ledger itself does not name it.
     """
 
     study: StudyRecord | None
     trials: list[TrialRecord]
     reports: list[ReportRecord]
     notes: list[EventRecord]
+    checkpoints: Place | None = None
 
 
 def to_text(value: object, what: str) -> str:

@@ -22,6 +22,8 @@ from ablate.analysis import (
 )
 from ablate.analysis.assessment import Assessment, assessments
 from ablate.analysis.fits import FORMS
+from ablate.analysis.sample_tables import spread_of
+from ablate.analysis.samples import Spread, sample_interval, sources_of
 from ablate.analysis.tables import csv_text
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import settings_text
@@ -88,14 +90,22 @@ def quality_name(study: Study) -> str:
     return quality_objective(study.objectives).metric.removeprefix("val_")
 
 
-def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> Interval:
-    """Return the quality of one trial over its replicates, or only its mean without reports."""
+def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple[Interval, Spread | None]:
+    """Return the quality of one trial with its interval, or only its mean without reports.
+
+    The interval is for other seeds and other samples where each sample's value was kept, which the spread says too;
+    otherwise for other seeds alone.
+    """
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
     values = replicate_values(last, row["dataset"], row["trial"], metric)
     if not values:
         value = row.get(metric)
         values = [math.nan if value is None else float(value)]
-    return metric_interval(metric, values, samples=samples(row))
+    own = last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]) if last.height else last
+    found = spread_of(own, metric)
+    if found is not None:
+        return sample_interval(metric, found), found
+    return metric_interval(metric, values, samples=samples(row)), None
 
 
 def samples(row: Mapping[str, Any]) -> int | None:
@@ -125,10 +135,11 @@ def front_table(
     """Return the front of every data set with one row per network, all its seeds pooled.
 
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
-    (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_search` (its number in the
-    search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`, `front_probability`,
-    `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events; `assessed` is what
-    `assessments` returns, computed here by default.
+    (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_over` (what varies in it),
+    `_samples` (their number), `_se_seeds`, `_se_samples`, `_se_both` (standard errors of its sources), `_search` (its
+    number in the search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`,
+    `front_probability`, `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events;
+    `assessed` is what `assessments` returns, computed here by default.
     """
     if assessed is None:
         assessed = assessments(study, trials, reports, notes) if reports is not None else {}
@@ -137,7 +148,8 @@ def front_table(
     last = last_reports(reports) if reports is not None else pl.DataFrame()
     rows = front(trials, study.objectives, constraints=study.constraints)
     name = quality_name(study)
-    intervals = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
+    measured = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
+    intervals = [interval for interval, _ in measured]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
     kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
     quality = [
@@ -145,6 +157,7 @@ def front_table(
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),
         pl.Series(f"{name}_low", [i.low for i in intervals], pl.Float64()).fill_nan(None),
         pl.Series(f"{name}_high", [i.high for i in intervals], pl.Float64()).fill_nan(None),
+        *_sources(name, rows, measured),
         pl.Series(f"{name}_search", _searched(study, trials, rows), pl.Float64()),
         pl.Series("replicates", [i.n for i in intervals], pl.Int64()),
         *_assessed(rows, assessed),
@@ -156,6 +169,21 @@ def front_table(
     ]
     table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)
     return table.with_columns(_other_objectives(study, rows, table.columns))
+
+
+def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:
+    """Return the columns that say what each interval is for: its sources and their standard errors."""
+    spreads = [found for _, found in measured]
+    counts = [found.count if found else samples(row) for found, row in zip(spreads, rows.to_dicts(), strict=True)]
+    parts = {
+        source: [found and math.sqrt(getattr(found, source)) for found in spreads]
+        for source in ("seeds", "samples", "both")
+    }
+    return [
+        pl.Series(f"{name}_over", [sources_of(*each) for each in measured], pl.String()),
+        pl.Series(f"{name}_samples", counts, pl.Int64()),
+        *(pl.Series(f"{name}_se_{source}", values, pl.Float64()) for source, values in parts.items()),
+    ]
 
 
 def _searched(study: Study, trials: pl.DataFrame, rows: pl.DataFrame) -> list[float | None]:

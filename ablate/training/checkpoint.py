@@ -27,6 +27,7 @@ from torch import Tensor
 from ablate.base.errors import CheckpointDownError, CheckpointError
 from ablate.base.files import Folder, Place, open_folder
 from ablate.base.redaction import error_text, redact_url
+from ablate.base.sample_files import SampleValues, write_sample_values
 from ablate.models.settings import InputShape
 from ablate.trial import Report, TrialConfig
 
@@ -124,6 +125,12 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
         own = [name for found, name in _newest_first(folder) if found.attempt <= checkpoint_id.attempt]
         for name in own[KEPT:]:
             folder.remove(name)
+
+
+def keep_samples(place: Place, attempt: int, found: SampleValues) -> None:
+    """Write what an attempt scored on each sample of the test split; raise CheckpointDownError."""
+    with _faults_explained(f"write the samples' values in {redact_url(place)}", place):
+        write_sample_values(open_folder(place), attempt, found)
 
 
 def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:

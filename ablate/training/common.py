@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ablate.base.sample_files import SampleValues
 from ablate.models.settings import InputShape
 from ablate.tasks import Data, Task, load_task
 from ablate.tasks.base import Decoded
 from ablate.trainable import Member
 from ablate.training.corpus import check_decoding, corpus_metrics
-from ablate.training.evaluate import BATCH, Evaluated, Means, evaluate
+from ablate.training.evaluate import BATCH, Evaluated, Means, SampleMeans, evaluate
 from ablate.training.family import family
 from ablate.training.made_up import metric_names
 from ablate.training.modules import initial_weights, plain_module, stackable
@@ -94,6 +95,7 @@ class Common:
     judged: bool
     lined: list[Trained] = field(default_factory=list)
     test: Samples | None = None
+    test_digest: str = ""
 
     @staticmethod
     def of(
@@ -157,13 +159,21 @@ class Common:
         return self._evaluated(trials[0], samples, [row for trial in trials for row in trial.rows], between)
 
     def test_values(self, trial: Trained, between: Between) -> dict[str, Tensor]:
-        """Return the metrics of a trial on the test split by name, one value per replicate."""
+        """Return the metrics of a trial on the test split by name, one value per replicate.
+
+        The values of each sample are written beside the trial's checkpoints, where a metric is their mean. Raises
+        CheckpointDownError if they cannot be.
+        """
         group = self.group
         if self.test is None:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
-        test = self.test.shared(len(trial.config.seeds))
-        found = self._evaluated(trial, test, trial.rows, between).values(0, len(trial.config.seeds))
-        return {f"test_{n}": v for n, v in (found | self.corpus(trial, test, "test", between)).items()}
+            self.test_digest = self.test.digest()
+        test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
+        found = self._evaluated(trial, test, trial.rows, between, each=each).values(0, len(trial.config.seeds))
+        found |= self.corpus(trial, test, "test", between)
+        values = {f"test_{name}": value for name, value in each.values().items()}
+        trial.progress.keep_samples(SampleValues(values=values, split=self.test_digest))
+        return {f"test_{name}": value for name, value in found.items()}
 
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:
         """Return the task's metrics of the text that the replicates generate; empty for other tasks.
@@ -176,11 +186,20 @@ class Common:
             self.group, self.task, self.data, samples, part=part, shape=self.shape, batch=BATCH, between=between
         )
 
-    def _evaluated(self, trial: Trained, samples: Samples, rows: Sequence[int], between: Between) -> Evaluated:
+    def _evaluated(
+        self,
+        trial: Trained,
+        samples: Samples,
+        rows: Sequence[int],
+        between: Between,
+        each: SampleMeans | None = None,
+    ) -> Evaluated:
         """Evaluate some rows; scores per token and images from disk use the batch size of training."""
         large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
         batch = min(BATCH, trial.training.batch_size) if large else BATCH
-        return evaluate(self.group, self.task, samples, rows=rows, batch=batch, between=between, judged=self.judged)
+        return evaluate(
+            self.group, self.task, samples, rows=rows, batch=batch, between=between, judged=self.judged, each=each
+        )
 
     def diverged(self, trial: Trained) -> Report:
         """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ablate.tasks import Task
@@ -52,6 +54,42 @@ class Means:
         found.sums = {name: torch.cat([part.sums[name] for part in parts]) for name in parts[0].sums}
         per_row = [count for count in counts if isinstance(count, Tensor) and count.dim()]
         found.count = torch.cat(per_row) if per_row else counts[0]
+        return found
+
+
+class SampleMeans:
+    """Gathers what each replicate scores on each sample of a split: the mean over its targets that are not `pad`."""
+
+    def __init__(self, pad: int | None) -> None:
+        self._pad = pad
+        self._sums: dict[str, list[Tensor]] = {}
+        self._counts: list[Tensor] = []
+        self._of_batches = True  # whether every loss is one of its batch
+
+    def add(self, values: Mapping[str, Tensor], targets: Tensor) -> None:
+        """Add a batch of `values` [R, B, ...], one per target and 0 at padding."""
+        there = torch.ones_like(targets, dtype=torch.bool) if self._pad is None else targets != self._pad
+        self._counts.append(there.flatten(2).sum(-1).cpu() if there.dim() > 2 else there.long().cpu())
+        for name, value in values.items():
+            sums = value.flatten(2).sum(-1, dtype=torch.float64) if value.dim() > 2 else value.double()
+            self._sums.setdefault(name, []).append(sums.cpu())
+        loss = self._sums["loss"][-1]
+        self._of_batches &= bool((loss == loss[:, :1]).all())
+
+    def values(self) -> dict[str, NDArray[np.float32]]:
+        """Return one value per sample and metric, [R, n], whose mean is the metric's mean over all targets.
+
+        Samples of unequal length enter by the linear part of that mean. A user's loss that is a mean over a batch says
+        nothing of a sample, so it is not among them.
+        """
+        count = torch.cat(self._counts, dim=1).double()
+        found = {}
+        for name, parts in self._sums.items():
+            if name == "loss" and self._of_batches:
+                continue
+            sums = torch.cat(parts, dim=1)
+            mean = sums.sum(1, keepdim=True) / count.sum(1, keepdim=True)
+            found[name] = (mean + (sums - mean * count) / count.mean(1, keepdim=True)).float().numpy()
         return found
 
 
@@ -109,11 +147,12 @@ def evaluate(
     batch: int = BATCH,
     between: Callable[[], None] | None = None,
     judged: bool = True,
+    each: SampleMeans | None = None,
 ) -> Evaluated:
     """Return `loss` (without label smoothing) and the task's metrics, as means over the targets, of some rows.
 
     `samples.index` has a row for each of `rows`. Metrics over the whole split are among them unless `judged` is False.
-    `between` is called before every batch and may raise.
+    `between` is called before every batch and may raise. `each` gathers the values of every sample.
 
     `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
     CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
@@ -131,7 +170,10 @@ def evaluate(
             if isinstance(task, Scored):  # its loss may be a mean over the batch
                 scores, targets = scores[:, :left], targets[:, :left]
             values = {"loss": task.loss(scores, targets, 0.0), **task.metrics(scores, targets)}
-            means.add({name: value[:, :left] for name, value in values.items()}, targets[:, :left])
+            values = {name: value[:, :left] for name, value in values.items()}
+            means.add(values, targets[:, :left])
+            if each is not None:
+                each.add(values, targets[:, :left])
             whole.add(scores[:, :left], targets[:, :left])
             left -= targets.shape[1]
     return Evaluated(means=means.values(), whole=whole)

@@ -61,7 +61,8 @@ def train(
 def _run_test(common: Common, member: Member, pause: Callable[[], bool]) -> Report:
     """Return the last report of the evaluated trial, with its networks' metrics on the test split added.
 
-    Nothing is trained or written. Raises CheckpointError if the checkpoint of its last epoch is missing.
+    Nothing is trained; what each sample scored is written beside the checkpoints. Raises CheckpointError if the
+    checkpoint of its last epoch is missing.
     """
     config, place = member.config, member.checkpoints
 

@@ -11,6 +11,7 @@ import torch
 
 from ablate.base.errors import CheckpointError, PausedError
 from ablate.base.files import Place
+from ablate.base.sample_files import SampleValues
 from ablate.models.settings import InputShape
 from ablate.training import checkpoint
 from ablate.training.checkpoint import Checkpoint, CheckpointId
@@ -154,6 +155,11 @@ class TrainingProgress:
         self.report = named
         self.save(Means(None))
         return named
+
+    def keep_samples(self, found: SampleValues) -> None:
+        """Write what the trial scored on each sample of the test split; raise CheckpointDownError."""
+        if self.place is not None:
+            checkpoint.keep_samples(self.place, self.attempt, found)
 
     def save(self, means: Means) -> None:
         """Write a checkpoint of the current position, unless there is one; `means` are those of its epoch so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from ablate.tasks import Data
 from ablate.tasks.base import Stream
+
+ROWS_AT_ONCE = 4096  # of a split whose digest is taken
 
 ModelInput = Tensor | tuple[Tensor, Tensor]
 
@@ -71,6 +74,18 @@ class Samples:
     def shared(self, rows: int) -> Samples:
         """Return a part that is the same for every replicate, for another number of replicates."""
         return replace(self, index=self.index[:1].expand(rows, -1))
+
+    def digest(self) -> str:
+        """Return a SHA-256 of the first replicate's samples in their order; of those on a disk, of their targets."""
+        found = hashlib.sha256()
+        for values in (self.targets, self.inputs):
+            if not isinstance(values, Tensor):
+                continue
+            found.update(f"{values.dtype} {list(values.shape[1:])} {self.index.shape[1]}".encode())
+            for index in torch.split(self.index[0].to(values.device), ROWS_AT_ONCE):
+                rows = values.index_select(0, index).cpu().contiguous()
+                found.update(rows.view(-1).view(torch.uint8).numpy().data)
+        return found.hexdigest()
 
     def batches(
         self, index_rn: Tensor, batch: int, *, keys: Sequence[int] | None = None

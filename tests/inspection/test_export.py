@@ -218,6 +218,7 @@ def test_tables_are_read_back_exactly(form: str, tmp_path: Path, capfd: Any) -> 
     snapshot = driver.ledger.snapshot("looked")
     for file, table in zip(files, (trials_table(snapshot), reports_table(snapshot)), strict=True):
         frame = pd.read_csv(file, float_precision="round_trip") if form == "csv" else pd.read_parquet(file)
+        table = table if form == "parquet" else table.drop("samples", strict=False)  # a list has no place in a cell
         assert list(frame.columns) == table.columns
         for name in table.columns:
             for found, expected in zip(frame[name].tolist(), table[name].to_list(), strict=True):

@@ -26,7 +26,7 @@ MARGIN = {"margin": {"val_accuracy": 0.004}}
 ROW: dict[str, Any] = {
     "metric": "val_accuracy", "column": "lists", "variant": "kv", "verdict": "non-inferior", "claims": "non-inferior",
     "margin": 0.005, "difference": -0.0012, "low": -0.004, "high": 0.0016, "n": 10, "detectable": 0.0034,
-    "seeds_needed": 14, "remark": "", "scaled": False, "family": 3,
+    "seeds_needed": 14, "remark": "", "scaled": False, "family": 3, "samples_low": None, "samples_high": None,
 }  # fmt: skip
 
 
@@ -36,17 +36,23 @@ ROW: dict[str, Any] = {
         (
             {},
             "non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval from 0.40 lost to 0.16 gained,"
-            " 10 seeds).",
+            " 10 seeds, on these samples only).",
+        ),
+        (
+            {"metric": "test_accuracy", "samples_low": -0.02, "samples_high": 0.0175},
+            "non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval from 0.40 lost to 0.16 gained,"
+            " 10 seeds; for other samples too from 2.00 lost to 1.75 gained).",
         ),
         (
             {"verdict": "inconclusive", "low": -0.009, "high": 0.0066},
             "inconclusive at a margin of 0.5 points: loses 0.12 points (95% interval from 0.90 lost to 0.66 gained,"
-            " 10 seeds); the smallest detectable effect is 0.34 points, and 14 seeds find an equal variant non-inferior"
-            " with 80% power.",
+            " 10 seeds, on these samples only); the smallest detectable effect is 0.34 points, and 14 seeds find an"
+            " equal variant non-inferior with 80% power.",
         ),
         (
             {"verdict": "harmful", "low": -0.002, "high": -0.0004, "scaled": True, "remark": "why"},
-            "harmful at a margin of 0.5 points: loses 0.12* points (95% interval 0.04* to 0.20*, 10 seeds); why.",
+            "harmful at a margin of 0.5 points: loses 0.12* points (95% interval 0.04* to 0.20*, 10 seeds, on these"
+            " samples only); why.",
         ),
         ({"verdict": None}, "not compared yet: no configuration is complete in both."),
         (
@@ -55,7 +61,8 @@ ROW: dict[str, Any] = {
         ),
         (
             {"metric": "val_loss", "margin": 0.25, "difference": 0.5, "low": 0.4, "high": 0.6},
-            "non-inferior at a margin of 0.25: its validation loss is 0.5 higher (95% interval 0.4 to 0.6, 10 seeds).",
+            "non-inferior at a margin of 0.25: its validation loss is 0.5 higher (95% interval 0.4 to 0.6, 10 seeds, on"
+            " these samples only).",
         ),
     ],
 )

@@ -170,6 +170,7 @@ def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
         "difference": ("Ours − published", found.published),
         "mean_against": (f"Against {against}", found.paired and measured),
         "against_interval": ("95% interval", found.paired and measured),
+        "against_others": ("For other samples", found.paired and bool(found.samples)),
         "correlation": ("Correlation", any(row.correlation != "–" for row in rows)),
         "complete": ("Complete", found.incomplete or len(found.planned) > 1),
     }

@@ -17,6 +17,8 @@ from rich.text import Text
 
 from ablate.analysis.comparison import CONSTANTS
 from ablate.analysis.intervals import Interval
+from ablate.analysis.samples import SAMPLES_TOO
+from ablate.objectives import is_evaluated
 from ablate.report.numbers import (
     DASH,
     compact,
@@ -72,6 +74,8 @@ class Shown:
     mean_against: str
     against: str
     against_interval: str
+    other_samples: str
+    against_others: str
     correlation: str
     complete: str
 
@@ -91,6 +95,7 @@ class ColumnBlock:
     paired: bool
     planned: tuple[int, ...]
     seeds: tuple[int, ...]
+    samples: tuple[int, ...]
 
 
 def require_comparison(study: Study) -> Compare:
@@ -116,6 +121,7 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
         paired=bool((there["variant"] != require_comparison(study).baseline).any()) and metric not in CONSTANTS,
         planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
         seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
+        samples=tuple(there.filter(over=SAMPLES_TOO)["samples"].unique().sort().to_list()),
     )
 
 
@@ -128,9 +134,11 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
 
     diverged = row["ours"] is not None and math.isnan(row["ours"])
     span, paired = _interval(row, "ours", "low", "high"), _interval(row, "baseline_difference", *_BASELINE)
-    difference = row["baseline_difference"]
+    wider = _interval(row, "baseline_difference", *_OTHER_SAMPLES)
+    difference, (wider_low, wider_high) = row["baseline_difference"], (row[end] for end in _OTHER_SAMPLES)
     half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"], row["n"])
     apart = "" if difference is None else reach(metric, difference, row[_BASELINE[0]], row[_BASELINE[1]], row["n"])
+    others = "" if difference is None else reach(metric, difference, wider_low, wider_high, row["n"])
     published = quantity(metric, row["published"]) + notes.mark(row["note"])
     mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
     return Shown(
@@ -145,12 +153,15 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
         mean_against=own(format_signed(metric, difference)),
         against=own(format_signed(metric, difference), apart),
         against_interval=own(interval_text(metric, paired).replace("-", "−")),
+        other_samples=own(others.strip() or DASH),
+        against_others=own(interval_text(metric, wider).replace("-", "−")),
         correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
         complete=format_completed(row),
     )
 
 
 _BASELINE = ("baseline_low", "baseline_high")
+_OTHER_SAMPLES = ("baseline_samples_low", "baseline_samples_high")
 
 
 def _interval(row: Mapping[str, Any], mean: str, low: str, high: str) -> Interval:
@@ -191,13 +202,25 @@ def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
     text = f"{name} after the last {study.unit}, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
-        text += f"; intervals{sign} are 95% Student t over {seeds} seeds"
-        text += f", paired by seed against {printable(require_comparison(study).baseline)}" if found.paired else ""
+        baseline = printable(require_comparison(study).baseline)
+        paired = f", paired by seed against {baseline}" if found.paired else ""
+        if not found.samples:
+            text += f"; intervals{sign} are 95% Student t over {seeds} seeds{paired}"
+            text += ", on these samples only" if is_evaluated(found.metric) else ""
+        else:
+            text += f"; intervals{sign} of means are 95%, for other seeds and other samples of the same kind"
+            text += f"; those of differences are Student t over {seeds} seeds{paired}, on these {_counts(found)} "
+            text += "samples only, and beside them for other samples too"
     elif found.seeds:
         text += "; one seed has no interval"
     elif found.metric.startswith("test_"):
         return f"{name}: the test split is opened once the last trial has ended."
     return f"{text}."
+
+
+def _counts(found: ColumnBlock) -> str:
+    """Return the numbers of test samples that the cells are read on: `359`, `359 to 10,000`."""
+    return " to ".join(f"{count:,}" for count in sorted({found.samples[0], found.samples[-1]}))
 
 
 def _average(found: ColumnBlock) -> str:
@@ -230,13 +253,18 @@ class _Fitted:
             (["difference"], WIDEST_VARIANT),
             *((["difference"], folded) for folded in FOLDED_VARIANTS),
             (["difference", "params"], WIDEST_VARIANT),
+            (["difference", "params", "others"], WIDEST_VARIANT),
         ):
             table = self._table(dropped, widest)
             if Measurement.get(console, options.update(max_width=1000), table).maximum <= options.max_width:
                 break
         yield table
         if dropped:
-            words = {"difference": "ours − published", "params": "parameters"}
+            words = {
+                "difference": "ours − published",
+                "params": "parameters",
+                "others": "differences for other samples",
+            }
             yield Text(f"\nLeft out at this width: {', '.join(words[name] for name in dropped)}.")
 
     def _table(self, dropped: list[str], widest: int) -> Table:
@@ -248,6 +276,7 @@ class _Fitted:
             "ours": ("ours", True),
             "difference": ("ours −\npublished", found.published),
             "against": (f"against\n{against}", found.paired),
+            "others": ("for other\nsamples", found.paired and bool(found.samples)),
             "complete": ("complete", found.incomplete),
         }
         headings = {name: text for name, (text, occurs) in there.items() if occurs and name not in dropped}
@@ -274,5 +303,6 @@ def _terminal_cells(row: Shown) -> dict[str, str]:
         "ours": row.ours,
         "difference": row.difference,
         "against": row.against,
+        "others": row.other_samples,
         "complete": row.complete,
     }

@@ -17,7 +17,7 @@ from rich.text import Text
 from ablate.analysis.intervals import Interval
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.verdicts import CLAIMS, INCONCLUSIVE
-from ablate.objectives import given_for, is_share
+from ablate.objectives import given_for, is_evaluated, is_share
 from ablate.report.comparison.table import Footnotes, require_comparison
 from ablate.report.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
 from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
@@ -195,7 +195,10 @@ def _span(row: Row, star: str) -> str:
         return "one seed, no interval"
     if equal_seeds(row["low"], row["high"]):
         return f"the same in each of {row['n']} seeds"
-    return f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} seeds"
+    text = f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} seeds"
+    if row["samples_low"] is None:
+        return f"{text}, on these samples only" if is_evaluated(row["metric"]) else text
+    return f"{text}; for other samples too {span_text(row['metric'], row['samples_low'], row['samples_high'], star)}"
 
 
 def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:

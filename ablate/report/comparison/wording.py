@@ -218,7 +218,9 @@ def _methods(baseline: str) -> Iterator[tuple[str, str]]:
     yield (
         "Intervals",
         "95% Student t intervals over seeds, clipped to the range that the metric can take. Data sets and "
-        "configurations are fixed: the intervals say how much the seed matters, not how other data would turn out.",
+        "configurations are fixed: the intervals say how much the seed matters, not how other data would turn out. "
+        "Where the value of each test sample was kept, means have intervals for other samples of the same kind too, "
+        "and so has each difference, beside that over seeds. Verdicts are about the training on these samples.",
     )
     yield (
         "Pairing",

@@ -213,8 +213,7 @@ def _front_caption(found: Findings, outside: int, dropped: int) -> str:
         parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:
         parts.append(
-            "Front and confirmation runs are means on the test split with 95% intervals over fresh seeds, ticks are "
-            "single seeds; "
+            "Front and confirmation runs are means on the test split with 95% intervals, ticks are single fresh seeds; "
             "the faint search trials are single validation numbers and look better than they are."
         )
     else:

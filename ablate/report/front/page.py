@@ -20,6 +20,7 @@ from ablate.report.front.figures import figures
 from ablate.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.report.front.importance import METHOD, importance_table, what_matters
 from ablate.report.front.summary import compared_cells
+from ablate.report.front.uncertainty import intervals_text
 from ablate.report.front.wording import dominated_text, fit_text, hypervolume_text, methods, status_lines
 from ablate.report.latex import PageTable
 from ablate.report.numbers import count, printable, quantity, spell_metric
@@ -118,6 +119,7 @@ def section(
         "compared": compared,
         "warnings": found.warnings,
         "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
+        "intervals": intervals_text(study, found.front),
         "shrinkage": shrinkage_text(study, found.trials, found.dataset),
     }
     listed = _trial_list(study, found)

@@ -12,6 +12,7 @@ from ablate.analysis import cost_metric, quality_objective
 from ablate.analysis.answer import FEWEST
 from ablate.analysis.assessment import Assessment
 from ablate.objectives import is_maximized, is_share, signed
+from ablate.report.front.uncertainty import sources_text
 from ablate.report.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
 from ablate.report.tables import network, quality_name
 from ablate.study import Study
@@ -189,7 +190,8 @@ def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
     corrected = "corrected for being chosen as the best"
     if number.n < FEWEST:
         corrected = f"not {corrected}, which takes {FEWEST} seeds"
-    return f"The best has {quantity(name, number.mean)} ({interval}) {measured}, {corrected}."
+    text = f"The best has {quantity(name, number.mean)} ({interval}) {measured}, {corrected}."
+    return f"{text} {sources_text(study, best)}".rstrip()
 
 
 def _split_quality(study: Study, row: Row) -> str:

@@ -17,6 +17,7 @@ from ablate.analysis.assessment import Assessment, assessments
 from ablate.report.confirmation import confirmation_text, on_front_text, protocol_text, withheld_text
 from ablate.report.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.report.front.summary import compared_cells, summary
+from ablate.report.front.uncertainty import intervals_text
 from ablate.report.numbers import DASH, printable, reach
 from ablate.report.racing import racing_text
 from ablate.report.tables import (
@@ -67,6 +68,7 @@ def _parts(
         if any(facts):
             yield Text(" ".join(text for text in facts if text))
         said = [_seeds_text(rows)] if dataset in assessed else []
+        said += [text] if (text := intervals_text(study, rows)) else []
         said += [text] if (text := shared_text(study, rows.rows(named=True))) else []
         if said:
             yield Text(printable(f"{'. '.join(said)}."))
