@@ -38,6 +38,7 @@ from calibration_intervals import (
     winners_curse,
 )
 from calibration_rows import Row
+from calibration_tuning import tuned_verdicts
 from record import RESULTS, ROOT, commit, versions
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
@@ -50,6 +51,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     smallest_effects,
     winners_curse,
     unequal_tuning,
+    tuned_verdicts,
     verdict_rules,
     answers,
     best_networks,
