@@ -71,7 +71,7 @@ def retry(name: str, locations: Locations, number: int, *, dataset: str | None =
         if trial.state is not TrialState.FAIL:
             raise RequestError(f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again")
         here = recorded_searches(found.study, found.snapshot).get(trial.key.dataset)
-        if here is not None and not here.may_retry(trial.config):
+        if here is not None and not here.may_retry(here.trials[trial.key.number]):
             raise RequestError(f"trial {trial.key} is a tuning trial: {TUNED}")
         _ask_about(ledger, found, trial, RETRY)
     return _promise(found, locations)

@@ -69,7 +69,7 @@ class Requests:
                 trial = search.trials.get(request.payload["trial"])
                 if trial is None:
                     self._refuse(request, "there is no such trial")
-                elif command == RETRY and not search.may_retry(trial.config):
+                elif command == RETRY and not search.may_retry(trial):
                     self._refuse(request, TUNED)
                 elif command == RETRY and trial.state is TrialState.FAIL:
                     self._reopen(request, trial)
