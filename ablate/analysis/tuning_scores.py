@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -40,14 +41,14 @@ def tuning_metric(study: Study) -> str:
 
 
 def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the tuning trials of the data sets that run, with `configuration` and the tuned `values` in words."""
+    """Return the tuning trials of the data sets that run, with `configuration` in words and tuned `values` as JSON."""
     own = trials.filter(pl.col("stage") == "tune", pl.col("dataset").is_in(study.labels))
     searched = [name for name in study.space.names() if name != VARIANT and name in own.columns]
     tuned = [name for name in study.tuned.names() if name in own.columns]
     rows = own.rows(named=True)
     texts = {
-        name: [settings_text(row, names) for row in rows]
-        for name, names in (("configuration", searched), ("values", tuned))
+        "configuration": [settings_text(row, searched) for row in rows],
+        "values": [json.dumps({name: row[name] for name in tuned if row[name] is not None}) for row in rows],
     }
     return own.with_columns(pl.Series(name, text, pl.String()) for name, text in texts.items())
 

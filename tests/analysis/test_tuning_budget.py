@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from ablate.analysis.comparison import cells
+from ablate.analysis.comparison import cells, seed_values
+from ablate.analysis.tables import REPORT_COLUMNS
 from ablate.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
 from ablate.analysis.tuning_scores import expected_best, tuning_curve, tuning_scores
 from ablate.base.randomness import stream
@@ -289,3 +290,23 @@ def test_fewer_tuning_seeds_than_seeds_are_said() -> None:
     (luck,) = tuning_warnings(study, *tables(planted()))
     assert luck.code == "tuning-luck"
     assert "5 seeds share 1 tuning seed" in luck.text
+
+
+def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> None:
+    """Two seeds won with a small network and one with a larger one; the values of the seeds stay apart."""
+    study = parse_study(FILE.replace("METRIC", "val_accuracy") + "replicates: 3\n")
+    ended = {"state": "COMPLETE", "epochs": 4}
+    rows = [
+        Row(stage="search", variant="complete", values={**ended, "params": 100, "replicates": 2}),
+        Row(stage="search", variant="complete", values={**ended, "params": 160, "replicates": 1, "source": 0}),
+    ]
+    trials = trials_of(rows)
+    listed = [(0, 0, 0, 0.5), (0, 1, 2, 0.7), (1, 0, 1, 0.6)]
+    fixed = {"dataset": "digits", "stage": "search", "epoch": 4, "final": True, "diverged": False}
+    reports = pl.DataFrame(
+        [{**fixed, "trial": t, "replicate": r, "seed": s, "val_accuracy": v} for t, r, s, v in listed],
+        schema_overrides=REPORT_COLUMNS,
+    )
+    (cell,) = cells(study, trials, reports).filter(variant="complete").iter_rows(named=True)
+    assert (cell["n"], cell["ours"], cell["params"]) == (3, pytest.approx(0.6), 120)
+    assert seed_values(study, trials, reports)["value"].to_list() == [0.5, 0.6, 0.7]
