@@ -35,6 +35,7 @@ def comparison_warnings(
         *_unfinished(study, runs),
         *_unfinished_rows(study, trials, reports),
         *_failed(runs),
+        *_failed_seeds(study, trials, reports),
         *_diverged(study, runs),
         *_few_seeds(study),
         *_placebo(study, trials, reports),
@@ -94,6 +95,21 @@ def _failed(runs: Runs) -> Iterator[StudyWarning]:
     if failed.any():
         text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
         yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
+
+
+def _failed_seeds(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn of trials that gave seeds to a configuration that has others, and failed for another reason."""
+    diverged = reports.filter("diverged").select("dataset", "trial").unique()
+    own = trials.filter(pl.col("stage") == "search", pl.col("state") == "FAIL", pl.col("source").is_not_null())
+    own = own.filter(pl.col("dataset").is_in(study.labels)).join(diverged, on=["dataset", "trial"], how="anti")
+    if own.height:
+        named = ", ".join(f"{variant} {count}" for variant, count in own[VARIANT].value_counts().sort(VARIANT).rows())
+        seeds = int(own["replicates"].sum())
+        text = (
+            f"{seeds} seed{'s' * (seeds != 1)} in {_trials(own.height)} failed for another reason than divergence "
+            f"({named}): they are in no difference, and whether the others are like them is not known."
+        )
+        yield StudyWarning(code="failed-seeds", text=text)
 
 
 def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ablate.analysis.comparison import cells, seed_values
+from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.analysis.tables import REPORT_COLUMNS
 from ablate.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
 from ablate.analysis.tuning_scores import expected_best, tuning_curve, tuning_scores
@@ -310,3 +311,7 @@ def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> No
     (cell,) = cells(study, trials, reports).filter(variant="complete").iter_rows(named=True)
     assert (cell["n"], cell["ours"], cell["params"]) == (3, pytest.approx(0.6), 120)
     assert seed_values(study, trials, reports)["value"].to_list() == [0.5, 0.6, 0.7]
+    assert "failed-seeds" not in [warning.code for warning in comparison_warnings(study, trials, reports)]
+    crashed = trials.with_columns(state=pl.when(pl.col("trial") == 1).then(pl.lit("FAIL")).otherwise("state"))
+    (text,) = [w.text for w in comparison_warnings(study, crashed, reports) if w.code == "failed-seeds"]
+    assert text.startswith("1 seed in 1 trial failed for another reason than divergence (complete 1)")
