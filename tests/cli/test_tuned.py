@@ -86,6 +86,7 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
     page = Reader((report / "index.html").read_text(encoding="utf-8"))
     assert "Every row tuned config.rate first: 8 values on 6 seeds, the same values for all." in page.text
     assert "differences and verdicts are of the part and its tuning" in page.text
+    assert "Each verdict is of the part and its tuning." in page.text
     assert "tuning-luck" not in page.text
     assert "24 of the tuning: 24 complete; then 3 rows planned, a trial for each winner" in page.text
     assert "every trial on 6 seeds (0 to 5); the placebo on 6 seeds (500000 to 500005)" in page.text

@@ -13,7 +13,7 @@ import polars as pl
 from ablate.analysis.tuning_budget import tuning_budget
 from ablate.analysis.tuning_scores import ROW, expected_best, tuning_curve, tuning_metric, tuning_scores
 from ablate.objectives import is_share
-from ablate.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
+from ablate.report.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem
 from ablate.report.latex import PageTable
 from ablate.report.numbers import compact, printable, quantity, spell_metric
 from ablate.study import VARIANT, Study
@@ -22,7 +22,7 @@ from ablate.study.tuning_seeds import tuning_seeds
 
 MOST_ROWS = 30  # rows of the comparison that a figure draws; tuning_curve.csv and tuning_tries.csv have all
 MOST_WINNERS = 3  # winning values in a cell
-PANEL_HEIGHT = 150  # pixels
+PANEL_HEIGHT, MOST_TICKS = 150, 8  # pixels; numbers of tries on an axis
 
 
 def tuning_tables(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -167,7 +167,8 @@ def _tries(study: Study, rows: pl.DataFrame) -> Figure:
         {"tries": row["tries"], **{end: rounded(factor * row[end]) for end in ("expected", "low", "high")}}
         for row in rows.iter_rows(named=True)
     ]
-    chart, x = inline_chart(points), alt.X("tries:Q", title=None, axis=alt.Axis(tickMinStep=1, format="d"))
+    axis = alt.Axis(values=evenly([point["tries"] for point in points], MOST_TICKS), format="d")
+    chart, x = inline_chart(points), alt.X("tries:Q", title=None, axis=axis)
     tip = [alt.Tooltip(f"{field}:N") for field in ("tries", "expected", "low", "high")]
     layers = [
         chart.mark_area(opacity=0.25, color="role:accent").encode(x=x, y=_axis(study, "low"), y2="high:Q"),
