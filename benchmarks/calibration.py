@@ -42,6 +42,7 @@ from calibration_intervals import (
 )
 from calibration_rows import Row
 from calibration_samples import best_of_several, other_samples, populations
+from calibration_tuning import tuned_verdicts
 from record import RESULTS, ROOT, commit, versions
 
 ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
@@ -54,6 +55,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     smallest_effects,
     winners_curse,
     unequal_tuning,
+    tuned_verdicts,
     verdict_rules,
     verdict_families,
     answers,

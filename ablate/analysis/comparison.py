@@ -184,7 +184,7 @@ def cells(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataF
     """
     runs = collect(study, trials, reports)
     planned = {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
-    untuned = count_untuned(study, trials)
+    untuned = count_untuned(study, trials, reports)
     rows = []
     for metric in metrics(study, reports):
         measured = None if metric in CONSTANTS else measure(runs, metric)
@@ -384,9 +384,10 @@ def _size(runs: Runs, name: str, places: Places) -> float | None:
 
 
 def _remarks(study: Study, cell: Mapping[str, Any], untuned: int) -> Iterator[str]:
-    """Yield the remarks that a reader needs about the measured number; `untuned` configurations were not trained."""
+    """Yield the remarks that a reader needs about the measured number; `untuned` seeds were not trained."""
     if untuned:
-        yield f"no tuning trial is complete in {untuned} of {cell['planned']} configurations: not trained"
+        planned = cell["planned"] * study.replicates
+        yield f"not trained on {untuned} of {planned} seeds, for which no tuning run is complete"
     if cell["diverged"] and cell["metric"] not in CONSTANTS:
         counted = given_for(_compare(study).diverged, cell["metric"])
         as_what = "" if counted is None else f", each such seed counted as {counted:g}"

@@ -13,7 +13,7 @@ import polars as pl
 from ablate.analysis.comparison import Runs, collect
 from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.analysis.study_warnings import StudyWarning
-from ablate.analysis.tuning_budget import tuning_warnings
+from ablate.analysis.tuning_budget import count_untuned, tuning_warnings
 from ablate.analysis.verdicts import ALPHA, verdicts
 from ablate.objectives import count_states
 from ablate.study import PLACEBO, VARIANT, Study
@@ -34,7 +34,9 @@ def comparison_warnings(
     return [
         *_post_hoc(study, runs, notes),
         *_unfinished(study, runs),
+        *_unfinished_rows(study, trials, reports),
         *_failed(runs),
+        *_failed_seeds(study, trials, reports),
         *_diverged(study, runs),
         *_few_seeds(study),
         *_placebo(study, trials, reports),
@@ -76,11 +78,39 @@ def _unfinished(study: Study, runs: Runs) -> Iterator[StudyWarning]:
         yield StudyWarning(code="unfinished", text=text)
 
 
+def _unfinished_rows(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn of tuned rows that are trained on some of their seeds only; each has a trial for each of its winners."""
+    if study.tune is None:
+        return
+    rows = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+    ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
+    planned = sum(len(study.design(label)) for label in study.labels) * study.replicates
+    planned -= count_untuned(study, trials, reports).total()
+    if 0 < ended < planned:
+        text = f"{ended:,} of {planned:,} seeds of the rows have ended: these numbers will change."
+        yield StudyWarning(code="unfinished-seeds", text=text)
+
+
 def _failed(runs: Runs) -> Iterator[StudyWarning]:
     failed = (runs.table["state"] == "FAIL").to_numpy() & ~runs.diverged
     if failed.any():
         text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
         yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
+
+
+def _failed_seeds(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn of trials that gave seeds to a configuration that has others, and failed for another reason."""
+    diverged = reports.filter("diverged").select("dataset", "trial").unique()
+    own = trials.filter(pl.col("stage") == "search", pl.col("state") == "FAIL", pl.col("source").is_not_null())
+    own = own.filter(pl.col("dataset").is_in(study.labels)).join(diverged, on=["dataset", "trial"], how="anti")
+    if own.height:
+        named = ", ".join(f"{variant} {count}" for variant, count in own[VARIANT].value_counts().sort(VARIANT).rows())
+        seeds = int(own["replicates"].sum())
+        text = (
+            f"{seeds} seed{'s' * (seeds != 1)} in {_trials(own.height)} failed for another reason than divergence "
+            f"({named}): they are in no difference, and whether the others are like them is not known."
+        )
+        yield StudyWarning(code="failed-seeds", text=text)
 
 
 def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
@@ -115,12 +145,10 @@ def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Itera
     own = found.filter(pl.col("metric") == study.compare.metrics[0], pl.col("variant") == PLACEBO)
     for row in own.iter_rows(named=True):
         if row["p"] is not None and row["p"] < ALPHA / own.height:
-            why = "the luck of the tuning or of these seeds" if study.tune is not None else "the luck of these seeds"
             text = (
                 f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline "
-                f"(p = {row['p']:.4f}): {why} makes "
-                "differences as large as this, which no interval contains. Add seeds"
-                + (", of the tuning too (tune.replicates)." if study.tune is not None else ".")
+                f"(p = {row['p']:.4f}): the luck of these seeds makes "
+                "differences as large as this, which no interval contains. Add seeds."
             )
             yield StudyWarning(code="placebo-differs", text=text)
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.tables import REPORT_COLUMNS
-from ablate.objectives import mean
+from ablate.objectives import SIZE_COLUMNS, mean
 
 NETWORK = pl.coalesce("source", "trial")  # the first trial of the network
 _KEY = ["dataset", "stage", "_network"]
@@ -20,10 +20,10 @@ Place = tuple[str, int]  # data set, trial
 def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return both tables (docs/tables.md) with one row, and the reports of one trial, for seeds that belong together.
 
-    Trials belong together if they confirm the same search trial, or give further seeds to the same trial of a
-    comparison (`source`). The complete ones are merged into the first of them, with all their seeds. A seed that
-    diverged makes the pooled trial a FAIL, as in a single trial. A trial that has not ended, or failed for another
-    reason, keeps its own row. Pooling is idempotent.
+    Trials belong together if they confirm the same search trial, give further seeds to the same trial of a comparison,
+    or train the seeds of a tuned row with their winners (`source`). The complete ones are merged into the first of
+    them, with all their seeds and the mean size. A seed that diverged makes the pooled trial a FAIL, as in a single
+    trial. A trial that has not ended, or failed for another reason, keeps its own row. Pooling is idempotent.
     """
     if not reports.height or not {"source", "stage"} <= set(trials.columns):
         return trials, reports
@@ -85,6 +85,9 @@ def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequ
     first = ("trial", "source", "checkpoint", "mlflow_run_id", "created_at", "started_at")
     row |= {name: group[0][name] for name in first}
     row |= {name: sum(own[name] or 0 for own in group) for name in ("replicates", "wall_seconds")}
+    for name in (name for name in SIZE_COLUMNS if name in row and row[name] is not None):
+        size = sum(own[name] * own["replicates"] for own in group) / row["replicates"]  # tuned values may change it
+        row[name] = round(size) if isinstance(row[name], int) else size
     row["finished_at"] = max((own["finished_at"] for own in group if own["finished_at"] is not None), default=None)
     parts = [last[own["dataset"], own["trial"]] for own in group]
     for name in metrics:

@@ -11,76 +11,80 @@ from typing import Any
 import polars as pl
 
 from ablate.analysis.study_warnings import StudyWarning
-from ablate.base.plain_text import settings_text
-from ablate.objectives import best_place
-from ablate.study import VARIANT, Study
+from ablate.analysis.tuning_scores import ROW, tuning_scores, tuning_trials_of, tuning_winners
+from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range
+from ablate.study.tuning_seeds import shared_tuning_text, tuning_seed_of, tuning_seeds_of
 
 NEAR_BORDER = 0.05  # share of a range, on its scale, within which an optimum counts as at the border
+BORDER_SEEDS = 0.5  # share of the tuning seeds whose best value is there, from which on it is said
 BUDGET_COLUMNS: dict[str, pl.DataType] = {
-    **dict.fromkeys(("dataset", "variant", "configuration"), pl.String()),
-    **dict.fromkeys(("trials", "complete", "failed", "unfinished", "epochs"), pl.Int64()),
+    **dict.fromkeys(ROW, pl.String()),
+    **dict.fromkeys(("trials", "runs", "complete", "failed", "unfinished", "epochs"), pl.Int64()),
     "seconds": pl.Float64(),
-    "best_trial": pl.Int64(),
+    **dict.fromkeys(("seeds", "untuned"), pl.Int64()),
     "score": pl.Float64(),
-    "best": pl.String(),
-    "border": pl.String(),
+    **dict.fromkeys(("winners", "border"), pl.String()),
 }
 
 
-def tuning_metric(study: Study) -> str:
-    """Return the metric that tuning optimises: the first compared one, on validation."""
-    assert study.tuning_metric is not None
-    return study.tuning_metric
-
-
-def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the tuning trials of the data sets that run, with their `configuration` in words."""
-    own = trials.filter(pl.col("stage") == "tune", pl.col("dataset").is_in(study.labels))
-    searched = [name for name in study.space.names() if name != VARIANT and name in own.columns]
-    texts = [settings_text(row, searched) for row in own.iter_rows(named=True)]
-    return own.with_columns(pl.Series("configuration", texts, pl.String()))
-
-
-def tuning_budget(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
+def tuning_budget(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     """Return one row per data set, configuration and row of the comparison, in the order of their first trial.
 
-    `trials` is the trials table (docs/tables.md). `epochs` and `seconds` are sums over the tuning trials, `score` is
-    the metric of the best one in its own unit, `best` its values as JSON, and `border` names the settings whose best
-    value is within 5% of an end of their range.
+    Both are tables of docs/tables.md. A run is a trial on one seed. `epochs` and `seconds` are sums over trials.
+    `seeds` are the tuning seeds, `untuned` the seeds of the row for which no run is complete, `score` is the mean of
+    the winning scores. `winners` lists the values that won as JSON, with the number of their tuning seeds, the most
+    frequent first. `border` names the settings whose best value is within 5% of an end of their range on half of the
+    tuning seeds or more.
     """
-    metric = tuning_metric(study)
+    scores = tuning_scores(study, trials, reports)
+    complete = _by_row(scores.filter(pl.col("score").is_not_null()))
+    won = _by_row(tuning_winners(study, scores))
     rows = []
-    for part in tuning_trials_of(study, trials).partition_by("dataset", "configuration", VARIANT, maintain_order=True):
-        listed = part.sort("trial").rows(named=True)
-        scored = [row for row in listed if row["state"] == "COMPLETE" and _is_number(row.get(metric))]
-        place = best_place(metric, [row[metric] for row in scored], study.objectives)
-        best = None if place is None else scored[place]
-        states = [row["state"] for row in listed]
-        lost = states.count("COMPLETE") - len(scored)  # without a finite score, as where one of several seeds diverged
-        values = {name: best.get(name) for name in study.tuned.names()} if best else {}
+    finished = pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"])
+    tuning = tuning_trials_of(study, trials).with_columns(finished=finished)
+    for part in tuning.partition_by(ROW, maintain_order=True):
+        key = tuple(part[name][0] for name in ROW)
+        best, done = won.get(key, scores.clear()), complete.get(key, scores.clear()).height
+        seeds, ended = len(tuning_seeds_of(study, key[1])), part.filter(pl.col("finished"))["replicates"].sum()
+        decided = [tuning_seed_of(study, key[1], seed) for seed in study.seeds_of(key[1])]
         rows.append(
-            {
-                **{name: listed[0][name] for name in ("dataset", "variant", "configuration")},
-                "trials": len(listed),
-                "complete": len(scored),
-                "failed": states.count("FAIL") + states.count("PRUNED") + lost,
-                "unfinished": states.count("WAITING") + states.count("RUNNING"),
-                "epochs": sum(row["epochs"] or 0 for row in listed),
-                "seconds": math.fsum(row["wall_seconds"] or 0.0 for row in listed),
-                "best_trial": best and best["trial"],
-                "score": best and best[metric],
-                "best": json.dumps(values),
-                "border": ", ".join(
-                    name for name, value in values.items() if at_border(study.tuned.ranges[name], value)
-                ),
+            dict(zip(ROW, key, strict=True))
+            | {
+                "trials": part.height,
+                "runs": part["values"].n_unique() * seeds,
+                "complete": done,
+                "failed": ended - done,
+                "unfinished": part["values"].n_unique() * seeds - ended,
+                "epochs": part["epochs"].sum(),
+                "seconds": math.fsum(part["wall_seconds"].drop_nulls()),
+                "seeds": seeds,
+                "untuned": sum(seed not in best["seed"] for seed in decided),
+                "score": best["score"].mean(),
+                "winners": json.dumps(_counted(study, best)),
+                "border": ", ".join(_at_border(study, best)),
             }
         )
     return pl.DataFrame(rows, schema=BUDGET_COLUMNS)
 
 
-def _is_number(value: Any) -> bool:
-    return value is not None and math.isfinite(value)
+def _by_row(table: pl.DataFrame) -> dict[tuple[Any, ...], pl.DataFrame]:
+    return table.partition_by(ROW, as_dict=True)
+
+
+def _counted(study: Study, winners: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the values that won with the number of their seeds, the most frequent first."""
+    names = [name for name in study.tuned.names() if name in winners.columns]
+    found = winners.group_by(names, maintain_order=True).agg(pl.len().alias("seeds")) if names else winners.clear()
+    return [dict(row) for row in found.sort("seeds", descending=True, maintain_order=True).iter_rows(named=True)]
+
+
+def _at_border(study: Study, winners: pl.DataFrame) -> Iterator[str]:
+    """Yield the settings whose best value is at a border of its range on BORDER_SEEDS of the seeds."""
+    for name in (name for name in study.tuned.names() if name in winners.columns and winners.height):
+        there = [at_border(study.tuned.ranges[name], value) for value in winners[name].to_list()]
+        if sum(there) >= BORDER_SEEDS * winners.height:
+            yield name
 
 
 def at_border(spec: Range, value: Any) -> bool:
@@ -92,20 +96,26 @@ def at_border(spec: Range, value: Any) -> bool:
     return low < high and min(at - low, high - at) <= NEAR_BORDER * (high - low)
 
 
-def count_untuned(study: Study, trials: pl.DataFrame) -> Counter[tuple[str, str]]:
-    """Return how many configurations of (data set, row) are not trained because all of their tuning trials failed."""
+def count_untuned(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Counter[tuple[str, str]]:
+    """Return on how many seeds a (data set, row) is not trained, because no run on their tuning seed is complete.
+
+    A seed of each configuration counts; a row whose tuning has not ended has none.
+    """
     if study.tune is None:
         return Counter()
-    budget = tuning_budget(study, trials).filter(pl.col("best_trial").is_null(), pl.col("unfinished") == 0)
-    return Counter(budget.select("dataset", "variant").rows())
+    ended = tuning_budget(study, trials, reports).filter(pl.col("unfinished") == 0, pl.col("untuned") > 0)
+    summed = ended.group_by("dataset", "variant").agg(pl.col("untuned").sum())
+    return Counter({(dataset, variant): count for dataset, variant, count in summed.iter_rows()})
 
 
 def tuning_warnings(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[StudyWarning]:
     """Return what makes the tuning of a comparison unfair or its best values doubtful; none without `tune`."""
     if study.tune is None:
         return []
-    budget = tuning_budget(study, trials)
-    return [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports), *_on_test(study, budget)]
+    budget = tuning_budget(study, trials, reports)
+    found = [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports), *_on_test(study, budget)]
+    shared = shared_tuning_text(study)
+    return found if shared is None else [StudyWarning(code="tuning-luck", text=shared), *found]
 
 
 def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
@@ -117,7 +127,7 @@ def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
         if spent[least] != spent[most]:
             few, many = spent[least], spent[most]
             text = (
-                f"On {part['dataset'][0]} the rows were not tuned equally: {least} has {few[0]} complete tuning trials "
+                f"On {part['dataset'][0]} the rows were not tuned equally: {least} has {few[0]} complete tuning runs "
                 f"({few[1]:,} epochs), {most} has {many[0]} ({many[1]:,}). The row with more is favoured by luck alone."
             )
             yield StudyWarning(code="unequal-budget", text=text)
@@ -126,14 +136,14 @@ def _unequal(budget: pl.DataFrame) -> Iterator[StudyWarning]:
 def _failed(budget: pl.DataFrame) -> Iterator[StudyWarning]:
     rows = [row for row in budget.iter_rows(named=True) if row["failed"]]
     if rows:
-        total, asked = sum(row["failed"] for row in rows), budget["trials"].sum()
+        total, asked = sum(row["failed"] for row in rows), budget["runs"].sum()
         listed = _listed([f"{row['dataset']} {_name(row)} {row['failed']}" for row in rows])
-        text = f"{total} of {asked} tuning trials failed or diverged: {listed}. They cannot be a row's best."
+        text = f"{total} of {asked} tuning runs failed or diverged: {listed}. They cannot be a row's best."
         yield StudyWarning(code="failed-tuning", text=text)
-    without = [row for row in rows if row["best_trial"] is None and not row["unfinished"]]
+    without = [row for row in budget.iter_rows(named=True) if row["untuned"] and not row["unfinished"]]
     if without:
-        listed = _listed([f"{row['dataset']} {_name(row)}" for row in without])
-        text = f"No tuning trial is complete for {listed}, so these rows were not trained."
+        named = [f"{row['dataset']} {_name(row)} ({_seeds(row['untuned'])})" for row in without]
+        text = f"No tuning run is complete for {_listed(named)}, so these rows were not trained on them."
         yield StudyWarning(code="no-tuned-row", text=text)
 
 
@@ -144,8 +154,8 @@ def _borders(budget: pl.DataFrame) -> Iterator[StudyWarning]:
         own = [row for row in rows if setting in row["border"].split(", ")]
         listed = _listed([f"{row['dataset']} {_name(row)}" for row in own])
         text = (
-            f"The best {setting} is at a border of its range for {listed}: a wider range may hold a better value, and "
-            "for these rows the comparison says less."
+            f"The best {setting} is at a border of its range for {listed}, on half of the tuning seeds or more: a "
+            "wider range may hold a better value, and for these rows the comparison says less."
         )
         yield StudyWarning(code="border-optimum", text=text)
 
@@ -167,6 +177,10 @@ def _on_test(study: Study, budget: pl.DataFrame) -> Iterator[StudyWarning]:
             "the rows are compared, so each row looks better than it is."
         )
         yield StudyWarning(code="tuned-on-test", text=text)
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -13,13 +13,16 @@ from ablate.config import DatasetFacts, TrainableSettings
 from ablate.driver.code import trainable_of
 from ablate.study import Study
 from ablate.study.space import FloatRange, Range, Space
+from ablate.study.tuning_seeds import shared_tuning_text
 
 DRAWN = 400  # configurations drawn from a space
 
 
 def cautions(study: Study, facts: Mapping[str, DatasetFacts]) -> tuple[str, ...]:
-    """Return one line per warning, by data set of `facts`."""
-    return tuple(line for label in facts for line in _of_dataset(study, label, facts[label]))
+    """Return one line per warning, of the whole study and by data set of `facts`."""
+    shared = shared_tuning_text(study)
+    whole = [] if shared is None else [shared]
+    return (*whole, *(line for label in facts for line in _of_dataset(study, label, facts[label])))
 
 
 def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:

@@ -22,6 +22,7 @@ from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.design import confounded
 from ablate.study.space import Space
+from ablate.study.tuning_seeds import tuning_seeds
 from ablate.trainable import PlannedTrials, Trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
 from ablate.tuning.twins import TwinSizes
@@ -141,7 +142,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
     rows = [row for label in study.labels for row in by_dataset[label]]
     seconds = _seconds(study, by_dataset, facts, data_dir, study.replicates) if measure_time else None
-    seeds = study.tune.replicates if study.tune is not None and measure_time else None
+    seeds = tuning_seeds(study) if study.tune is not None and measure_time else None
     of_tuning = None if seeds is None else _seconds(study, by_dataset, facts, data_dir, seeds)
     return Plan(
         study=study,

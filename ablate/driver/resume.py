@@ -11,6 +11,7 @@ from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
 from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study
+from ablate.study.tuning_seeds import is_tuned_alike
 from ablate.trial import TrialKey, TrialState
 from ablate.tuning import Resumption
 from ablate.tuning.recorded import DRIVER_STARTED
@@ -92,6 +93,11 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
         raise StudyMismatchError(
             f"study {study.name!r} exists, and this file would make its trials incomparable:\n"
             + "\n".join([changed, *advice])
+        )
+    if not is_tuned_alike(before, study):
+        raise StudyMismatchError(
+            f"study {study.name!r} exists, and with this tune.replicates its seeds would have been trained with the"
+            f" best values of other tuning seeds:\n{changed}\nPut it back, or give the study another name (study: …)."
         )
     if fewer := _fewer_seeds(before, study, trials):
         raise StudyMismatchError(

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -340,14 +341,18 @@ def _refuse_empty(ledger: Ledger, study: Study) -> None:
 
 
 def _refuse_failed_rows(study: Study, snapshot: Snapshot, report: Path) -> None:
-    """Raise StudyFailedError if a row of a comparison failed, or was not trained; one that diverged is a result."""
+    """Raise StudyFailedError if a row of a comparison failed, or lacks seeds; one that diverged is a result."""
     if study.compare is None:
         return
     diverged = {each.key for each in snapshot.reports if each.diverged}
     rows = [trial for trial in snapshot.trials if trial.config.stage != "tune"]
     failed = [trial for trial in rows if trial.state is TrialState.FAIL and trial.key not in diverged]
     planned = {str(parameters[VARIANT]) for label in study.labels for parameters in study.design(label)}
-    lacking = sorted({str(t.config.variant) for t in failed} | (planned - {str(t.config.variant) for t in rows}))
+    lacks: Counter[str] = Counter()  # seeds of tuned rows without a winner
+    for config in (trial.config for trial in rows if trial.config.stage == "search" and study.tune is not None):
+        lacks[str(config.variant)] += study.replicates * (config.source is None) - len(config.seeds)
+    untrained = (planned - {str(t.config.variant) for t in rows}) | (+lacks).keys()
+    lacking = sorted({str(t.config.variant) for t in failed} | untrained)
     if lacking:
         said = f" The last one said: {failed[-1].error}" if failed else ""
         raise StudyFailedError(f"study {study.name!r}: {', '.join(lacking)} failed, see {report.absolute()}.{said}")

@@ -151,15 +151,17 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
     planned, used = planned_trials(found.study), found.record.active_seconds
     trials = {}
     for name, search in here.items():
-        begun = sum(trial.config.source is None for trial in search.search_trials())
+        tuned = found.study.tune is not None  # the trials of a row are as many as its seeds have winners
+        begun = sum(tuned or trial.config.source is None for trial in search.search_trials())
         left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
-        trials[name] = {"planned": planned[name], "begun": begun, "left": left}
+        trials[name] = {"planned": max(planned[name], begun + left * tuned), "begun": begun, "left": left}
     tuning = {}
     if found.study.tune is not None:
         for name, count in tuning_trials(found.study).items():
             ended = sum(t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
-            left = count - ended if here[name].is_tuning else 0
-            tuning[name] = {"planned": count, "ended": ended, "left": left}
+            running = sum(not t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
+            left = here[name].tuning_to_start() + running if here[name].is_tuning else 0
+            tuning[name] = {"planned": max(count, ended + left), "ended": ended, "left": left}
     seeds = {}
     if (most := budget_of(found.study)) is not None:
         for name, search in here.items():

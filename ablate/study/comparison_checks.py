@@ -14,6 +14,7 @@ from ablate.study.ranges import is_range
 from ablate.study.sections import Compare, Tune
 from ablate.study.space import is_same
 from ablate.study.study import Study
+from ablate.study.tuning_seeds import tuning_seeds
 
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
@@ -143,6 +144,9 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
     if study.budget.wall_clock is not None:
         rule = "`tune` gives every row the same number of trials, which a time budget would cut short for some"
         yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=rule)
+    if tuning_seeds(study) > study.replicates:
+        rule = f"each seed of a row has one tuning seed, and a row has {study.replicates} (`replicates`): leave it out"
+        yield Fault(path="tune.replicates", value=tune.replicates, rule=rule)
     if (metric := study.tuning_metric) is not None:
         yield from _choice_faults(study, metric)
 

@@ -299,8 +299,9 @@ class Tune(Sectioned):
 
     trials: Annotated[int, Field(ge=1)]
     """Tuning trials of each row, configuration and data set; all rows try the same values."""
-    replicates: Annotated[int, Field(ge=1)] = 1
-    """Seeds of a tuning trial. They are not among the seeds that the comparison is computed from."""
+    replicates: Annotated[int, Field(ge=1)] | None = None
+    """Tuning seeds, which no row is trained on. Seed j of a row is trained with the values that won on tuning seed j,
+    modulo their number. Default: as many as `replicates`; fewer leave the luck of tuning out of the intervals."""
 
     @model_validator(mode="before")
     @classmethod

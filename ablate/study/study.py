@@ -298,9 +298,9 @@ class Study(Sectioned):
         The seeds of a comparison are excluded too, because its cells are paired by seed and more may follow. Settings
         that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
-        others = {"budget", "confirm", "compare", "only", "unit"}  # of `compare`, what makes rows is added below
-        if self.compare is not None:
-            others.add("replicates")
+        others: dict[str, Any] = dict.fromkeys(("budget", "confirm", "compare", "only", "unit"), True)
+        if self.compare is not None:  # what makes its rows is added below
+            others |= {"replicates": True, "tune": {"replicates"}}
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)
         if self.compare is not None and (rows := self.compare.of_rows()):
             comparable["compare"] = rows

@@ -13,6 +13,7 @@ from ablate.config import DatasetFacts
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.objectives import COST_METRICS, losses
+from ablate.study.tuning_seeds import tuning_seeds
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.racing import plan_round
@@ -106,7 +107,7 @@ class DatasetSearch(RecordedSearch):
     def waits(self) -> bool:
         """Whether the next suggestion must wait until a trial that it depends on has ended."""
         if self.tuning is not None:
-            return self.tuning.waits(self.trials.values())
+            return self.tuning.waits(self.tuned_rows())
         if self.study.deterministic is None:
             return False
         trials = self.search_trials()
@@ -119,10 +120,10 @@ class DatasetSearch(RecordedSearch):
 
     def suggest(self) -> NewTrial | None:
         """Return the next trial of the search or of the tuning, or None if the space is exhausted."""
-        if (further := self.lacks_seeds()) is not None:
-            return self._further(*further)
         if self.tuning is not None:
-            return self.tuning.next_trial(self.next_number, self.trials.values())
+            return self.tuning.next_trial(self.next_number, self.tuned_rows())
+        if (further := next(iter(self.missing_seeds().items()), None)) is not None:
+            return self._further(*further)
         self._hear()
         return self.suggester.suggest(self.next_number)
 
@@ -198,12 +199,14 @@ class DatasetSearch(RecordedSearch):
                 f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
             )
 
-    def without_diverged(self, report: Report) -> Report:
+    def without_diverged(self, trial: TrialProgress, report: Report) -> Report:
         """Return a report without its diverged replicates if the study says what they count as, and one is left.
 
-        A replicate whose objectives are not finite at the end counts as diverged.
+        A replicate whose objectives are not finite at the end counts as diverged. The seeds of a tuning trial choose
+        independently, so one that diverged does not end the others.
         """
-        if self.study.compare is None or not self.study.compare.diverged:
+        counted = self.study.compare is not None and bool(self.study.compare.diverged)
+        if not counted and trial.config.stage != "tune":
             return report
         names = [o.metric for o in self.study.objectives] if report.final else []
         gone = report.diverged or (False,) * len(report.metrics)
@@ -240,11 +243,12 @@ class DatasetSearch(RecordedSearch):
         """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
         trials = list(self.trials.values())
         before: list[StageStanding] = []
-        of_row = None  # the seconds of a row until one shows it, as tuning trials of fewer seeds suggest
+        of_row = None  # the seconds of a trial of a row until one shows it, as tuning trials suggest
         if self.study.tune is not None:
             before = [stage_standing("tune", trials, to_start=self.tuning_to_start())]
             if (seconds := before[0].seconds) is not None:
-                of_row = seconds * self.study.replicates / self.study.tune.replicates
+                shared = max(to_start, len(self._design)) / len(self._design)
+                of_row = seconds * self.study.replicates / tuning_seeds(self.study) / shared
         search = stage_standing("search", trials, to_start=to_start, otherwise=of_row)
         stages = [*before, search, *([self._test_standing(search)] if self.study.opens_test else [])]
         return Standing(dataset=self.dataset, stages=tuple(stages), time_left=time_left)
@@ -267,7 +271,8 @@ class DatasetSearch(RecordedSearch):
         new = 0 if self.frozen else len(self.unconfirmed())
         return stage_standing("confirm", trials, to_start=new + self.seeds_left, otherwise=full)
 
-    def _further(self, first: TrialProgress, seeds: tuple[int, ...]) -> NewTrial:
+    def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:
+        first = self.trials[number]
         key = replace(first.key, number=self.next_number)
         config = replace(first.config, key=key, seeds=seeds, source=first.number)
         return NewTrial(config=config, size=first.size, facts=self.suggester.facts())

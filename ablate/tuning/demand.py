@@ -23,10 +23,10 @@ def most_at_once(study: Study, subsearches: Sequence[DatasetSearch], *, room: Ca
 def _most_new(study: Study, subsearch: DatasetSearch) -> int:
     """Return at most how many search trials of a data set can begin before another of its trials ends."""
     begun = subsearch.search_trials()
-    if subsearch.lacks_seeds() is not None:
+    if study.tune is not None:
+        return subsearch.tuning_to_start() if subsearch.is_tuning else subsearch.to_start(0)
+    if subsearch.lacks_seeds:
         return len(begun)
-    if subsearch.is_tuning:
-        return subsearch.tuning_to_start()
     limits = [study.budget.trials]
     if study.compare is not None:
         limits.append(len(study.design(subsearch.dataset)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
@@ -12,6 +13,7 @@ from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_unt
 from ablate.tuning.planned import tuning_trials
 from ablate.tuning.racing import RACED, Race, budget_of, spent_seeds
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
+from ablate.tuning.tuned_rows import TunedRows
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -109,32 +111,54 @@ class RecordedSearch:
         asked = 0 if self.frozen else sum(len(seeds) for _, seeds in self.unconfirmed())
         return max(budget - spent_seeds(trials) - asked, 0)
 
-    def lacks_seeds(self) -> tuple[TrialProgress, tuple[int, ...]] | None:
-        """Return the first trial of a comparison that lacks requested seeds, with these seeds, or None."""
-        return next(((self.trials[number], seeds) for number, seeds in self._lacking().items()), None)
+    @property
+    def lacks_seeds(self) -> bool:
+        """Whether trials of a comparison, or the tuning of its rows, lack requested seeds."""
+        if self.study.tune is None:
+            return bool(self.missing_seeds())
+        rows = self.tuned_rows()
+        return not rows.tuning_ended or next(rows.lacking(), None) is not None
 
     def to_start(self, planned: int) -> int:
-        """Return how many search trials remain to start, of `planned` and for a comparison's additional seeds."""
+        """Return how many search trials remain to start, of `planned` and for a comparison's additional seeds.
+
+        Rows that are tuned count once until their tuning tells how many trials each of them needs.
+        """
+        if self.study.tune is not None:
+            rows = self.tuned_rows()
+            return rows.rows_to_train() if self.is_tuning else sum(1 for _ in rows.lacking())
         begun = sum(trial.config.source is None for trial in self.search_trials())
-        return max(planned - begun, 0) + len(self._lacking())
+        return max(planned - begun, 0) + len(self.missing_seeds())
 
     def tuning_to_start(self) -> int:
-        """Return how many tuning trials remain to start, at most; none once the first row is trained."""
-        if self.exhausted or self.search_trials():
-            return 0
-        begun = sum(trial.config.stage == "tune" for trial in self.trials.values())
-        return max(tuning_trials(self.study)[self.dataset] - begun, 0)
+        """Return how many tuning trials remain to start, at most."""
+        rows = self.tuned_rows()
+        if self.exhausted or rows.trained:
+            return len(rows.further_tuning)
+        begun = sum(trial.config.source is None for trial in rows.tuning)
+        return max(tuning_trials(self.study)[self.dataset] - begun, 0) + len(rows.further_tuning)
+
+    def tuned_rows(self) -> TunedRows:
+        """Return what the rows of a tuned comparison lack now."""
+        return TunedRows(study=self.study, design=self._design, trials=self.trials.values())
+
+    @cached_property
+    def _design(self) -> Sequence[Mapping[str, Any]]:
+        return self.study.design(self.dataset)
 
     @property
     def is_tuning(self) -> bool:
-        """Whether the rows of a comparison are still tuned."""
-        return self.study.tune is not None and not self.exhausted and not self.search_trials()
+        """Whether rows of a comparison are still tuned."""
+        if self.study.tune is None:
+            return False
+        return not (self.exhausted or self.search_trials()) or not self.tuned_rows().tuning_ended
 
-    def may_retry(self, config: TrialConfig) -> bool:
-        """Return whether a failed trial may be tried again: a tuning trial only before the first row is trained."""
-        return config.stage != "tune" or self.is_tuning
+    def may_retry(self, trial: TrialProgress) -> bool:
+        """Return whether a failed trial may be tried again: a tuning trial only before a row is trained by it."""
+        return trial.config.stage != "tune" or not self.tuned_rows().has_decided(trial)
 
-    def _lacking(self) -> dict[int, tuple[int, ...]]:
+    def missing_seeds(self) -> dict[int, tuple[int, ...]]:
+        """Return the requested seeds that trials of a comparison without tuning lack, by number."""
         if self.study.compare is None:
             return {}
         found: dict[int, tuple[int, ...]] = {}
@@ -168,9 +192,8 @@ def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]
     """Return whether the budget and the space of a data set have trials left."""
     budget = search.study.budget
     sharing = [search] if budget.scope == "per_dataset" else everyone
-    if search.lacks_seeds() is not None:
-        return True
-    return not search.exhausted and sum(len(each.search_trials()) for each in sharing) < budget.trials
+    begun = sum(len(each.search_trials()) for each in sharing)
+    return (not search.exhausted and begun < budget.trials) or search.lacks_seeds
 
 
 def is_time_up(search: RecordedSearch, active_seconds: float) -> bool:

@@ -50,7 +50,7 @@ def _about_trial(request: Request, search: RecordedSearch) -> str | None:
         return "there is no such trial"
     if request.command == RETRY and trial.state is not TrialState.FAIL:
         return f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again"
-    if request.command == RETRY and not search.may_retry(trial.config):
+    if request.command == RETRY and not search.may_retry(trial):
         return f"trial {trial.key} is a tuning trial: {TUNED}"
     if request.command == PRUNE and trial.state.finished:
         return f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned"

@@ -229,7 +229,7 @@ class Search(SearchStages):
     def _judge(
         self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
     ) -> tuple[Decision, TrialState | None, str | None]:
-        report = subsearch.without_diverged(report)
+        report = subsearch.without_diverged(trial, report)
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         if step.diverged and (report.final or trial.config.stage != "confirm"):
             seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]

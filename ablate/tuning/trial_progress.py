@@ -16,6 +16,8 @@ from ablate.ledger import ReportRecord, TrialRecord
 from ablate.objectives import SIZE_METRICS, means
 from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
+PLACE = "ablate:place"  # in the sampler state of a trial: its place in a sequence or design
+
 
 @dataclass(kw_only=True)
 class TrialProgress:

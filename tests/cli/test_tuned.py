@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +18,7 @@ import math
 def train(config, run):
     best = {"whole": -2.0, "part": -1.0}[config["arm"]]
     gain = 0.1 * math.exp(-(math.log10(config["rate"]) - best) ** 2)
-    noise = 0.002 * run.stream("noise", config["arm"]).standard_normal()
+    noise = 0.004 * run.stream("noise", config["arm"], str(config["rate"])).standard_normal()
     return {"val_accuracy": 0.7 + gain + noise, "val_loss": 0.5}
 """
 STUDY = """\
@@ -48,7 +47,22 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     return home
 
 
-def test_each_row_is_trained_at_the_best_of_the_same_rates(here: Path) -> None:
+def winners(row: str, metric: str = "val_accuracy") -> dict[int, float]:
+    """Return the best rate of each tuning seed of a row, from the tables."""
+    trials, reports = pl.read_parquet("runs/tuned/trials.parquet"), pl.read_parquet("runs/tuned/reports.parquet")
+    tuning = trials.filter(stage="tune", variant=row).join(reports.drop("stage"), on=["dataset", "trial"], suffix="_of")
+    best = tuning.sort(f"{metric}_of", descending=True).unique("seed", keep="first")
+    return dict(best.select("seed", "config.rate").rows())
+
+
+def trained(row: str) -> dict[int, float]:
+    """Return the rate of each seed of a row, from the tables."""
+    trials, reports = pl.read_parquet("runs/tuned/trials.parquet"), pl.read_parquet("runs/tuned/reports.parquet")
+    own = trials.filter(stage="search", variant=row).join(reports.drop("stage"), on=["dataset", "trial"])
+    return dict(own.select("seed", "config.rate").rows())
+
+
+def test_each_seed_is_trained_at_the_best_of_the_same_rates_on_its_tuning_seed(here: Path) -> None:
     trials = pl.read_parquet("runs/tuned/trials.parquet")
     tuning = trials.filter(stage="tune")
     tried = {
@@ -56,12 +70,13 @@ def test_each_row_is_trained_at_the_best_of_the_same_rates(here: Path) -> None:
     }
     assert tried["complete"] == tried["without-part"] == tried["placebo"]
     assert len(set(tried["complete"])) == 8
-    for name, best in (("complete", -2.0), ("without-part", -1.0)):
-        nearest = min(tried[name], key=lambda rate: abs(math.log10(rate) - best))
-        assert trials.filter(stage="search", variant=name)["config.rate"].to_list() == [nearest]
+    for row in tried:
+        assert trained(row) == {seed - 2_000_000: rate for seed, rate in winners(row).items()}
+    assert trials.filter(stage="search").height > 3, "some row has two winners"
     reports = pl.read_parquet("runs/tuned/reports.parquet")
     seeds = {stage: set(reports.filter(stage=stage)["seed"]) for stage in ("tune", "search")}
-    assert seeds == {"tune": {2_000_000, 2_500_000}, "search": {*range(6), *range(500_000, 500_006)}}
+    assert seeds["search"] == {*range(6), *range(500_000, 500_006)}
+    assert seeds["tune"] == {2_000_000 + seed for seed in seeds["search"]}
 
 
 def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -69,21 +84,30 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
     assert code == 0, err
     report = here / "runs" / "tuned" / "report"
     page = Reader((report / "index.html").read_text(encoding="utf-8"))
-    assert "Every row tuned config.rate first: 8 trials on 1 seed, the same values for all." in page.text
-    assert "24 of the tuning: 24 complete; then 3 planned" in page.text
+    assert "Every row tuned config.rate first: 8 values on 6 seeds, the same values for all." in page.text
+    assert "differences and verdicts are of the part and its tuning" in page.text
+    assert "Each verdict is of the part and its tuning." in page.text
+    assert "tuning-luck" not in page.text
+    assert "24 of the tuning: 24 complete; then 3 rows planned, a trial for each winner" in page.text
     assert "every trial on 6 seeds (0 to 5); the placebo on 6 seeds (500000 to 500005)" in page.text
     assert "placebo-differs" not in page.text
     assert "the tuned settings of each row were chosen on it" in page.text
     assert "nothing was chosen on it" not in page.text
     assert "placebo: the baseline on other seeds" in page.text
     assert "border-optimum" in page.text, "the best rate of without-part is the highest one"
-    assert {"tuning.csv", "tuning.tex", "tuning-here.png", "tuning-here.svg"} <= {p.name for p in report.iterdir()}
+    tables = {"tuning.csv", "tuning_curve.csv", "tuning_tries.csv"}
+    assert tables | {"tuning.tex", "tuning-here.png", "tuning-here.svg"} <= {p.name for p in report.iterdir()}
     budget = pl.read_csv(report / "tuning.csv")
-    assert budget.select("variant", "trials", "complete", "failed").rows() == [
-        ("complete", 8, 8, 0),
-        ("without-part", 8, 8, 0),
-        ("placebo", 8, 8, 0),
+    assert budget.select("variant", "trials", "runs", "complete", "failed", "untuned").rows() == [
+        (row, 8, 48, 48, 0, 0) for row in ("complete", "without-part", "placebo")
     ]
+    curve = pl.read_csv(report / "tuning_curve.csv")
+    assert curve.group_by("variant").agg(pl.col("runs", "wins").sum()).rows_by_key("variant") == {
+        row: [(48, 6)] for row in ("complete", "without-part", "placebo")
+    }
+    tries = pl.read_csv(report / "tuning_tries.csv").filter(variant="complete")
+    assert tries["tries"].to_list() == list(range(1, 9))
+    assert tries["expected"].is_sorted()
     assert budget["border"].to_list()[1] == "config.rate"
     code, out, _ = run(capfd, "status", "tuned")
     assert "Warning (border-optimum)" in " ".join(out.split())
@@ -107,7 +131,9 @@ def test_nothing_can_be_required_of_a_placebo(here: Path, capfd: pytest.CaptureF
 
 def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capfd, "plan", "study.yaml")
-    assert "First 24 tuning trials on 1 seed: the same 8 for every row." in " ".join(out.split())
+    said = " ".join(out.split())
+    assert "First 24 tuning trials on 6 seeds: the same 8 for every row. 144 runs of tuning, then 18 runs" in said
+    assert "lack the luck of tuning" not in said
     _, out, _ = run(capfd, "plan", "study.yaml", "--format", "json")
     found = json.loads(out)
     assert (found["trials"], found["tuning_trials"]) == ({"here": 3}, {"here": 24})
@@ -120,13 +146,51 @@ def test_more_seeds_may_follow_and_another_tuning_may_not(here: Path, capfd: pyt
     assert code != 0
     assert "would make its trials incomparable" in err
     assert "tune.trials" in err
+    before = {row: trained(row) for row in ("complete", "without-part", "placebo")}
     other.write_text(STUDY.replace("replicates: 6", "replicates: 7"))
     code, _, err = run(capfd, "compare", str(other), "--extend", *LOCAL)
     assert code == 0, err
     trials = pl.read_parquet("runs/tuned/trials.parquet").filter(stage="search")
-    assert trials["replicates"].to_list() == [6, 6, 6, 1, 1, 1]
-    for _, part in trials.partition_by("variant", as_dict=True).items():
-        assert part["config.rate"].n_unique() == 1
+    assert trials.group_by("variant").agg(pl.col("replicates").sum())["replicates"].to_list() == [7, 7, 7]
+    for row in ("complete", "without-part", "placebo"):
+        after = trained(row)
+        assert after == {seed - 2_000_000: rate for seed, rate in winners(row).items()}
+        assert {seed: after[seed] for seed in before[row]} == before[row], "nothing is trained again"
+
+
+@pytest.mark.parametrize(("tuning_seeds", "code"), [(8, 2), (1, 0), (7, 0)])
+def test_fewer_tuning_seeds_are_said_and_more_are_refused(
+    here: Path, capfd: pytest.CaptureFixture[str], tuning_seeds: int, code: int
+) -> None:
+    file = here / "shared.yaml"
+    seeds = STUDY.replace("replicates: 6", "replicates: 7")
+    file.write_text(seeds.replace("trials: 8", f"trials: 8, replicates: {tuning_seeds}"))
+    found, out, err = run(capfd, "plan", str(file))
+    said = " ".join((out + err).split())
+    assert found == code
+    if code:
+        assert "tune.replicates" in said
+        assert "leave it out" in said
+    else:
+        assert ("lack the luck of tuning" in said) == (tuning_seeds == 1)
+        refused, _, err = run(capfd, "compare", str(file), "--extend", *LOCAL)
+        assert (refused != 0) == (tuning_seeds == 1), "seven are what the study has, or may have"
+        assert ("best values of other tuning seeds" in " ".join(err.split())) == (tuning_seeds == 1)
+
+
+def test_a_study_with_one_tuning_seed_says_what_its_intervals_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.replace("trials: 8", "trials: 8, replicates: 1").replace("study: tuned", "study: shared")
+    write_study(tmp_path, {"tuned_code.py": CODE, "study.yaml": text})
+    code, out, err = run(capfd, "compare", "study.yaml", *LOCAL)
+    assert code == 0, err
+    assert "Warning (tuning-luck): 6 seeds share 1 tuning seed" in " ".join(out.split())
+    page = Reader((tmp_path / "runs" / "shared" / "report" / "index.html").read_text(encoding="utf-8")).text
+    assert "verdicts on equal rows are false in 10 to 77% of studies" in page
+    assert "verdicts are of the part and its tuning" not in page
+    assert pl.read_parquet("runs/shared/trials.parquet").filter(stage="search").height == 3
 
 
 def test_a_placebo_that_differs_is_a_warning(
@@ -148,4 +212,3 @@ def test_a_placebo_that_differs_is_a_warning(
         "On here the placebo, which is the baseline on other seeds, differs from the baseline (p = 0.0"
         in (texts["placebo-differs"])
     )
-    assert "tune.replicates" in texts["placebo-differs"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from ablate.trial import TUNE_SEED_BASE
 from support.faults import killing
 from support.faults.study_runs import LOCAL, Command, StudyRun
 from support.page_reader import Reader
-from support.planted_tuning import PEAK
 
 STUDY = """\
 study: tuned
@@ -27,7 +26,8 @@ objectives: [{metric: val_accuracy, direction: maximize}]
 replicates: 3
 compare: {baseline: complete}
 """
-TUNING = 2 * 4  # one report each
+TUNING, ROWS = 2 * 4, 3  # trials, one report each
+RATE = "config.rate"
 
 
 def compare(run: StudyRun, *more: str, inject: partial[None] | None = None) -> Command:
@@ -50,12 +50,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     return run
 
 
-def test_each_row_is_trained_at_the_nearest_draw(whole: StudyRun) -> None:
-    trials = pl.read_parquet(whole.home / "trials.parquet")
-    for row, arm in (("complete", "whole"), ("without-part", "part")):
-        tried = trials.filter(stage="tune", variant=row)["config.rate"].to_list()
-        nearest = min(tried, key=lambda rate: abs(math.log10(rate) - PEAK[arm]))
-        assert trials.filter(stage="search", variant=row)["config.rate"].to_list() == [nearest]
+def test_each_seed_is_trained_at_the_best_rate_of_its_tuning_seed(whole: StudyRun) -> None:
+    trials, reports = (pl.read_parquet(whole.home / f"{name}.parquet") for name in ("trials", "reports"))
+    seeds = reports.drop("stage").join(trials, on=["dataset", "trial"], suffix="_mean")
+    tuning = seeds.filter(stage="tune").sort("val_accuracy", descending=True).unique(["variant", "seed"], keep="first")
+    best = {
+        (row, seed - TUNE_SEED_BASE): rate for row, seed, rate in tuning.select("variant", "seed", RATE).iter_rows()
+    }
+    rows = seeds.filter(stage="search")
+    assert {(row, seed): rate for row, seed, rate in rows.select("variant", "seed", RATE).iter_rows()} == best
+    assert trials.filter(stage="search").height == ROWS > 2, "the seeds of a row have several winners"
 
 
 @pytest.mark.parametrize(("when", "report"), [("after", 3), ("before", TUNING), ("after", TUNING)])
@@ -71,6 +75,29 @@ def test_killed_in_its_tuning_and_at_its_end(whole: StudyRun, tmp_path: Path, wh
     command = compare(run)
     assert command.wait() == 0, command.output
     assert ledger_of(run) == ledger_of(whole)
+
+
+@pytest.mark.parametrize(("first", "second"), [(TUNING + 1, 3), (TUNING + 2, TUNING + 1)])
+def test_killed_among_its_rows_and_in_its_extension(tmp_path: Path, whole: StudyRun, first: int, second: int) -> None:
+    """The driver dies after a part of a row, then, with two more seeds, in the further tuning or after a row's part."""
+    longer = STUDY.replace("replicates: 3", "replicates: 5")
+    runs = []
+    for name, kills in (("killed", True), ("straight", False)):
+        run = StudyRun(folder=tmp_path / name, text=STUDY)
+        if kills:
+            assert compare(run, inject=partial(killing.at_report, "after", first)).wait() == -9
+        assert compare(run).wait() == 0
+        assert ledger_of(run) == ledger_of(whole)
+        run.file.write_text(longer)
+        if kills:
+            assert compare(run, "--extend", inject=partial(killing.at_report, "after", second)).wait() == -9
+        command = compare(run, "--extend")
+        assert command.wait() == 0, command.output
+        runs.append(ledger_of(run))
+    assert runs[0] == runs[1]
+    assert runs[0][: len(ledger_of(whole))] == ledger_of(whole), "nothing is trained again"
+    further = runs[0][len(ledger_of(whole)) :]
+    assert {tuple(config["seeds"]) for config, _ in further if config["stage"] == "tune"} == {(2_000_003, 2_000_004)}
 
 
 @pytest.mark.slow
@@ -91,7 +118,7 @@ def test_a_row_that_nothing_could_tune_is_named_and_stays_as_it_is(tmp_path: Pat
     assert {each for each in states if each[1] == "without-other"} == {("tune", "without-other", "FAIL")}
     assert {each[1] for each in states if each[0] == "search"} == {"complete", "without-part"}
     page = Reader((run.home / "report" / "index.html").read_text(encoding="utf-8")).text
-    said = "no tuning trial is complete in 1 of 1 configurations: not trained"
+    said = "not trained on 3 of 3 seeds, for which no tuning run is complete"
     assert said in page
     assert said in " ".join(command.output.split())
     failed = next(t.key.number for t in run.trials() if str(t.state) == "FAIL")

@@ -20,7 +20,7 @@ from ablate.tuning.trial_queue import GroupKey, alone
 from support.ledgers import SHAPE, Clock
 from support.trials import measure_by
 
-Value = Callable[[TrialConfig, int], float]
+Value = Callable[[TrialConfig, int], float | tuple[float, ...]]
 
 
 def size_of(model: ModelConfig, shape: InputShape) -> Size:
@@ -69,13 +69,16 @@ def accuracy(config: TrialConfig, epoch: int) -> float:
 
 
 def report_at(config: TrialConfig, epoch: int, value: Value = accuracy, **extra: float) -> Report:
-    """Return the report of a trial after an epoch, one metric mapping per seed, the last one final."""
-    metrics = {"train_loss": 1.0, "val_loss": 1 - value(config, epoch), "val_accuracy": value(config, epoch), **extra}
-    final = epoch == config.epochs
-    if final and config.stage == "confirm":
-        metrics |= {"test_loss": 0.5, "test_accuracy": value(config, epoch)}
-    gone = tuple(math.isnan(metrics["val_accuracy"]) for _ in config.seeds)
-    rows = tuple(metrics for _ in config.seeds)
+    """Return the report of a trial after an epoch, the last one final; `value` is of all its seeds, or of each."""
+    found, final = value(config, epoch), epoch == config.epochs
+    scores = found if isinstance(found, tuple) else (found,) * len(config.seeds)
+    test = final and config.stage == "confirm"
+    rows = tuple(
+        {"train_loss": 1.0, "val_loss": 1 - score, "val_accuracy": score, **extra}
+        | ({"test_loss": 0.5, "test_accuracy": score} if test else {})
+        for score in scores
+    )
+    gone = tuple(math.isnan(score) for score in scores)
     return Report(epoch=epoch, metrics=rows, wall_seconds=float(epoch), diverged=gone, final=final)
 
 

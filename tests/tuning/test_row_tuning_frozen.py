@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from support.fleet import contents
 from support.searches import (
     ONE,
     CrashError,
+    Value,
     dying,
     hold_of,
     opened,
@@ -180,7 +180,8 @@ def test_a_data_set_that_waits_holds_up_no_other(tmp_path: Path) -> None:
 
 
 def test_a_row_takes_the_time_of_a_tuning_trial_for_each_of_its_seeds_until_one_is_known(tmp_path: Path) -> None:
-    study = tuned_study(replicates=3)
+    tune = {"trials": 4, "replicates": 1, RATE: {"float": [1e-4, 1e-1], "log": True}}
+    study = tuned_study(replicates=3, tune=tune)
     with opened(study, tmp_path) as (search, _, _):
         config = search.next_trial()
         assert config is not None
@@ -211,7 +212,7 @@ def test_a_run_is_named_by_what_it_is_for(tmp_path: Path) -> None:
 WRITES = ("add_trials", "start", "report", "finish", "note", "requeue")
 
 
-def run_dying(study: Study, folder: Path, survived: int, value: Callable[[TrialConfig, int], float]) -> bool:
+def run_dying(study: Study, folder: Path, survived: int, value: Value) -> bool:
     """Drive until the end, or until a driver dies at its write number `survived`; return whether it died."""
     left = [survived]
     with Ledger.open(url_in(folder)) as ledger, hold_of(study, ledger) as writer:
@@ -227,13 +228,24 @@ def run_dying(study: Study, folder: Path, survived: int, value: Callable[[TrialC
     return False
 
 
-def test_killed_at_any_write_the_study_continues_to_the_same_ledger(tmp_path: Path) -> None:
-    """A rate above 0.05 diverges, so that draws fail too; every write is once the last one of a driver."""
+@pytest.mark.parametrize("extended", [False, True])
+def test_killed_at_any_write_the_study_continues_to_the_same_ledger(tmp_path: Path, extended: bool) -> None:
+    """A rate above 0.05 diverges, so that draws fail too; every write is once the last one of a driver.
 
-    def value(config: TrialConfig, epoch: int) -> float:
-        return math.nan if family(config).training.learning_rate > 0.05 else planted(config, epoch)
+    The seeds of a row have two winners. Extended, the study has run with one seed before.
+    """
 
-    study = tuned_study(tune={"trials": 3, RATE: {"float": [1e-3, 1.0], "log": True}})
+    def value(config: TrialConfig, epoch: int) -> float | tuple[float, ...]:
+        rate = family(config).training.learning_rate
+        gain = {seed: rate * (-1) ** seed for seed in config.seeds}
+        return math.nan if rate > 0.05 else tuple(0.5 + each for each in gain.values())
+
+    study = tuned_study(tune={"trials": 4, RATE: {"float": [1e-3, 0.2], "log": True}})
+
+    def run_first(folder: Path) -> None:
+        folder.mkdir()
+        if extended:
+            assert not run_dying(study.model_copy(update={"replicates": 1}), folder, -1, value)
 
     def of(name: str) -> dict[str, Any]:
         with Ledger.open(url_in(tmp_path / name)) as ledger:
@@ -241,12 +253,12 @@ def test_killed_at_any_write_the_study_continues_to_the_same_ledger(tmp_path: Pa
         kinds = [note[:2] for note in found["notes"]]  # `frozen` names what this driver asked for, which may be nothing
         return found | {"notes": kinds}
 
-    (tmp_path / "whole").mkdir()
+    run_first(tmp_path / "whole")
     assert not run_dying(study, tmp_path / "whole", -1, value)
     whole, survived, died = of("whole"), 0, True
     while died:
         name = f"died-{survived}"
-        (tmp_path / name).mkdir()
+        run_first(tmp_path / name)
         died = run_dying(study, tmp_path / name, survived, value)
         if died:
             assert not run_dying(study, tmp_path / name, -1, value)
@@ -255,7 +267,7 @@ def test_killed_at_any_write_the_study_continues_to_the_same_ledger(tmp_path: Pa
     assert survived > 25
     states = Counter((config["stage"], state) for config, state, *_ in whole["trials"])
     assert states["tune", "FAIL"] > 0
-    assert states["search", "COMPLETE"] == 2
+    assert states["search", "COMPLETE"] == 4
 
 
 def test_a_score_of_zero_everywhere_keeps_the_earliest_draw(tmp_path: Path) -> None:

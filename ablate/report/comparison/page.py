@@ -12,7 +12,6 @@ import polars as pl
 from ablate.analysis.comparison import cells, seed_values
 from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.analysis.effects import effects, has_effects
-from ablate.analysis.tuning_budget import tuning_budget
 from ablate.analysis.verdicts import seed_differences, verdicts
 from ablate.objectives import given_for
 from ablate.report.comparison.effect_figures import effect_figures
@@ -20,7 +19,7 @@ from ablate.report.comparison.effects import effects_section
 from ablate.report.comparison.figures import comparison_figures
 from ablate.report.comparison.forest import forest_figures
 from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
-from ablate.report.comparison.tuning import tuning_figures, tuning_section
+from ablate.report.comparison.tuning import tuning_figures, tuning_section, tuning_tables
 from ablate.report.comparison.verdicts import hint_text, verdict_answers, verdict_block
 from ablate.report.comparison.wording import answers, methods, status_lines
 from ablate.report.drawing import Figure, safe_stem
@@ -58,20 +57,21 @@ class Tables:
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     found = Tables.of(study, trials, reports)
-    tuned, drawn = tuning_figures(study, trials), found.figures(study)
+    of_tuning = tuning_tables(study, trials, reports)
+    tuned, drawn = tuning_figures(study, of_tuning), found.figures(study)
     drawn += tuned.values()
     tables = {
         "comparison.csv": found.cells,
         "verdicts.csv": found.verdicts,
         "comparison_seeds.csv": found.seeds,
         **({"effects.csv": found.effects} if has_effects(study) else {}),
-        **({"tuning.csv": tuning_budget(study, trials)} if study.tune is not None else {}),
+        **of_tuning,
         "trials.csv": trials,
     }
     by_stem = {figure.stem: figure for figure in drawn}
     metrics = found.cells["metric"].unique(maintain_order=True)
     sections = [_section(study, block(study, found.cells, metric), by_stem, found.verdicts) for metric in metrics]
-    tuning, parts = tuning_section(study, trials, tuned), effects_section(study, found.effects, by_stem)
+    tuning, parts = tuning_section(study, of_tuning, tuned), effects_section(study, found.effects, by_stem)
     more = {"tuning": tuning, "parts_effects": parts}
     page = render(study, trials, reports, found, sections, drawn, list(tables), notes, more)
     shown = [table for part in sections for table in part["shown"].values()]
@@ -82,7 +82,8 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
 
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
     """Return the figures of the page."""
-    return [*Tables.of(study, trials, reports).figures(study), *tuning_figures(study, trials).values()]
+    tuned = tuning_figures(study, tuning_tables(study, trials, reports))
+    return [*Tables.of(study, trials, reports).figures(study), *tuned.values()]
 
 
 def render(

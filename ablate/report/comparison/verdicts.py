@@ -22,6 +22,7 @@ from ablate.report.comparison.table import Footnotes, require_comparison
 from ablate.report.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
 from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
 from ablate.study import Study
+from ablate.study.tuning_seeds import shared_tuning_text
 
 Row = Mapping[str, Any]
 Answers = list[tuple[str, list[tuple[str, str]]]]
@@ -184,10 +185,11 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
         text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     tests = table["family"][0] if table.height else 0
     text += f"; 95% t intervals; superior and harmful by Holm's p over {tests} test{'s' * (tests != 1)}"
-    if margin is None:
-        return f"{text}."
-    each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row at 5% on its own"
-    return f"{text}; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}."
+    if margin is not None:
+        each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row at 5% on its own"
+        text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
+    whole = study.tune is not None and shared_tuning_text(study) is None
+    return f"{text}.{' Each verdict is of the part and its tuning.' * whole}"
 
 
 def _span(row: Row, star: str) -> str:

@@ -53,13 +53,14 @@ def trials_text(study: Study, trials: pl.DataFrame) -> str:
     """Return `540 planned, every one trained in full: 170 complete, 3 failed, 367 not yet begun`."""
     planned = sum(len(study.design(label)) for label in study.labels)
     every = trials.filter(pl.col("dataset").is_in(study.labels))
-    every = every.filter(pl.col("stage") == "search")
+    tuning, every = (every.filter(pl.col("stage") == stage) for stage in ("tune", "search"))
+    if study.tune is not None:
+        first = f"{tuning.height:,} of the tuning: {', '.join(_by_state(tuning))}; then " if tuning.height else ""
+        return f"{first}{planned:,} rows planned, a trial for each winner: {', '.join(_by_state(every)) or 'not begun'}"
     own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
     listed = _by_state(own)
     listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
-    tuning = trials.filter(pl.col("dataset").is_in(study.labels), pl.col("stage") == "tune")
-    first = f"{tuning.height:,} of the tuning: {', '.join(_by_state(tuning))}; then " if tuning.height else ""
-    text = f"{first}{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
+    text = f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
     more = f"; further seeds in {further.height:,} more: {', '.join(_by_state(further))}"
     return text + more if further.height else text
 
