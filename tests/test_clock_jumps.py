@@ -113,3 +113,25 @@ def test_a_clock_that_jumps_spends_no_budget_and_gives_no_study_away(jump: str, 
     moved = max(abs(moved), *(abs(float(t.finished_at or 0) - notes[0].created_at) for t in trials))
     assert moved > 7000, "the clock that is recorded did jump"
     assert 0 < active < 600
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("offset", ["+7200", "-7200"])
+def test_a_command_with_another_clock_sees_and_stops_the_driver(offset: str, jumping: Jumping) -> None:
+    driver = jumping.search()
+    jumping.until_training(driver)
+    driver.send_signal(signal.SIGSTOP)  # it is still at work when it is asked
+    environment = os.environ | {"LD_PRELOAD": str(LIBRARY), "FAKETIME": offset}
+
+    def ask(word: str) -> str:
+        command = [sys.executable, "-m", "ablate", word, "jumped", "--runs-dir", str(jumping.home.parent)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "Running (digits: searching). Driven by " in ask("status")
+    assert "pauses its trials and ends. To continue: ablate resume jumped" in ask("stop")
+    driver.send_signal(signal.SIGCONT)
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 75, output
+    assert "Interrupted (digits: searching)" in ask("status")

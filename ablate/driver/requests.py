@@ -57,9 +57,9 @@ def retry(name: str, locations: Locations, number: int, *, dataset: str | None =
 
 
 def stop(name: str, locations: Locations) -> str:
-    """Ask the running driver of a study to pause its trials and end; return what will happen.
+    """Ask the driver of a study to pause its trials and end; return what will happen.
 
-    Raises RequestError if no driver runs.
+    Raises RequestError if certainly no driver runs: its lease is free, or its process on this machine has ended.
     """
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
@@ -67,7 +67,8 @@ def stop(name: str, locations: Locations) -> str:
         if driver is None:
             raise RequestError(f"study {name!r}: no driver runs it, so there is nothing to stop")
         _write(ledger, found, {"command": STOP, "term": found.record.epoch, "message": STOP}, None)
-    return f"{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
+    doubt = "" if driver["here"] else "If it still runs, "
+    return f"{doubt}{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
 
 
 def _setting(word: str) -> tuple[str, str]:
@@ -140,6 +141,11 @@ def _promise(found: Stored, locations: Locations, label: str | None = None) -> s
             f"Recorded. The budget of {label!r} is spent: raise `budget` in the study file, then type"
             " ablate search FILE --extend"
         )
-    if running_driver(found.record) is not None:
+    driver, command = running_driver(found.record), resume_command(found, locations)
+    if driver is None:
+        return f"Recorded. No driver runs; the next one takes it up: {command}"
+    if driver["here"]:
         return "Recorded. The running driver takes it up within seconds."
-    return f"Recorded. No driver runs; the next one takes it up: {resume_command(found, locations)}"
+    return (
+        f"Recorded. {driver['holder']} takes it up within seconds if it still runs; otherwise the next one: {command}"
+    )

@@ -48,7 +48,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "state": state,
         "finished": finished,
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
-        "resume": resume_command(found, locations) if state == "interrupted" else None,
+        "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
         "budget": _budget(found, here),
         "driver_epoch": record.epoch,
         "driver": driver,
@@ -100,9 +100,10 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
     driver = status["driver"]
     if driver is not None:
-        until = time.strftime("%H:%M:%S", time.gmtime(driver["until"]))
-        lease = f"its lease lasts until {until} UTC, and longer while it lives"
-        state = f"Running ({stages}). Driven by {driver['holder']}: {lease}."
+        renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(driver["renewed"]))
+        lease = f"its lease was last renewed at {renewed} UTC, by the clock of its machine"
+        doubt = "" if driver["here"] else f" If that driver is gone, type: {status['resume']}"
+        state = f"Running ({stages}). Driven by {driver['holder']}: {lease}.{doubt}"
     elif status["finished"]:
         state = "Finished: no trial is left to run. No driver is running."
     else:
@@ -132,10 +133,14 @@ def _asked(request: Request) -> dict[str, Any]:
 
 
 def running_driver(record: StudyRecord) -> dict[str, Any] | None:
-    """Return who drives a study now (holder, since, until), or None if nobody is known to."""
-    if not record.holder or not record.held_until or record.held_until <= time.time() or record.holder_gone:
+    """Return who holds the lease of a study (holder, since, renewed, here), or None if it is free or its process gone.
+
+    No clocks are compared: a driver that was killed on another machine still holds its lease, and `here` is false.
+    """
+    if not record.holder or record.renewed_at is None or record.holder_gone:
         return None
-    return {"holder": record.holder, "since": record.held_since, "until": record.held_until}
+    times = {"since": record.held_since, "renewed": record.renewed_at}
+    return {"holder": record.holder, **times, "here": record.holder_here}
 
 
 def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> str:

@@ -15,6 +15,8 @@ from sqlalchemy import Connection, RowMapping, insert, select, update
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.ledger.schema import lease_table, serialise, study_table
 
+LEASE_SECONDS = 60.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
@@ -68,6 +70,11 @@ def this_process() -> Process:
 def is_dead(row: RowMapping) -> bool:
     """Return whether a lease's holder is certainly gone: its pid belongs to this place and no longer exists."""
     return row["pid"] is not None and is_gone(place=row["place"], pid=int(row["pid"]), started=row["process_started"])
+
+
+def is_here(row: RowMapping) -> bool:
+    """Return whether a lease's holder is a process of this boot of this machine, and of this pid namespace."""
+    return row["pid"] is not None and row["place"] == _place()
 
 
 def is_gone(*, place: str, pid: int, started: str | None) -> bool:

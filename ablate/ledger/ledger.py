@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, Select, Table, bindparam, func, o
 
 from ablate.base.errors import LedgerError, NoLedgerError
 from ablate.ledger.database import Database
-from ablate.ledger.lease import LeaseRequest, claim, this_process
+from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim, this_process
 from ablate.ledger.migration import columns_of
 from ablate.ledger.records import (
     EventRecord,
@@ -104,7 +104,7 @@ class Ledger:
         fingerprint: str,
         seed: int,
         holder: str,
-        lease_seconds: float = 60.0,
+        lease_seconds: float = LEASE_SECONDS,
         takeover: bool = False,
         unrenewed: tuple[object, ...] | None = None,
         store: str | None = None,

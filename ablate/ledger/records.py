@@ -17,7 +17,7 @@ from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
 from ablate.config import DatasetFacts, Size
 from ablate.ledger.events import check_payload
-from ablate.ledger.lease import is_dead
+from ablate.ledger.lease import LEASE_SECONDS, is_dead, is_here
 from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.
@@ -39,8 +39,9 @@ class StudyRecord:
     """A study and the holder of its lease; times are UTC epoch seconds, and the holder's are None without one.
 
     `epoch` is the term of the lease. `active_seconds` is how long drivers have worked on the study. `store` and
-    `tracking` are the last places of checkpoints and tracking, without credentials (None if unknown). `holder_gone` is
-    true if the holder's process ran on this machine and had ended when the record was read.
+    `tracking` are the last places of checkpoints and tracking, without credentials (None if unknown). `renewed_at` is
+    when the lease was last renewed, by the clock of the holder's machine. `holder_here` is true if the holder's process
+    is one of this machine, and `holder_gone` if that process had ended when the record was read.
     """
 
     name: str
@@ -58,6 +59,8 @@ class StudyRecord:
     active_seconds: float = 0.0
     store: str | None = None
     tracking: str | None = None
+    renewed_at: float | None = None
+    holder_here: bool = False
     holder_gone: bool = False
 
 
@@ -194,7 +197,10 @@ def study_from_row(row: RowMapping) -> StudyRecord:
     since_version_2 = [name for name in ("active_seconds", "store", "tracking") if name in row]
     held = {name: row[name] for name in ("held_since", "held_until", *since_version_2)}
     same = {name: row[name] for name in names}
-    return StudyRecord(file_text=row["file"], holder_gone=is_dead(row), **same, **held)
+    until = row["held_until"]
+    renewed = None if until is None else until - row.get("lease_seconds", LEASE_SECONDS)
+    held |= {"renewed_at": renewed, "holder_here": is_here(row), "holder_gone": is_dead(row)}
+    return StudyRecord(file_text=row["file"], **same, **held)
 
 
 def trial_from_row(row: RowMapping) -> TrialRecord:

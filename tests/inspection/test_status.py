@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.ledger import Ledger
+from ablate.ledger.schema import lease_table
 from support.commands import run
+from support.ledgers import raw_connection
 from support.paths import TESTS
 from support.searches import report_at, run_all
 from support.status_driver import STUDY, Driver
@@ -84,6 +87,7 @@ def test_a_study_in_confirmation_has_no_best_before_every_confirmation_has_ended
     words, found = look(driver)
     assert "Running (digits: confirming, more: confirming). Driven by ada (process 12)" in words
     assert (found["state"], found["finished"], found["resume"]) == ("running", False, None)
+    assert found["driver"]["here"]
     assert found["stage"] == {"digits": "confirm", "more": "confirm"}
     assert found["best"]["digits"] is None
     assert "There is no answer yet: 1 of 4 confirmations has ended" in found["withheld"]["digits"]
@@ -179,3 +183,40 @@ def test_a_ledger_elsewhere_is_part_of_the_command(tmp_path: Path, storage: str,
     secret = storage.startswith("postgresql")  # it has a password
     expected = f"ABLATE_STORAGE=URL {command}" if secret else f"{command} --storage {storage}"
     assert (found["state"], found["resume"]) == ("interrupted", expected)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("minutes", [-90, 90], ids=["behind", "ahead"])
+def test_a_driver_of_another_machine_is_asked_whatever_the_clocks_say(
+    tmp_path: Path, look: Any, capfd: pytest.CaptureFixture[str], minutes: int
+) -> None:
+    """The lease's times and place are those of another machine, whose clock differs from this one's."""
+    driver = Driver(tmp_path)
+    driver.clock.now += 60 * minutes
+    driver.run(1)
+    driver.writer.renew()
+    with raw_connection(driver.ledger) as connection:
+        connection.execute(update(lease_table).values(place="another machine"))
+        connection.commit()
+    words, found = look(driver)
+    assert "Running (digits: searching, more: searching). Driven by ada (process 12): its lease was last" in words
+    assert f"If that driver is gone, type: {found['resume']}" in words
+    assert (found["state"], found["driver"]["here"]) == ("running", False)
+    assert found["driver"]["renewed"] == driver.clock.now
+    for command, says in [
+        (
+            ["stop", "looked"],
+            "If it still runs, ada (process 12) pauses its trials and ends. To continue: ablate resume",
+        ),
+        (
+            ["enqueue", "looked", "model.width=32", "--dataset", "more"],
+            "ada (process 12) takes it up within seconds if it still runs",
+        ),
+    ]:
+        code, out, err = run(capfd, *command, "--runs-dir", str(driver.runs))
+        assert (code, says in " ".join(out.split())) == (0, True), out + err
+    (asked,) = [request for request in driver.ledger.requests("looked") if request.command == "stop"]
+    assert asked.term == driver.writer.epoch
+    driver.leave()
+    code, out, err = run(capfd, "stop", "looked", "--runs-dir", str(driver.runs))
+    assert (code, "no driver runs it" in err) == (2, True)
