@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ablate.base.plain_text import one_printable_line
+
+LONGEST_NAME = 200  # bytes of a metric's name
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
+LOG_FLOOR = 1e-12  # what a smaller value counts as where an objective has log: true
 COMPLETE = "COMPLETE"
 STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
 
@@ -17,6 +21,13 @@ STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of
 def is_share(metric: str) -> bool:
     """Return whether a metric is a share, from 0 to 1."""
     return metric.endswith("accuracy")
+
+
+def metric_name_fault(name: str) -> str:
+    """Return why a text cannot be a metric's name, or an empty text."""
+    if name.strip() and one_printable_line(name) == name and len(name.encode(errors="replace")) <= LONGEST_NAME:
+        return ""
+    return f"a metric's name is printable text of at most {LONGEST_NAME} bytes"
 
 
 def is_evaluated(metric: str) -> bool:
@@ -130,11 +141,23 @@ def signed(objective: ObjectiveLike, value: float) -> float:
 def loss(objective: ObjectiveLike, value: float) -> float:
     """Return `signed`, in log10 if the objective asks for it.
 
-    NaN stays NaN; the logarithm of zero or a negative value is minus infinity.
+    NaN stays NaN. Under a logarithm a value below LOG_FLOOR counts as LOG_FLOOR, so that a perfect trial is the best.
     """
-    if objective.log:
-        value = math.nan if math.isnan(value) else math.log10(value) if value > 0 else -math.inf
+    if objective.log and not math.isnan(value):
+        value = math.log10(max(value, LOG_FLOOR))
     return signed(objective, value)
+
+
+def value_fault(objective: ObjectiveLike, metric: str, value: float) -> str:
+    """Return why a value of an objective's metric, of either split, is none of it; empty for NaN and infinity."""
+    if objective.log and value < 0 and math.isfinite(value):
+        return f"{metric} is {value:g}, and its objective has log: true, which needs values from 0: write log: false"
+    if is_share(metric) and math.isfinite(value) and not 0 <= value <= 1:
+        return (
+            f"{metric} is {value:g}, and a metric whose name ends with accuracy is a share from 0 to 1: report the "
+            "share (a command's metric: `scale: 0.01`), or give it another name"
+        )
+    return ""
 
 
 def losses(objectives: Iterable[ObjectiveLike], values: Iterable[float]) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from ablate.objectives import loss, signed
 if TYPE_CHECKING:
     from ablate.study.sections import Constraint, Objective
 
+LARGEST_POWER = 300.0  # of ten, for a reference under a logarithm
 MARGIN = 0.1  # share of the range by which a derived reference exceeds the worst value
 
 
@@ -100,17 +101,15 @@ def _derived_reference(complete: pl.DataFrame, objective: Objective) -> float:
         for stage in ("search", "confirm")
     ]
     values = np.concatenate(parts)
-    values = values[np.isfinite(values) & ((values > 0) | (not objective.log))]
+    values = values[np.isfinite(values)]
     if not len(values):
         return math.nan
     scaled = _minimise(values, objective)
     spread = float(scaled.max() - scaled.min())
     corner = float(scaled.max()) + MARGIN * (spread or max(abs(float(scaled.max())), 1.0))
     corner = signed(objective, corner)
-    return float(10**corner) if objective.log else corner
+    return float(10 ** min(max(corner, -LARGEST_POWER), LARGEST_POWER)) if objective.log else corner
 
 
 def _minimise(values: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
-    if objective.log and (values <= 0).any():
-        raise ValueError(f"objective {objective.metric} has log: true, so its values must be above 0")
     return np.array([loss(objective, value) for value in values.tolist()])

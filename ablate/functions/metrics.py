@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ablate.base.errors import TrialError
 from ablate.base.plain_text import one_printable_line
+from ablate.objectives import metric_name_fault
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
-LONGEST_NAME = 200  # bytes
 LARGEST_COUNT = 2**63  # what a ledger stores
 
 
@@ -84,12 +84,8 @@ def _by_sample(name: object, value: Any) -> NDArray[np.float64] | None:
 
 
 def _check_name(name: object) -> None:
-    printable = isinstance(name, str) and name.strip() != "" and one_printable_line(name) == name
-    if not printable or len(str(name).encode(errors="replace")) > LONGEST_NAME:
-        raise TrialError(
-            f"the function gave a metric the name {_shown(name)}: a name is printable text of at most"
-            f" {LONGEST_NAME} bytes"
-        )
+    if fault := metric_name_fault(name) if isinstance(name, str) else "a metric's name is text":
+        raise TrialError(f"the function gave a metric the name {_shown(name)}: {fault}")
 
 
 def _shown(value: object) -> str:

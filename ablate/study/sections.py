@@ -9,15 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from ablate.config import FROZEN, TrainableSettings
-from ablate.objectives import COST_METRICS, on_validation
+from ablate.objectives import COST_METRICS, metric_name_fault, on_validation
 from ablate.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
-_METRIC = re.compile(rf"{'|'.join(COST_METRICS)}|(?:val|train)_[a-z0-9_]+")
-_CONSTRAINT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
+_CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -31,8 +30,11 @@ def _seconds(value: Any) -> Any:
 
 
 def _metric(value: str) -> str:
-    if not _METRIC.fullmatch(value):
+    named = value.startswith(("val_", "train_")) and value not in ("val_", "train_")
+    if value not in COST_METRICS and not named:
         raise ValueError(f"a metric is {', '.join(COST_METRICS)}, or starts with val_ or train_")
+    if fault := metric_name_fault(value):
+        raise ValueError(fault)
     return value
 
 

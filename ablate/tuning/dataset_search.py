@@ -12,7 +12,7 @@ from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.config import DatasetFacts
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
-from ablate.objectives import COST_METRICS, losses
+from ablate.objectives import COST_METRICS, losses, on_test, value_fault
 from ablate.study.tuning_seeds import tuning_seeds
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
@@ -187,7 +187,13 @@ class DatasetSearch(RecordedSearch):
         return [other.number for other in self._heard_at(place)]
 
     def require_objectives(self, trial: TrialProgress, report: Report) -> None:
-        """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would."""
+        """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would.
+
+        The same holds if the first report of all has a value that no objective can have, such as a percentage.
+        """
+        fault = self.faulty_objective(report)
+        if fault and not any(each.decisions for each in self.trials.values()):
+            raise StudyFailedError(f"trial {trial.key}: {fault}")
         reported = {name for metrics in report.metrics for name in metrics}
         known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
         needed = [*(o.metric for o in self.study.objectives), *(c.metric for c in self.study.constraints)]
@@ -198,6 +204,15 @@ class DatasetSearch(RecordedSearch):
                 f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
                 f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
             )
+
+    def faulty_objective(self, report: Report) -> str:
+        """Return why a value in a report cannot be that of an objective on either split, or an empty text."""
+        for objective in self.study.objectives:
+            for metric in dict.fromkeys((objective.metric, on_test(objective.metric))):
+                values = [metrics[metric] for metrics in report.metrics if metric in metrics]
+                if fault := next(filter(None, (value_fault(objective, metric, value) for value in values)), ""):
+                    return f"at epoch {report.epoch} {fault}"
+        return ""
 
     def without_diverged(self, trial: TrialProgress, report: Report) -> Report:
         """Return a report without its diverged replicates if the study says what they count as, and one is left.

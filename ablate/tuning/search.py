@@ -229,6 +229,8 @@ class Search(SearchStages):
     def _judge(
         self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
     ) -> tuple[Decision, TrialState | None, str | None]:
+        if fault := subsearch.faulty_objective(report):
+            return Decision.STOP, TrialState.FAIL, fault
         report = subsearch.without_diverged(trial, report)
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         if step.diverged and (report.final or trial.config.stage != "confirm"):
