@@ -33,8 +33,7 @@ def comparison_warnings(
     runs = collect(study, trials, reports)
     return [
         *_post_hoc(study, runs, notes),
-        *_unfinished(study, runs),
-        *_unfinished_rows(study, trials, reports),
+        *_unfinished(study, runs, trials, reports),
         *_failed(runs),
         *_failed_seeds(study, trials, reports),
         *_diverged(study, runs),
@@ -71,24 +70,17 @@ def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyW
     yield StudyWarning(code="post-hoc-margin", text=f"{text}: whoever set it may have seen results.")
 
 
-def _unfinished(study: Study, runs: Runs) -> Iterator[StudyWarning]:
+def _unfinished(study: Study, runs: Runs, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn while trials have not ended; of tuned rows count seeds, because a row has a trial for each winner."""
     planned, ended = sum(len(study.design(label)) for label in study.labels), _ended(runs)
+    text = f"{ended:,} of {_trials(planned)} have ended"
+    if study.tune is not None:
+        rows = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+        ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
+        planned = planned * study.replicates - count_untuned(study, trials, reports).total()
+        text = f"{ended:,} of {planned:,} seeds of the rows have ended"
     if ended < planned:
-        text = f"{ended:,} of {_trials(planned)} have ended: these numbers will change."
-        yield StudyWarning(code="unfinished", text=text)
-
-
-def _unfinished_rows(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
-    """Warn of tuned rows that are trained on some of their seeds only; each has a trial for each of its winners."""
-    if study.tune is None:
-        return
-    rows = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
-    ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
-    planned = sum(len(study.design(label)) for label in study.labels) * study.replicates
-    planned -= count_untuned(study, trials, reports).total()
-    if 0 < ended < planned:
-        text = f"{ended:,} of {planned:,} seeds of the rows have ended: these numbers will change."
-        yield StudyWarning(code="unfinished-seeds", text=text)
+        yield StudyWarning(code="unfinished", text=f"{text}: these numbers will change.")
 
 
 def _failed(runs: Runs) -> Iterator[StudyWarning]:

@@ -9,7 +9,6 @@ from rich.text import Text
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
 from ablate.report.comparison.design import design_lines
-from ablate.study.tuning_seeds import tuning_seeds
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}
@@ -74,7 +73,7 @@ def _tuning_lines(plan: Plan, dataset: str) -> list[str]:
     """Return what the tuning of a data set's rows costs, in one line, or nothing."""
     if plan.study.tune is None:
         return []
-    count, rows, seeds = plan.tuning[dataset], plan.trials[dataset], tuning_seeds(plan.study)
+    count, rows, seeds = plan.tuning[dataset], plan.trials[dataset], plan.seeds_of_tuning
     text = (
         f"  First {_count(count, 'tuning trial')} on {_count(seeds, 'seed')}: the same {count // rows} for every row."
         f" {_count(count * seeds, 'run')} of tuning, then {_count(rows * plan.study.replicates, 'run')} of the rows, in"

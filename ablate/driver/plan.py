@@ -99,6 +99,11 @@ class Plan:
         """Return the hours of all tuning trials, None if they are unknown or there are none."""
         return _hours(self.tuning, self.seconds_per_tuning_trial)
 
+    @property
+    def seeds_of_tuning(self) -> int:
+        """Seeds of a tuning trial, 0 without `tune`."""
+        return tuning_seeds(self.study) if self.study.tune is not None else 0
+
     def _design(self) -> dict[str, Any]:
         """Return the networks of a comparison of parts, its factors and the terms that it cannot tell apart."""
         study = self.study
@@ -114,6 +119,7 @@ class Plan:
             "study": self.study.name,
             "trials": self.trials,
             "tuning_trials": self.tuning,
+            "tuning_runs": {label: count * self.seeds_of_tuning for label, count in self.tuning.items()},
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
             "confirmation_budget": self.confirmation_budget,

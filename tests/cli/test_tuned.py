@@ -136,7 +136,7 @@ def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]
     assert "lack the luck of tuning" not in said
     _, out, _ = run(capfd, "plan", "study.yaml", "--format", "json")
     found = json.loads(out)
-    assert (found["trials"], found["tuning_trials"]) == ({"here": 3}, {"here": 24})
+    assert (found["trials"], found["tuning_trials"], found["tuning_runs"]) == ({"here": 3}, {"here": 24}, {"here": 144})
 
 
 def test_more_seeds_may_follow_and_another_tuning_may_not(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,27 @@ def test_but_not_after_it(tmp_path: Path, begun: int) -> None:
     assert rates([t.config for t in found])["wide"] == best_of(complete, "wide").parameters[RATE]
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_further_tuning_trial_may_be_tried_again_until_its_seed_is_trained(tmp_path: Path, trained: bool) -> None:
+    """Earlier seeds are trained already; those do not matter to it."""
+    with opened(tuned_study(), tmp_path) as (search, _, _):
+        run_all(search, planted)
+    longer = tuned_study(replicates=3)
+    with opened(longer, tmp_path) as (search, _, _):
+        first = search.next_trial()
+        assert first is not None
+        assert (first.stage, first.seeds) == ("tune", (2_000_002,))
+        search.fail(first.key, "out of memory")
+        while trained and (config := search.next_trial()) is not None:
+            run_trial(search, config, planted)
+    ask_retry(tmp_path, first.key.number)
+    with opened(longer, tmp_path) as (search, _, ledger):
+        done = run_all(search, planted)
+        assert search.finished
+        assert len(find_refused(ledger.events("s"))) == trained
+    assert (first.key.number in [config.key.number for config in done]) == (not trained)
+
+
 def test_a_row_that_nothing_could_tune_stays_untrained_when_its_trials_are_asked_for_again(tmp_path: Path) -> None:
     def broken(config: TrialConfig, epoch: int) -> float:
         return math.nan if config.variant == "narrow" else planted(config, epoch)
