@@ -252,9 +252,11 @@ class DiskFolder:
         return sorted(path.name for path in whole if path.is_file())
 
     def read(self, name: str) -> bytes:
-        """Return a file's content; raise OSError for a symbolic link."""
-        with os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            return file.read()
+        """Return a file's content; raise OSError for a symbolic link, a pipe (without waiting for it) or a device."""
+        with os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file.read()
+        raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a temporary file, sync it to the disk and rename it; a symbolic link of that name is replaced."""

@@ -251,8 +251,8 @@ def new(
     from ablate.cli.new import write_study
 
     file = write_study(name, task=task, function=function, command=command, metric=metric)
-    console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False, markup=False)
-    console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False)
+    console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False)
 
 
 @app.command(epilog="Example: ablate resume digits")
@@ -343,7 +343,7 @@ def _drive(
         from ablate.locations.homes import command_to_continue
 
         told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
-        errors.print(told, markup=False, highlight=False, soft_wrap=True)
+        errors.print(told, highlight=False, soft_wrap=True)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
     if "mlflow" in asked.trackers and not asked.tracking_uri:
@@ -379,7 +379,7 @@ def main() -> None:
         try:
             _run()
         except AblateError as error:
-            errors.print(f"ablate: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            errors.print(f"ablate: {error}", style="red", highlight=False, soft_wrap=True)
             sys.exit(error.exit_code)
         finally:
             if border := sys.modules.get("ablate.functions.border.guarded"):  # else no user's code has run

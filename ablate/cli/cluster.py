@@ -178,13 +178,13 @@ def render(
     _parse(context, entrypoint(request))
     if name is None and request.name != study:
         told = f"ablate: {study!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
-        errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        errors.print(told, style="yellow", highlight=False, soft_wrap=True)
     if check:
         context_name = kubectl_context() or "of the pod that it runs in"
         asking = f"ablate: asking the cluster of kubectl's context {context_name}, namespace {request.namespace}"
-        errors.print(asking, markup=False, highlight=False, soft_wrap=True)
+        errors.print(asking, highlight=False, soft_wrap=True)
         for note in preflight(request):
-            errors.print(f"ablate: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+            errors.print(f"ablate: {note}", style="yellow", highlight=False, soft_wrap=True)
     print(rendered(request), end="")
 
 
@@ -227,7 +227,7 @@ def doctor(
 
         found = look_until_sound(look, _show_pause, seconds=wait)
     if faulty := _faulty(found):
-        errors.print(f"ablate: {faulty} failed the check; nothing was started.", style="red", markup=False)
+        errors.print(f"ablate: {faulty} failed the check; nothing was started.", style="red")
         sys.exit(RequestError.exit_code)
 
 
@@ -235,13 +235,13 @@ def _show(finding: Examination, *, clock: bool = False) -> Examination:
     """Print a finding in one line, with the time of day (UTC) where `clock` is set, and return it."""
     mark = "ok   " if finding.good else "FAULT" if finding.needed else "WARN "
     line = f"{_now() if clock else ''}{mark} {finding.what}: {finding.seen}"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, highlight=False, soft_wrap=True)
     return finding
 
 
 def _show_pause(found: Sequence[Examination], seconds: float) -> None:
     line = f"{_now()}{_faulty(found)} failed the check. Checking again in {seconds:.0f} s."
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _faulty(found: Sequence[Examination]) -> str:

@@ -74,4 +74,4 @@ def stop(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: op
 
 
 def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(text, soft_wrap=True, highlight=False)

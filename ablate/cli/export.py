@@ -93,4 +93,4 @@ def _export_model(
 
 
 def _say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(line, soft_wrap=True, highlight=False)

@@ -42,9 +42,9 @@ def status(
         return
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True)
     for failure in found["failed"]:
-        console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", markup=False, highlight=False)
+        console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", highlight=False)
     console.print(results_of(read.study, read.snapshot))
 
 
@@ -162,7 +162,7 @@ def sample(
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
     asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    errors.print(asked.title(), style="dim", highlight=False, soft_wrap=True)
     if split is not None:
         if asked.config.protocol == "paper" and split == "validation":
             errors.print("protocol: paper: the study's own val_bleu is that of --split test", style="dim")
@@ -200,7 +200,7 @@ def maps(
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
     asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(asked.title(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    errors.print(asked.title(), style="dim", highlight=False, soft_wrap=True)
     key = asked.config.key
     folder = output or locations.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
     for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
@@ -226,7 +226,7 @@ def ui(
 
     def show(pages: list[StudyPage]) -> None:
         for page in pages:
-            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False, markup=False)
+            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False)
 
     display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
     sys.exit(serve(command, ready=show, browser=browser and display))

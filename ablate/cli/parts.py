@@ -47,7 +47,7 @@ def parts(
         told = "The network was not called, so shapes are unknown; the first report of a trial checks its parts."
         console.print(told, highlight=False, soft_wrap=True)
     if found["section"]:
-        console.print(f"\n# a section to begin with\n{write_yaml({'parts': found['section']})}", end="", markup=False,
+        console.print(f"\n# a section to begin with\n{write_yaml({'parts': found['section']})}", end="",
                       highlight=False, soft_wrap=True)  # fmt: skip
 
 

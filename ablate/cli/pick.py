@@ -72,11 +72,11 @@ def _print(picks: list[Pick], write: Path | None, study: str) -> None:
     for each in picks:
         choice = each.choice
         if isinstance(choice, NoChoice):
-            errors.print(missed_line(choice), style="red", markup=False, highlight=False, soft_wrap=True)
+            errors.print(missed_line(choice), style="red", highlight=False, soft_wrap=True)
             continue
         assert each.config is not None
         for line in [*choice_lines(choice), settings_text(each.config).rstrip(), *_next(each, write, study)]:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def _next(picked: Pick, write: Path | None, study: str) -> Iterator[str]:

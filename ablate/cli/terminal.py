@@ -14,7 +14,13 @@ from ablate.base.plain_text import printable
 
 
 class Terminal(Console):
-    """A rich console that shows all text by `printable`: names and errors in a ledger come from anybody."""
+    """A rich console that shows all text by `printable`: names and errors in a ledger come from anybody.
+
+    Text is never markup, so a folder `exp[red]` is shown as it is called.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"markup": False, **settings})
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""

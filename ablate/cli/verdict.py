@@ -44,5 +44,5 @@ def verdict(
     else:
         console.print(verdict_lines(found.study, found.table, found.metric, found.warnings))
         for each in found.required:
-            console.print(f"{each.text}: {each.answer}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{each.text}: {each.answer}", highlight=False, soft_wrap=True)
     sys.exit(found.exit_code)

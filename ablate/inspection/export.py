@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Literal
 
@@ -54,12 +55,14 @@ def _refuse_foreign(file: Path, study: str) -> None:
     if not file.exists() and not file.is_symlink():
         return
     try:
+        if not stat.S_ISREG(file.lstat().st_mode):  # a link, or a pipe, which would be waited for
+            raise pl.exceptions.ComputeError("no regular file")
         is_csv = file.suffix == ".csv"
-        table = pl.read_csv(file, infer_schema=False) if is_csv else pl.read_parquet(file)
+        table = pl.read_csv(file.read_bytes(), infer_schema=False) if is_csv else pl.read_parquet(file, glob=False)
         is_own = table.columns[: len(OWN_COLUMNS)] == OWN_COLUMNS and set(table["study"]) <= {study}
     except (pl.exceptions.PolarsError, UnicodeDecodeError):
         is_own = False
-    if not is_own or file.is_symlink():
+    if not is_own:
         raise RequestError(
             f"{file}: there is a file that is no table of study {study!r}, and it is kept. Choose another folder with"
             " --to, or move it away."

@@ -127,7 +127,7 @@ def as_values(picked: Pick) -> dict[str, Any]:
 
 
 def _bound(option: str, op: Literal["<=", ">="], text: str) -> Bound:
-    name, equals, number = text.partition("=")
+    name, equals, number = text.rpartition("=")  # a metric may have the sign in its name
     try:
         value = float(number)
     except ValueError:

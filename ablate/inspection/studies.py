@@ -99,7 +99,7 @@ def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
-    trials, reports = (pl.read_parquet(path) for path in write_tables(snapshot, home))
+    trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
     return write_report(cover_datasets(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
 
 

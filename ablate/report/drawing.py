@@ -228,6 +228,9 @@ def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:
     return spec
 
 
+SMALLEST = 1e-300  # what figures can space out
+
+
 def rounded(value: float) -> float:
-    """Return a number in five significant digits, the precision of a figure."""
-    return float(f"{value:.5g}")
+    """Return a number in five significant digits, the precision of a figure; below 1e-300 it is drawn as 0."""
+    return 0.0 if abs(value) < SMALLEST else float(f"{value:.5g}")

@@ -85,4 +85,4 @@ def objective_axis(study: Study, metric: str, values: Sequence[float]) -> Axis:
             (float(np.quantile(found, WORST)), high) if maximized else (low, float(np.quantile(found, 1 - WORST)))
         )
     title = spell_metric(metric) + (" in %" if is_share(metric) else "")
-    return Axis(title=title, ends=(rounded(low), rounded(high)), log=objective.log and low > 0, factor=factor)
+    return Axis(title=title, ends=(rounded(low), rounded(high)), log=objective.log and rounded(low) > 0, factor=factor)
