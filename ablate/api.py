@@ -14,6 +14,7 @@ from rich.console import Console
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
+from ablate.driver.alone import only_study
 from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
@@ -179,7 +180,7 @@ def search(
         "confirm": None if confirm is None else {"replicates": confirm},
     }
     code = asked.home(name) / CODE
-    with kept_if_refused(code):
+    with only_study(name), kept_if_refused(code):
         content["trainable"] = _path(train, code)
         return _run(name, study_text(content), asked, Path(f"{name}.yaml"))
 
@@ -201,8 +202,9 @@ def load_study(name: str, *, runs_dir: Path | str = RUNS, **options: Any) -> Stu
 
 
 def _run(name: str, text: str, options: RunOptions, file: Path) -> StudyHandle:
-    find_code(options.home(name) / CODE)
-    found = run_study(file, options, Console(), text=text)
+    with only_study(name):
+        find_code(options.home(name) / CODE)
+        found = run_study(file, options, Console(), text=text)
     return StudyHandle(found.study.name, options)
 
 

@@ -60,7 +60,8 @@ def export(
         raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
     from ablate.inspection.export import export_study
 
-    place, names = export_study(study, locations, form=form, to=to)
+    with errors.status("Exporting"):
+        place, names = export_study(study, locations, form=form, to=to)
     if form == "optuna":
         _say(f"Optuna studies: {', '.join(names)}")
         _say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")

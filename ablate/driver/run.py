@@ -30,6 +30,7 @@ from ablate.base.redaction import error_text, redact_url
 from ablate.config import DatasetFacts
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
+from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.executors import check_resources, import_ahead, make_executor
@@ -80,14 +81,16 @@ def search(
     `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/search.md). If `text` is given,
     it is the study, and `file` is only its name in messages.
 
-    Raises RequestError before anything is started, LedgerError if the lease cannot be acquired, StudyFailedError if no
-    trial completed, and KeyboardInterrupt with the signal if it was interrupted (the same command continues the study).
+    Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
+    cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was
+    interrupted (the same command continues the study).
     """
     if text is None:
         study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
-    with processes_ended():  # those that have looked at the code, and with --executor local those that train
+    # The processes that end have looked at the code; with --executor local they train too.
+    with only_study(study.name), processes_ended():
         return _search(study, text, options, console)
 
 

@@ -80,7 +80,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
 
 def round_sizes(sizes: list[float]) -> list[float]:
     """Return 1, 2 and 5 times the powers of ten within the sizes, or only the powers over more than three decades."""
-    low, high = math.log10(min(sizes)), math.log10(max(sizes))
+    low, high = (math.log10(max(size, 1)) for size in (min(sizes), max(sizes)))
     steps = (1, 2, 5) if high - low <= 3 else (1,)
     grid = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
     return [size for size in grid if 0.8 * 10**low <= size <= 1.25 * 10**high] or [10**low]
