@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
@@ -73,7 +74,9 @@ class CommandTrainable(OwnTrainable):
         """Return nothing: what a command runs is unknown."""
         return {}
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """Return what a user should know of a command."""
         used = set(placeholders(self.given.command))
         found = []
