@@ -49,6 +49,7 @@ class Trained:
     begun: Means | None = None
     saved_at: float = 0.0
     fault: Exception | None = None
+    undefined: list[str] = field(default_factory=list)  # of its last evaluation: `Evaluated.undefined`
 
     @property
     def training(self) -> TrainConfig:
@@ -162,7 +163,9 @@ class Common:
         if self.test is None:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
         test = self.test.shared(len(trial.config.seeds))
-        found = self._evaluated(trial, test, trial.rows, between).values(0, len(trial.config.seeds))
+        evaluated = self._evaluated(trial, test, trial.rows, between)
+        found = evaluated.values(0, len(trial.config.seeds))
+        trial.undefined += evaluated.undefined("test")
         return {f"test_{n}": v for n, v in (found | self.corpus(trial, test, "test", between)).items()}
 
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from ablate.base.errors import StudyFailedError
 from ablate.config import DatasetFacts
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED
-from ablate.objectives import COST_METRICS, losses
+from ablate.objectives import COST_METRICS, losses, on_test
 from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.racing import plan_round
@@ -212,8 +212,11 @@ class DatasetSearch(RecordedSearch):
         return replace(report, metrics=left, diverged=()) if left else report
 
     def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
-        """Return the objectives that have no finite value in `step`."""
-        values = {o.metric: self._value(o.metric, trial, step) for o in self.study.objectives}
+        """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
+        names = [o.metric for o in self.study.objectives]
+        if trial.config.stage == "confirm":
+            names = [on_test(name) if on_test(name) in step.means else name for name in names]
+        values = {name: self._value(name, trial, step) for name in names}
         return [name for name, value in values.items() if not abs(value) < float("inf")]
 
     def to_confirm(self) -> list[NewTrial]:

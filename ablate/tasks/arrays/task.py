@@ -22,8 +22,8 @@ from ablate.models.settings import InputShape
 from ablate.tasks.arrays import losses
 from ablate.tasks.arrays.reading import Columns, Part, read_part, text_names
 from ablate.tasks.base import TEST_SHARE, Data, stratified_split
-from ablate.tasks.repeats import Place, repeats
 from ablate.tasks.images.patches import ImageSet, affine, cut, input_shape, possible_patches
+from ablate.tasks.repeats import Place, repeats
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSSES = ("cross_entropy", "mse", "bce")
@@ -262,7 +262,9 @@ class Task:
         """Raise DataError for values that a network of this task cannot read or score."""
         targets, train = part.targets, self._parts.train.inputs
         assert isinstance(targets, Tensor)
-        missing = int((~torch.isfinite(targets)).reshape(len(targets), -1).any(1).sum()) if targets.is_floating_point() else 0
+        missing = (
+            int((~torch.isfinite(targets)).reshape(len(targets), -1).any(1).sum()) if targets.is_floating_point() else 0
+        )
         if missing and self.loss_name is not None:  # a loss of the user's own may leave them out
             raise DataError(
                 f"Task: {name} targets are NaN or infinite in {missing:,} of {len(targets):,} samples: remove these"
