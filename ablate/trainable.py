@@ -119,7 +119,9 @@ class Trainable(Protocol):
     def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
         """Return the facts of a data set, which need not be here; raise RequestError if its settings do not fit."""
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """Return what a user should know before a data set is trained on, a sentence each.
 
         `settings` are those of any configuration of the study, or None if no drawn one was valid.

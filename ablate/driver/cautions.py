@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,16 @@ from ablate.study.tuning_seeds import shared_tuning_text
 DRAWN = 400  # configurations drawn from a space
 
 
-def cautions(study: Study, facts: Mapping[str, DatasetFacts]) -> tuple[str, ...]:
+def cautions(study: Study, facts: Mapping[str, DatasetFacts], data_dir: Path | None) -> tuple[str, ...]:
     """Return one line per warning, of the whole study and by data set of `facts`."""
     shared = shared_tuning_text(study)
     whole = [] if shared is None else [shared]
-    return (*whole, *(line for label in facts for line in _of_dataset(study, label, facts[label])))
+    return (*whole, *(line for label in facts for line in _of_dataset(study, label, facts[label], data_dir)))
 
 
-def _of_dataset(study: Study, label: str, facts: DatasetFacts) -> Iterator[str]:
+def _of_dataset(study: Study, label: str, facts: DatasetFacts, data_dir: Path | None) -> Iterator[str]:
     any_settings = next(_configurations(study, label), None)
-    for remark in trainable_of(study).remarks(study.task(label), facts, any_settings):
+    for remark in trainable_of(study).remarks(study.task(label), facts, any_settings, data_dir):
         yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
     rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]

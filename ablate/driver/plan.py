@@ -158,7 +158,10 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         confirmations=study.confirm.replicates if study.confirm else 0,
         confirmation_budget=study.confirm.budget if study.confirm else None,
         seconds_per_trial=seconds,
-        cautions=(*cautions(study, facts), *(note for label in study.labels for note in sizing[label].notes())),
+        cautions=(
+            *cautions(study, facts, data_dir),
+            *(note for label in study.labels for note in sizing[label].notes()),
+        ),
         earlier=earlier,
         tuning=tuning_trials(study),
         seconds_per_tuning_trial=of_tuning,

@@ -114,7 +114,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
             note_margins(writer, ledger, study)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
-            _announce(console, found, taken, cautions(study, facts))
+            _announce(console, found, taken, cautions(study, facts, options.data_dir))
             discard, get = partial(_discard, root), facts.__getitem__
             key = partial(_group_key, trainable, facts)
             engine = Search(

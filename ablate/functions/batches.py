@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from ablate.base.errors import TrialError
+
+SAMPLERS = {"sampler", "batch_sampler"}  # options of a DataLoader
 
 
 class Keyed(Protocol):
@@ -43,6 +56,76 @@ class Batches:
         for batch in self._make(order):
             run.pause_if_asked()
             yield batch
+
+
+class Share:
+    """The indices, or batches of them, that a rank reads of those that a sampler draws.
+
+    The first ones are read twice where they cannot be divided evenly.
+    """
+
+    def __init__(self, drawn: Any, rank: int, world: int) -> None:
+        self._drawn, self._rank, self._world = drawn, rank, world
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return -(-len(self._drawn) // self._world)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield them in the sampler's order."""
+        drawn = list(self._drawn)
+        yield from (drawn + drawn[: -len(drawn) % self._world])[self._rank :: self._world]
+
+
+def keyed_loader(
+    dataset: Dataset[Any], order: torch.Generator, options: Mapping[str, Any], *, rank: int, world: int
+) -> DataLoader[Any]:
+    """Return a rank's DataLoader with `options`, those of one, whose order is drawn from `order`.
+
+    Without a sampler the samples of a data set that has an order are shuffled. Samplers of torch draw from `order`. An
+    IterableDataset is read as it is.
+    """
+    given = {name: value for name, value in options.items() if value is not None or name == "batch_size"}
+    for name in SAMPLERS:
+        if name in given:
+            given[name] = _keyed(given[name], order)
+    if not isinstance(dataset, IterableDataset):
+        if not given.keys() & SAMPLERS:
+            given.setdefault("shuffle", True)
+            if world > 1:
+                shuffled = given.pop("shuffle")
+                given["sampler"] = (
+                    RandomSampler(dataset, generator=order)  # type: ignore[arg-type]
+                    if shuffled
+                    else SequentialSampler(dataset)  # type: ignore[arg-type]
+                )
+        for name in given.keys() & SAMPLERS if world > 1 else ():
+            if not isinstance(given[name], DistributedSampler):
+                given[name] = Share(given[name], rank, world)
+    return DataLoader(dataset, generator=order, **given)
+
+
+def refuse_own_generator(options: Mapping[str, Any]) -> None:
+    """Raise TrialError if the options of a DataLoader hold a generator, whose state no checkpoint would hold."""
+    for name in ("generator", *sorted(SAMPLERS)):
+        given = options.get(name)
+        inner = getattr(given, "sampler", None)  # of a BatchSampler
+        held = (given, getattr(given, "generator", None), getattr(inner, "generator", None))
+        if any(isinstance(each, torch.Generator) for each in held):
+            what = "leave out generator" if name == "generator" else f"leave out the generator of {name}"
+            raise TrialError(f"run.loader keys the order of the samples itself: {what}")
+
+
+def _keyed(sampler: Any, order: torch.Generator) -> Any:
+    """Return a sampler of torch that draws from `order`; another one is returned as it is."""
+    if type(sampler).__module__ != Sampler.__module__:
+        return sampler
+    keyed = copy.copy(sampler)
+    if hasattr(keyed, "generator"):
+        keyed.generator = order
+    if hasattr(keyed, "sampler"):
+        keyed.sampler = _keyed(keyed.sampler, order)
+    return keyed
 
 
 def seed_worker(worker: int) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
@@ -69,7 +70,9 @@ class CommandTrainable(OwnTrainable):
         if not self.given.shell and "{" not in program and shutil.which(program) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """Return what a user should know of a command."""
         used = set(placeholders(self.given.command))
         found = []

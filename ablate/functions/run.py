@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset, Subset
 
 from ablate.base.errors import TrialError
 from ablate.base.files import Place
 from ablate.base.randomness import stream
-from ablate.functions.batches import Batches, seed_worker
+from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
 from ablate.functions.door import Door, TrialPausedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
@@ -29,6 +29,7 @@ from ablate.models.parts.replacing import replace_parts
 from ablate.models.parts.watching import Replacements, check_parts
 
 M = TypeVar("M", bound=nn.Module)
+BATCH = 64  # samples of a batch of `Run.loader` unless it is told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,30 +209,21 @@ class Run:
             fresh = self._stream("function", name, *self._of_rank, "epoch", epoch)
             self._streams[name].bit_generator.state = fresh.bit_generator.state
 
-    def loader(self, dataset: Dataset[Any], batch_size: int = 64, *, shuffle: bool = True, **options: Any) -> Batches:
+    def loader(self, dataset: Dataset[Any], batch_size: int | None = BATCH, **options: Any) -> Batches:
         """Return batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
 
-        It may be made before the loop or in it, and read any number of times. If the trial is asked to pause, it does
-        so between two batches; the epoch then starts again. Of several ranks each gets its share of the samples; the
-        first ones of an epoch are read twice where they cannot be divided evenly.
+        Samples are shuffled unless `options` say `shuffle=False` or hold a sampler, or the data set is an
+        IterableDataset. It may be made before the loop or in it, and read any number of times. If the trial is asked to
+        pause, it does so between two batches; the epoch then starts again. Of several ranks each gets its share of the
+        samples, or of the batches of a batch_sampler; the first ones of an epoch are read twice where they cannot be
+        divided evenly. An IterableDataset divides itself, by `rank` and `world`. Raises TrialError for a generator.
         """
+        refuse_own_generator(options)
         self._loaders += 1
         made = (self.epoch if self._begun else 0, self._loaders)
-        options.setdefault("worker_init_fn", seed_worker)
-
-        def make(order: torch.Generator) -> DataLoader[Any]:
-            if self.world == 1:
-                return DataLoader(dataset, batch_size, shuffle=shuffle, generator=order, **options)
-            share = self._share(len(dataset), order if shuffle else None)  # type: ignore[arg-type]
-            return DataLoader(Subset(dataset, share), batch_size, generator=order, **options)
-
-        return Batches(self, made, make)
-
-    def _share(self, count: int, order: torch.Generator | None) -> list[int]:
-        """Return the samples of this rank, in their order."""
-        samples = torch.arange(count) if order is None else torch.randperm(count, generator=order)
-        missing = -count % self.world
-        return torch.cat([samples, samples[:missing]])[self.rank :: self.world].tolist()
+        sized = {} if "batch_sampler" in options and batch_size == BATCH else {"batch_size": batch_size}
+        given = {"worker_init_fn": seed_worker, **sized, **options}
+        return Batches(self, made, lambda order: keyed_loader(dataset, order, given, rank=self.rank, world=self.world))
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:
         """Return a data set without and with a keyed `share` of its samples: (training part, validation part)."""

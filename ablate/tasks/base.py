@@ -95,7 +95,7 @@ class Written(Protocol):
 class Remarked(Protocol):
     """A task that has remarks about its data, shown before training."""
 
-    def remarks(self) -> tuple[str, ...]:
+    def remarks(self, data_dir: Path | None) -> tuple[str, ...]:
         """Return the remarks for the reader, one sentence each."""
 
 

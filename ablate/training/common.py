@@ -50,6 +50,7 @@ class Trained:
     begun: Means | None = None
     saved_at: float = 0.0
     fault: Exception | None = None
+    undefined: list[str] = field(default_factory=list)  # of its last evaluation: `Evaluated.undefined`
 
     @property
     def training(self) -> TrainConfig:
@@ -169,8 +170,9 @@ class Common:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
             self.test_digest = self.test.digest()
         test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
-        found = self._evaluated(trial, test, trial.rows, between, each=each).values(0, len(trial.config.seeds))
-        found |= self.corpus(trial, test, "test", between)
+        evaluated = self._evaluated(trial, test, trial.rows, between, each=each)
+        found = evaluated.values(0, len(trial.config.seeds)) | self.corpus(trial, test, "test", between)
+        trial.undefined += evaluated.undefined("test")
         values = {f"test_{name}": value for name, value in each.values().items()}
         trial.progress.keep_samples(SampleValues(values=values, split=self.test_digest))
         return {f"test_{name}": value for name, value in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ablate.tasks.base import Scored
 from ablate.training.rows import ReplicaGroup
 from ablate.training.samples import Samples
 
+PARTS = {"val": "validation", "test": "test"}
+NAMED = 5  # classes named in a line
 BATCH = 256  # samples per replicate: fits a core's cache, and fills a GPU with rows
 WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, for any shape of a sample
 
@@ -100,6 +103,7 @@ class WholeSplit:
         self._task = task if task is not None and task.split_names else None
         self._scores: list[Tensor] = []
         self._targets: list[Tensor] = []
+        self.undefined: dict[str, str] = {}  # metrics without a finite value in the last `values`: on which targets
 
     def add(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch, [R, B, ...] each."""
@@ -114,11 +118,27 @@ class WholeSplit:
         scores = torch.cat([part[start:stop] for part in self._scores], dim=1)
         targets = torch.cat([part[start:stop] for part in self._targets], dim=1)
         names, rows = self._task.split_names, []
+        self.undefined = {}
         for one, wanted in zip(scores, targets, strict=True):
             finite = bool(torch.isfinite(one).all())
             rows.append(self._task.split_metrics(one, wanted) if finite else dict.fromkeys(names, float("nan")))
+            if finite:
+                missing = [name for name, value in rows[-1].items() if not math.isfinite(value)]
+                self.undefined |= dict.fromkeys(missing, _described(wanted))
         found = {name: [row[name] for row in rows] for name in names}
         return {n: torch.tensor(v, dtype=torch.float64, device=device) for n, v in found.items()}
+
+
+def _described(targets: Tensor) -> str:
+    """Return how many samples a split has, and of which classes or how many values."""
+    values, counts = torch.unique(targets, return_counts=True)
+    if targets.is_floating_point():
+        kinds = "all with one target" if len(values) == 1 else f"with {len(values):,} different targets"
+        return f"{len(targets):,} samples, {kinds}"
+    listed = ", ".join(
+        f"{n:,} of class {v}" for v, n in list(zip(values.tolist(), counts.tolist(), strict=True))[:NAMED]
+    )
+    return f"{len(targets):,} samples, {listed}" + (", …" if len(values) > NAMED else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +155,13 @@ class Evaluated:
         """
         means = {name: value[start:stop] for name, value in self.means.items()}
         return means | self.whole.values(start, stop, device=self.means["loss"].device)
+
+    def undefined(self, prefix: str) -> list[str]:
+        """Return a line for each metric that had no finite value in the last `values`, of finite scores."""
+        return [
+            f"{prefix}_{name} has no finite value on the {PARTS[prefix]} part ({on})"
+            for name, on in self.whole.undefined.items()
+        ]
 
 
 @torch.no_grad()

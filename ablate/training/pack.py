@@ -162,12 +162,14 @@ class TrialPack:
 
     def _reported(self, trial: Trained, metrics: tuple[dict[str, float], ...]) -> Report | Exception:
         """Return the report of the epoch that has ended, with a durable checkpoint, or why that is not possible."""
+        final = trial.progress.epoch == trial.config.epochs
         report = Report(
             epoch=trial.progress.epoch,
             metrics=metrics,
             wall_seconds=trial.progress.seconds,
             diverged=tuple(not alive for alive in trial.alive.tolist()),
-            final=trial.progress.epoch == trial.config.epochs,
+            final=final,
+            note="; ".join(trial.undefined) if final else "",
         )
         trial.saved_at = self._clock.seconds()
         try:
@@ -235,6 +237,7 @@ class TrialPack:
             stop = start + len(trial.rows)
             try:
                 val = validation.values(start, stop)
+                trial.undefined = validation.undefined("val")
                 trial.freeze(~torch.isfinite(val["loss"]))
                 if bool(trial.alive.any()):
                     check_parts(replacements_of(common.group.module))

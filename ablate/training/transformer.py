@@ -41,13 +41,15 @@ class Transformer:
 
         return load_task(task).shape(data_dir)
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """Return the task's own remarks, and one on a user's network whose replicates cannot be stacked."""
         from ablate.tasks import load_task
         from ablate.tasks.base import Remarked
 
         found = load_task(task)
-        own = tuple(found.remarks()) if isinstance(found, Remarked) else ()
+        own = tuple(found.remarks(data_dir)) if isinstance(found, Remarked) else ()
         return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:

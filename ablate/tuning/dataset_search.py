@@ -233,8 +233,11 @@ class DatasetSearch(RecordedSearch):
         return replace(report, metrics=left, diverged=()) if left else report
 
     def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
-        """Return the objectives that have no finite value in `step`."""
-        values = {o.metric: self._value(o.metric, trial, step) for o in self.study.objectives}
+        """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
+        names = [o.metric for o in self.study.objectives]
+        if trial.config.stage == "confirm":
+            names = [on_test(name) if on_test(name) in step.means else name for name in names]
+        values = {name: self._value(name, trial, step) for name in names}
         return [name for name, value in values.items() if not abs(value) < float("inf")]
 
     def to_confirm(self) -> list[NewTrial]:

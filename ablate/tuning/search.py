@@ -241,6 +241,7 @@ class Search(SearchStages):
             if missing:
                 known = ", ".join(sorted(step.means))
                 error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
+                error += f". {report.note}" if report.note else ""
                 return Decision.STOP, TrialState.FAIL, error
             return Decision.CONTINUE, TrialState.COMPLETE, None
         decision = subsearch.decide(trial, step)

@@ -28,7 +28,7 @@ from ablate.training import predictor, train
 from ablate.training.served_model import read
 from ablate.training.serving import serve
 from ablate.training.settings import TrainConfig
-from support.commands import run
+from support.commands import LOCAL, run
 from support.small_training import one_thread, trial
 
 __all__ = ["one_thread"]
@@ -398,6 +398,14 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ablate.Task((ROWS, REAL), loss="cross_entropy", outputs=2)(CONFIG).load(None),
         "Task: train targets are torch.float32: cross_entropy takes classes as whole numbers",
     ),
+    "unknown name": (
+        lambda: ablate.Task((ROWS[:4], ["a", "b", "a", "b"]), (ROWS[:2], ["a", "c"]))(CONFIG),
+        "Task: test has the class 'c', which train does not have",
+    ),
+    "no target": (
+        lambda: ablate.Task((ROWS, np.where(BINARY, np.nan, REAL)))(CONFIG).load(None),
+        "targets are NaN or infinite in ",
+    ),
     "unknown class": (
         lambda: ablate.Task((ROWS, BINARY), (ROWS, BINARY + 1))(CONFIG).load(None),
         "Task: test has classes outside 0 to 1, those of train",
@@ -442,3 +450,74 @@ def test_a_replicate_without_finite_scores_has_no_metric() -> None:
     last = list(train(config_of("damaged")))[-1]
     assert (last.epoch, last.final, last.diverged) == (1, True, (True, True))
     assert all(np.isnan(m["val_loss"]) for m in last.metrics)
+
+
+def masked(scores: Tensor, targets: Tensor) -> Tensor:
+    return ((scores - targets) ** 2).nanmean()
+
+
+REMARKS: dict[str, tuple[ablate.Task, list[str]]] = {
+    "no class 0": (
+        ablate.Task((ROWS, BINARY * 3 + 1)),
+        ["no training sample has the class 0, 2, 3; the network has 5 outputs"],
+    ),
+    "shared": (
+        ablate.Task((ROWS, BINARY), (ROWS[5:8], BINARY[5:8])),
+        ["3 samples of test are in train too (such as test 0 and train 5), so its numbers look better than they are"],
+    ),
+    "two classes": (
+        ablate.Task((ROWS[[*range(9), 0]], [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]), (ROWS[20:22], [0, 1])),
+        ["1 sample has two classes (such as train 0 and train 9)"],
+    ),
+    "real targets": (ablate.Task((ROWS[[0, 0, 1]], REAL[:3]), (ROWS[2:4], REAL[2:4])), []),
+    "own loss": (ablate.Task((ROWS, np.where(BINARY, np.nan, REAL)), loss=masked, outputs=1), []),
+    "nothing": (ablate.Task((ROWS, BINARY)), []),
+}
+
+
+@pytest.mark.parametrize("name", REMARKS)
+def test_samples_in_two_splits_or_classes_and_classes_without_samples_are_remarked(name: str) -> None:
+    task, says = REMARKS[name]
+    made = task(CONFIG)
+    made.check(None)
+    assert list(made.remarks(None)) == says
+
+
+UNDEFINED = """
+study: undefined
+datasets: {d: {task: "mine:data", validation: 0.1}}
+model: {width: 8, depth: 1, heads: 1}
+training: {epochs: 1, learning_rate: 0.01}
+objectives: [{metric: val_auc, direction: maximize}]
+budget: {trials: 1}
+confirm: {replicates: 1}
+"""
+MINE = """
+import ablate, numpy as np
+from sklearn.metrics import roc_auc_score
+x = np.random.default_rng(0).normal(size=(120, 6)).astype("float32")
+def auc(scores, targets):
+    return roc_auc_score(targets, scores[:, 1]) if len(set(targets.tolist())) > 1 else float("nan")
+y = np.zeros(100, dtype="int64")
+y[:RARE] = 1
+data = ablate.Task(train=(x[:100], y), test=(x[100:], np.arange(20) % TEST), metrics={"auc": auc})
+"""
+
+
+@pytest.mark.parametrize(
+    ("rare", "test", "says"),
+    [
+        (1, 2, "no finite value of val_auc in the last report"),
+        (1, 2, "val_auc has no finite value on the validation part (10 samples, 10 of class 0)"),
+        (50, 1, "no finite value of test_auc in the last report"),
+        (50, 1, "test_auc has no finite value on the test part (20 samples, 20 of class 0)"),
+    ],
+)
+def test_a_metric_that_is_undefined_on_a_split_names_the_split_and_its_classes(
+    rare: int, test: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MINE.replace("RARE", str(rare)).replace("TEST", str(test)))
+    Path("s.yaml").write_text(UNDEFINED)
+    _, out, err = run(capfd, "search", "s.yaml", *LOCAL)
+    assert says in " ".join((out + err).split())

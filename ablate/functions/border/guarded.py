@@ -236,7 +236,9 @@ class GuardedFunction(_Trained, OwnTrainable):
         """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
         _asked(self.name, "check", tuple(given), confirms=confirms)
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """Return nothing."""
         return ()
 
@@ -279,9 +281,11 @@ class Guarded(_Trained):
         found: DatasetFacts = self._ask("find_facts", task, data_dir)
         return found
 
-    def remarks(self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None) -> tuple[str, ...]:
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
         """See `Trainable.remarks`."""
-        found: tuple[str, ...] = self._ask("remarks", task, facts, settings)
+        found: tuple[str, ...] = self._ask("remarks", task, facts, settings, data_dir)
         return found
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:

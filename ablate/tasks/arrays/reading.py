@@ -48,12 +48,20 @@ def read_part(source: Any, name: str, columns: Columns) -> Part:
     return part
 
 
-def text_names(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return the class names of targets that are text, sorted, over all parts; empty for numbers."""
-    words = [part.targets for part in parts if isinstance(part.targets, np.ndarray)]
-    if words and len(words) < len(parts):
+def text_names(parts: Mapping[str, Part]) -> tuple[str, ...]:
+    """Return the class names of targets that are text, sorted; empty for numbers.
+
+    Raises DataError for a class that `train` does not have.
+    """
+    words = {name: np.unique(part.targets) for name, part in parts.items() if isinstance(part.targets, np.ndarray)}
+    if not words:
+        return ()
+    if len(words) < len(parts):
         raise DataError("Task: the targets of some parts are text, those of others numbers")
-    return tuple(str(name) for name in np.unique(np.concatenate(words))) if words else ()
+    for name, found in words.items():
+        if unknown := sorted(set(found.tolist()) - set(words["train"].tolist())):
+            raise DataError(f"Task: {name} has the class {unknown[0]!r}, which train does not have")
+    return tuple(map(str, words["train"]))
 
 
 def _called(source: Any, name: str) -> Any:

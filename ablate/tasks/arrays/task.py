@@ -23,6 +23,7 @@ from ablate.tasks.arrays import losses
 from ablate.tasks.arrays.reading import Columns, Part, read_part, text_names
 from ablate.tasks.base import TEST_SHARE, Data, stratified_split
 from ablate.tasks.images.patches import ImageSet, affine, cut, input_shape, possible_patches
+from ablate.tasks.repeats import Place, repeats
 
 Metric = Callable[[Tensor, Tensor], Any]
 LOSSES = ("cross_entropy", "mse", "bce")
@@ -107,7 +108,7 @@ class Task:
     def _parts(self) -> _Parts:
         names = ("train", "test", "validation")
         read = {n: read_part(s, n, self._columns) for n, s in zip(names, self._sources, strict=True) if s is not None}
-        words = text_names(list(read.values()))
+        words = text_names(read)
         found = {name: part.numbered(words) for name, part in read.items()}
         if "test" not in found:
             found["train"], found["test"] = _held_out(found["train"])
@@ -182,6 +183,18 @@ class Task:
         """Raise DataError or RequestError unless `load` will succeed."""
         self.load(data_dir)
 
+    def remarks(self, data_dir: Path | None) -> tuple[str, ...]:
+        """Return what is said of equal samples in two splits or two classes, and of numbers that no class has."""
+        places, targets = [], self._parts.targets()
+        one_class = self.loss_name == "cross_entropy" and targets.ndim == 1
+        for part, found in self._parts.items():
+            for i, (row, target) in enumerate(zip(found.inputs.flatten(1).numpy(), found.targets, strict=True)):
+                label = int(target) if one_class else None
+                places.append((row.tobytes(), Place(part=part, label=label, name=f"{part} {i}")))
+        absent = sorted(set(range(self.outputs)) - set(targets.tolist())) if one_class else []
+        unused = f"no training sample has the class {_some(absent)}; the network has {self.outputs} outputs"
+        return (*([unused] if absent else []), *repeats(places))
+
     def load(self, data_dir: Path | None) -> Data:
         """Return the data; images of bytes are scaled to mean 0 and deviation 1 per channel, others are not changed.
 
@@ -249,6 +262,14 @@ class Task:
         """Raise DataError for values that a network of this task cannot read or score."""
         targets, train = part.targets, self._parts.train.inputs
         assert isinstance(targets, Tensor)
+        missing = (
+            int((~torch.isfinite(targets)).reshape(len(targets), -1).any(1).sum()) if targets.is_floating_point() else 0
+        )
+        if missing and self.loss_name is not None:  # a loss of the user's own may leave them out
+            raise DataError(
+                f"Task: {name} targets are NaN or infinite in {missing:,} of {len(targets):,} samples: remove these"
+                " samples, fill them, or give a loss that leaves them out"
+            )
         if self.kind == "ids" and (part.inputs.is_floating_point() or not _within(part.inputs, int(train.max()) + 1)):
             known = f"whole numbers from 0 to {int(train.max())}, the greatest of train"
             raise DataError(f"Task: {name} inputs are ids, and not all are {known}")
@@ -307,6 +328,12 @@ class Task:
 def _within(values: Tensor, count: int) -> bool:
     """Return whether all values are from 0 to `count` - 1."""
     return int(values.min()) >= 0 and int(values.max()) < count
+
+
+def _some(numbers: Sequence[int], most: int = 5) -> str:
+    """Return the first numbers of a list, and how many more there are."""
+    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
 
 
 def _held_out(part: Part) -> tuple[Part, Part]:

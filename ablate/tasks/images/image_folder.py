@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -18,29 +22,21 @@ from PIL import Image, UnidentifiedImageError
 from ablate.base.errors import DataError, RequestError
 from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
-from ablate.tasks.base import Classification, Data, stratified_split
+from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder, expanded
+from ablate.tasks.images.class_folders import Listing, list_images
 from ablate.tasks.images.decoded import load_decoded
 from ablate.tasks.images.patches import ImageSet, Split, input_shape, patch_data
+from ablate.tasks.repeats import Place, repeats
 from ablate.tasks.settings import ImageFolderConfig
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-PARTS = ("train", "val", "test")
 GREY_MODES = ("1", "L", "LA")
 COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")
-SPLIT_KEY = "image_folder"
+NAMES = {"train": "train", "val": "validation", "test": "test"}
+TAIL = 4096  # bytes; most images of one size differ in them
 MIDDLE = 127.5  # of the values 0 to 255
 BAD_IMAGE = (OSError, EOFError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)  # what PIL raises
 NAMED = 10  # bad files named in one message
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """The images of a folder: the files of each part in order of path, and the class index of each file."""
-
-    class_names: tuple[str, ...]
-    files: dict[str, tuple[Path, ...]]
-    targets: dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -103,6 +99,19 @@ class ImageFolder(Classification):
             class_names=listing.class_names,
         )
 
+    def remarks(self, data_dir: Path | None) -> tuple[str, ...]:
+        """Return what is said of equal files in two splits or two classes."""
+        folder = self.folder(data_dir)
+        listing = list_images(folder)
+        places = [
+            (path, Place(part=NAMES[part], label=label, name=str(path.relative_to(folder))))
+            for part, files in listing.files.items()
+            for path, label in zip(files, listing.targets[part], strict=True)
+        ]
+        return repeats(
+            (content, place) for (_, place), content in zip(places, contents([p for p, _ in places]), strict=True)
+        )
+
     def folder(self, data_dir: Path | None) -> Path:
         """Return the folder of the images; raise RequestError if the study file names none."""
         if self.config.path is None:
@@ -110,7 +119,7 @@ class ImageFolder(Classification):
         return data_folder(data_dir) / expanded(self.config.path)
 
     def _images(self, folder: Path, listing: Listing) -> ImageSet:
-        headers = _headers(folder, tuple(chain(*listing.files.values())))
+        headers = _headers(folder, tuple(chain(*listing.files.values())), listing.faults)
         sizes = {header.size for header in headers}
         if self.config.image_size is None and len(sizes) > 1:
             small, large = min(sizes), max(sizes)
@@ -131,81 +140,18 @@ class ImageFolder(Classification):
         )
 
 
-def list_images(folder: Path) -> Listing:
-    """Return the images below `folder`; raise DataError if they do not make a data set."""
-    try:
-        roots = _parts(folder)
-        found = {part: _classes(root) for part, root in roots.items()}
-    except OSError as error:
-        raise DataError(f"image_folder {folder} cannot be read: {error_text(error)}") from error
-    names = tuple(sorted(found["train"]))
-    empty = [roots[part] / name for part, classes in found.items() for name, files in classes.items() if not files]
-    unknown = sorted({name for classes in found.values() for name in classes} - set(names))
-    if len(names) < 2:
-        only = f" (only {names[0]!r})" if names else ""
-        raise DataError(f"image_folder {folder} needs two or more classes, a subfolder each; it has {len(names)}{only}")
-    if unknown:
-        raise DataError(f"image_folder {folder}: no such class in train: {', '.join(unknown)}")
-    if empty:
-        raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {_relative(empty, folder)}")
-    files = {part: tuple(chain(*(classes[n] for n in sorted(classes)))) for part, classes in found.items()}
-    index = {name: i for i, name in enumerate(names)}
-    targets = {part: tuple(index[n] for n in sorted(classes) for _ in classes[n]) for part, classes in found.items()}
-    listing = Listing(class_names=names, files=files, targets=targets)
-    return listing if "test" in files else _with_test(folder, listing)
-
-
-def _relative(paths: Iterable[Path], folder: Path) -> str:
-    return ", ".join(str(path.relative_to(folder)) for path in sorted(paths))
-
-
-def _parts(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        raise DataError(
-            f"image_folder {folder} does not exist: 'path' is absolute or below the data folder"
-            " (--data-dir, ABLATE_DATA), and 'ablate data fetch' cannot get it"
-        )
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not set(names) & set(PARTS):
-        return {"train": folder}
-    other = [name for name in names if name not in PARTS]
-    if "train" not in names or other:
-        wrong = f"found {', '.join(other)} beside them" if other else "train is missing"
-        raise DataError(f"image_folder {folder}: subfolders are classes, or train with val and test; {wrong}")
-    return {part: folder / part for part in PARTS if part in names}
-
-
-def _classes(root: Path) -> dict[str, list[Path]]:
-    classes = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    return {entry.name: sorted(_walk(entry)) for entry in classes}
-
-
-def _walk(folder: Path) -> Iterable[Path]:
-    for place, _, names in os.walk(folder, followlinks=True):
-        yield from (Path(place, n) for n in names if n.lower().endswith(SUFFIXES) and not n.startswith("."))
-
-
-def _with_test(folder: Path, listing: Listing) -> Listing:
-    files, targets = listing.files["train"], listing.targets["train"]
-    rest, chosen = (part.tolist() for part in stratified_split(torch.tensor(targets), key=SPLIT_KEY))
-    if not chosen:
-        raise DataError(f"image_folder {folder}: one image per class is too few to hold out a test split")
-    split = {"train": rest, "test": chosen}
-    return Listing(
-        class_names=listing.class_names,
-        files=listing.files | {part: tuple(files[i] for i in rows) for part, rows in split.items()},
-        targets=listing.targets | {part: tuple(targets[i] for i in rows) for part, rows in split.items()},
-    )
-
-
-def _headers(folder: Path, files: Sequence[Path]) -> tuple[Header, ...]:
-    try:
-        stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    except OSError as error:
-        raise DataError(f"image_folder {folder} cannot be read: {error_text(error)}") from error
-    headers = _read_headers(stamps)
-    _refuse_bad(folder, [(path, header.fault) for path, header in zip(files, headers, strict=True) if header.fault])
+def _headers(folder: Path, files: Sequence[Path], faults: Mapping[Path, str]) -> tuple[Header, ...]:
+    headers = _read_headers(tuple(map(_stamp, files)))
+    _refuse_bad(folder, [*faults.items(), *((p, h.fault) for p, h in zip(files, headers, strict=True) if h.fault)])
     return headers
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    try:
+        found = path.stat()
+    except OSError:  # opening it says why
+        return str(path), 0, 0
+    return str(path), found.st_size, found.st_mtime_ns
 
 
 # A search asks for the shape once per trial; headers are read again only if a file has changed.
@@ -217,7 +163,7 @@ def _read_headers(stamps: tuple[tuple[str, int, int], ...]) -> tuple[Header, ...
 
 def _read_header(path: str) -> Header:
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             if image.mode not in GREY_MODES + COLOUR_MODES:
                 return Header(fault=f"pixels of kind {image.mode!r}, only 8-bit grey and colour are read")
             return Header(size=(image.height, image.width), grey=image.mode in GREY_MODES)
@@ -234,7 +180,7 @@ def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.
 def _decode(path: Path, out: np.ndarray) -> str:
     height, width, channels = out.shape
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             pixels = plain(image, "L" if channels == 1 else "RGB")
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
@@ -251,6 +197,32 @@ def plain(image: Image.Image, mode: str) -> Image.Image:
     return opaque.convert(mode)
 
 
+@contextmanager
+def opened(path: Path | str) -> Iterator[Image.Image]:
+    """Open the image in a regular file; raise one of BAD_IMAGE, also for a pipe or a device."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
+        with Image.open(file) as image:
+            yield image
+
+
+def contents(files: Sequence[Path]) -> list[Hashable]:
+    """Return what is equal for equal files: the size, the last bytes where several have it, then the whole content."""
+    found: list[Hashable] = [path.stat().st_size for path in files]
+    for most in (TAIL, None):
+        shared = Counter(found)
+        found = [(c, _digest(path, most)) if shared[c] > 1 else c for path, c in zip(files, found, strict=True)]
+    return found
+
+
+def _digest(path: Path, most: int | None) -> bytes:
+    with path.open("rb") as file:
+        if most is not None:
+            file.seek(max(os.fstat(file.fileno()).st_size - most, 0))
+        return hashlib.file_digest(file, "sha256").digest()
+
+
 def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
     if bad:
         listed = "; ".join(f"{path.relative_to(folder)}: {fault}" for path, fault in sorted(bad)[:NAMED])
@@ -261,7 +233,9 @@ def _refuse_bad(folder: Path, bad: Sequence[tuple[Path, str]]) -> None:
 
 def reason(error: Exception) -> str:
     """Return one line that says why PIL could not read an image."""
-    return "not an image" if isinstance(error, UnidentifiedImageError) else error_text(error)
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    return getattr(error, "strerror", None) or error_text(error)
 
 
 def build(config: ImageFolderConfig) -> ImageFolder:

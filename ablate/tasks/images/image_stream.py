@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ablate.base.errors import DataError, TrialError
 from ablate.base.redaction import error_text
-from ablate.tasks.images.image_folder import BAD_IMAGE, plain, reason
+from ablate.tasks.images.image_folder import BAD_IMAGE, opened, plain, reason
 from ablate.tasks.images.patches import cut
 
 PIECE_BYTES = 2**22  # returned by a worker at once
@@ -148,10 +148,8 @@ class Pictures(Dataset[Any]):
 
 def decode(path: Path) -> Tensor:
     """Return an image of any 8-bit kind as RGB, uint8 [3, H, W]; raise DataError if it is missing or damaged."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             pixels = np.array(plain(image, "RGB"))
     except BAD_IMAGE as error:
         raise DataError(f"image {path} cannot be read: {reason(error)}") from error

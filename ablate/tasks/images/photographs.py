@@ -17,7 +17,7 @@ from ablate.base.redaction import error_text
 from ablate.models.settings import InputShape
 from ablate.tasks.base import Classification, Data
 from ablate.tasks.folders import data_folder
-from ablate.tasks.images.image_folder import SUFFIXES
+from ablate.tasks.images.class_folders import SUFFIXES, class_names
 from ablate.tasks.images.image_stream import Files, ImageStream, default_workers
 from ablate.tasks.images.patches import ImageSet, affine, input_shape
 from ablate.tasks.settings import StreamConfig
@@ -74,7 +74,7 @@ class StreamedTask(Classification, ABC):
 
     def class_names(self, root: Path) -> tuple[str, ...]:
         """Return the names of the classes, in the order of `class_ids`."""
-        return self.class_ids(root)
+        return class_names(self.class_ids(root))
 
     def location(self, data_dir: Path | None) -> Path:
         """Return the data set's folder."""
@@ -96,7 +96,7 @@ class StreamedTask(Classification, ABC):
             height=self.size[0],
             width=self.size[1],
             channels=3,
-            class_names=ids or tuple(map(str, range(self.nominal.classes))),
+            class_names=class_names(ids) or tuple(map(str, range(self.nominal.classes))),
             train_samples=samples,
         )
         return input_shape(images, self.config.patch)

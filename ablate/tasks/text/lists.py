@@ -44,7 +44,7 @@ class ListTask(TokenPrediction):
     def check(self, data_dir: Path | None) -> None:
         """Do nothing: the lists are generated, not read."""
 
-    def remarks(self) -> tuple[str, ...]:
+    def remarks(self, data_dir: Path | None) -> tuple[str, ...]:
         """State the share of test lists that are also training lists, if it exceeds REMARKED."""
         known = 1 - (1 - float(DIGITS) ** -self.length) ** self.train_lists
         if known <= REMARKED:
