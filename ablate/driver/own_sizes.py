@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.config import Counted, TrainableSettings
+from pydantic import ValidationError
+
+from ablate.config import Counted, DatasetFacts, TrainableSettings
+from ablate.registry import TRAINABLES
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
+from ablate.trainable import Trainable
 
 SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 
@@ -58,6 +62,28 @@ class OwnSizes:
             if name == VARIANT or len({self.params(each) for each in values}) > 1:
                 kept |= {other: axes.ranges[other] for other in spec.when} | {name: spec}
         return Space(ranges={name: spec for name, spec in axes.ranges.items() if name in kept})
+
+
+def refuse_impossible_parts(study: Study, trainable: Trainable, facts: Mapping[str, DatasetFacts]) -> None:
+    """Raise RequestError if a part that a row of the study replaces cannot be replaced, as a plan of it does.
+
+    A user's function is run for SIZING_SECONDS at most; rows after that are checked by their first trial.
+    """
+    own, begun = study.trainable not in TRAINABLES.names(), time.monotonic()
+    for label in study.labels:
+        space = study.space_for(label)
+        rows = space.ranges[VARIANT].grid() or () if VARIANT in space.ranges else ()
+        for values in [{VARIANT: row} for row in rows] or [{}]:
+            try:
+                settings = study.settings_of(label, inside(space, values))
+            except ValidationError:
+                continue  # impossible with these values of the other settings
+            if not settings.model_dump().get("replace"):
+                continue
+            if own and time.monotonic() - begun < SIZING_SECONDS:
+                trainable.count_by_running(settings, label)
+            elif not own:
+                trainable.measure(settings, facts[label])
 
 
 def inside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,10 +27,12 @@ class Found:
     """The state of a study in the ledger when a driver resumes it.
 
     `begun` are the unfinished trials that were handed out before, with the epoch from which each continues. `waiting`
-    counts the unfinished trials that never were. `last_at` is the time of the last commit (UTC epoch seconds).
+    counts the unfinished trials that never were. `unit` is the study's word for an epoch. `last_at` is the time of the
+    last commit (UTC epoch seconds).
     """
 
     study: str
+    unit: str
     trials: frozenset[TrialKey]
     reports: frozenset[ReportKey]
     finished: int
@@ -154,6 +156,7 @@ def find(ledger: Ledger, study: Study) -> Found | None:
     last_at, last_holder = _last_commit(trials, reports, found.notes)
     return Found(
         study=study.name,
+        unit=study.unit,
         trials=frozenset(t.key for t in trials),
         reports=frozenset((r.key, r.epoch, r.replicate) for r in reports),
         finished=sum(t.state.finished for t in trials),
@@ -172,7 +175,7 @@ def start_text(found: Found, *, now: float) -> str:
         counts.append(f"{found.waiting} waiting for a first start")
     lines = [f"Study {found.study!r} continues: {', '.join(counts)}."]
     if found.begun:
-        named = [f"{key.dataset} {key.number} from epoch {epoch}" for key, epoch in found.begun]
+        named = [f"{key.dataset} {key.number} from {found.unit} {epoch}" for key, epoch in found.begun]
         one = len(named) == 1
         lines.append(f"{_trials(len(named))} {'was' if one else 'were'} in training: {_list(named)}.")
     when = datetime.fromtimestamp(found.last_at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -191,9 +194,9 @@ def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str
     back = [one for own in by_key.values() for one in own if one.repeated]
     set_back = {one.key for one in back}
     straight = len(by_key) - len(set_back)
-    parts = [f"{_trials(straight)} continued from {'its' if straight == 1 else 'their'} last committed epoch"]
+    parts = [f"{_trials(straight)} continued from {'its' if straight == 1 else 'their'} last committed {found.unit}"]
     if back:
-        parts.append(_back_text(back, several=len(set_back) > 1))
+        parts.append(_back_text(back, found.unit, several=len(set_back) > 1))
     gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()
     if gone:
         named = [f"{key.dataset} {key.number}" for key in sorted(gone)]
@@ -204,16 +207,16 @@ def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str
     lost_reports = len(found.reports - {(r.key, r.epoch, r.replicate) for r in reports})
     repeated = sum(one.repeated for one in back)
     lost = f"{_count(lost_trials, 'trial')}, {_count(lost_reports, 'report')}"
-    training = f"{_count(repeated, 'epoch')} of training" + " to repeat" * bool(repeated)
+    training = f"{_count(repeated, found.unit)} of training" + " to repeat" * bool(repeated)
     return f"Resumed: {', '.join(parts)}; lost: {lost}, {training}."
 
 
-def _back_text(back: Sequence[Resumption], *, several: bool) -> str:
-    steps = [f"{one.key.dataset} {one.key.number} from epoch {one.committed} to {one.continued}" for one in back]
+def _back_text(back: Sequence[Resumption], unit: str, *, several: bool) -> str:
+    steps = [f"{one.key.dataset} {one.key.number} from {unit} {one.committed} to {one.continued}" for one in back]
     if several:
         reason = "their newest checkpoints were damaged or missing"
         return f"{len({one.key for one in back})} went back ({_list(steps)}: {reason})"
-    steps = [f"from epoch {one.committed} to {one.continued}" for one in back]
+    steps = [f"from {unit} {one.committed} to {one.continued}" for one in back]
     who = f"{back[0].key.dataset} {back[0].key.number}"
     return f"1 went back {_list(steps)} ({who}: its newest checkpoint was damaged or missing)"
 

@@ -37,6 +37,7 @@ from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.margins import note_margins
 from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.options import RunOptions
+from ablate.driver.own_sizes import refuse_impossible_parts
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.execution import Executor
@@ -152,8 +153,9 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
     """Return the facts of each data set; raise what makes the study impossible before anything is started."""
     with _code_explained(options.home(study.name)):
         facts = check_data(study, options.data_dir)
-    measure = trainable_of(study).measure
-    require_searchable(study, measure=measure, facts_of=facts.__getitem__)
+    trainable = trainable_of(study)
+    require_searchable(study, measure=trainable.measure, facts_of=facts.__getitem__)
+    refuse_impossible_parts(study, trainable, facts)
     if options.pack != 1:
         _refuse_timed(study, options)
     _check_options(options)

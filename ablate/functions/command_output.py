@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ablate.base.errors import TrialError
 from ablate.functions.output import terminal_line
-from ablate.study.patterns import compile_pattern
+from ablate.study.patterns import NUMBER_PLACEHOLDER, compile_pattern
 from ablate.study.sections import MetricPattern
 
 LONGEST_LINE = 2**16  # characters that are kept of a longer line: its end
@@ -75,6 +75,8 @@ class NumberReader:
         self._pattern = compile_pattern(given.pattern)
         commas = "," in given.pattern  # the pattern itself says what stands at a comma
         self._token = _WHOLE_NUMBER if commas else _WITH_COMMAS
+        whole = NUMBER_PLACEHOLDER in given.pattern
+        self._advice = "print the number as 1234.5 or 1e-05" if whole else f"write {NUMBER_PLACEHOLDER} for the number"
         literal = _LITERAL.match(given.pattern)
         self._literal = None if literal is None else literal[0]
 
@@ -94,8 +96,7 @@ class NumberReader:
                 break
             if token.end() > start and (token.start() < start or token.end() > end):
                 raise TrialError(
-                    f"the pattern of {self.name} took {text} of {token[0]!r} in {_shown(line)!r}: write {{number}} for"
-                    " the number"
+                    f"the pattern of {self.name} took {text} of {token[0]!r} in {_shown(line)!r}: {self._advice}"
                 )
         try:
             return float(text) * self._scale

@@ -99,6 +99,8 @@ def test_long_lists_are_counted_and_waiting_trials_are_told_apart(tmp_path: Path
     named = "digits 0 from epoch 1, mnist 0 from epoch 2, digits 1 from epoch 3, mnist 1 from epoch 4, digits 2 from"
     assert f"7 trials were in training: {named} epoch 5 and 2 more." in text
     assert "was 59 seconds ago" in text
+    folds = resumption.start_text(replace(found, unit="fold"), now=found.last_at)
+    assert folds.splitlines()[1] == text.splitlines()[1].replace("epoch", "fold")
     only = study_of(datasets=BOTH, only=["mnist"])
     found = found_in(only, tmp_path)
     assert found is not None
@@ -222,3 +224,4 @@ def test_a_lost_row_would_be_said(tmp_path: Path) -> None:
     more: dict[str, Any] = {"trials": found.trials | {ghost}, "reports": found.reports | {(ghost, 1, 0), (ghost, 2, 0)}}
     with Ledger.open(url_in(tmp_path)) as ledger:
         assert "; lost: 1 trial, 2 reports, no epoch" in resumption.end_text(replace(found, **more), ledger, ())
+        assert "no fold of training" in resumption.end_text(replace(found, unit="fold"), ledger, ())

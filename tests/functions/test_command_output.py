@@ -96,6 +96,12 @@ def test_a_number_that_goes_on_behind_the_match_is_an_error(text: str) -> None:
         reader("val_x=([0-9.]+)").last(f"epoch 3 val_x={text}")
 
 
+@pytest.mark.parametrize("text", ["1,234.5", "1_000", "0,5", "1e"])
+def test_where_the_pattern_has_the_placeholder_the_line_says_how_to_print_the_number(text: str) -> None:
+    with pytest.raises(TrialError, match=rf"of '{text}' in 'val_x={text}': print the number as 1234.5 or 1e-05$"):
+        reader("val_x={number}").last(f"val_x={text}")
+
+
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [("loss.*?([0-9.]+)", "loss: -0.5"), (".*([0-9]+)", "acc 12"), (r"e([0-9]+)$", "1.5e10"), (r"([0-9]+)$", "0.25")],

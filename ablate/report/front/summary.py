@@ -125,7 +125,7 @@ def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) 
 
 def _why_not_compared(best: Row) -> str:
     if best["stage"] != "confirm":
-        return "Numbers of the search do not tell networks apart: each was chosen for being high."
+        return "Numbers of the search do not tell networks apart: each network was chosen by them."
     if best["replicates"] < 2:
         return "One seed does not tell networks apart: raise confirm.replicates."
     return "The networks share fewer than two seeds, or their seeds are equal, so nothing tells them apart."
