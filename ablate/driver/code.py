@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from ablate.base.errors import StudyMismatchError
+from ablate.base.errors import RequestError, StudyMismatchError
 from ablate.functions.border.guarded import Guarded
+from ablate.functions.command_words import split
 from ablate.ledger import Ledger, StudyWriter
-from ablate.registry import TRAINABLES, import_paths, own_code
+from ablate.registry import COMMAND_PREFIX, TRAINABLES, import_paths, own_code
 from ablate.study import Study
+from ablate.study.sections import Command
 from ablate.trainable import Trainable, load_trainable
 
 CODE = "code"  # the event that holds the files; of several, the last is valid
@@ -57,6 +60,24 @@ def user_code(study: Study) -> tuple[Path, ...]:
     """Return the user's packages and files that a study names by import path, which its workers need."""
     named = import_paths(study.model_dump(mode="json"))
     return tuple(dict.fromkeys(place.absolute() for text in named for place in own_code(text)))
+
+
+def refuse_local_code(study: Study) -> None:
+    """Raise RequestError if a study needs code that this machine has beside it and that no package holds.
+
+    Pods have what their image holds: an installed package can be installed in it too.
+    """
+    installed = packages_distributions()
+    local = [place for place in user_code(study) if place.stem not in installed]
+    if study.trainable.startswith(COMMAND_PREFIX):
+        words = split(Command.model_validate_json(study.trainable.removeprefix(COMMAND_PREFIX)).command)
+        local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
+    if local:
+        raise RequestError(
+            f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a pod has what its image"
+            " holds. Make the code a package and install it here and in the image; in a command, write the path that"
+            " a script has in the image"
+        )
 
 
 def trainable_of(study: Study) -> Trainable:
