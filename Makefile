@@ -35,7 +35,7 @@ demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and i
 
 test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest without its slow proofs
 
-quick: $(STAMP) ## pytest without servers, Ray and slow proofs: every room in a minute
+quick: $(STAMP) ## pytest without servers, Ray and slow proofs: every room in minutes (CONTRIBUTING.md)
 	$(PYTEST) -m "not services and not slow"
 
 slow: $(STAMP) ## pytest: the slow proofs that `make test` leaves out

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import html
+import os
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.study import parse_study
+from ablate.trial import TrialState
 from support.paths import REPOSITORY
 
 DOCUMENTS = [
@@ -94,3 +100,80 @@ def test_what_a_document_imports_from_ablate_is_there(path: Path) -> None:
 def test_the_files_that_a_document_names_are_there(path: Path) -> None:
     named = re.findall(r"`((?:ablate|tests|search_spaces|benchmarks|deploy|examples)/[\w./-]+)`", path.read_text())
     assert not [name for name in named if not (REPOSITORY / name).exists()]
+
+
+def options_of(command: Any) -> set[str]:
+    """Return the long options of a command and of those below it."""
+    found = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+    return found.union(*(options_of(each) for each in getattr(command, "commands", {}).values()))
+
+
+OPTIONS = options_of(get_command(cli.app))
+OTHERS = {"--nproc-per-node", "--option"}  # of torchrun, and of any script
+OF_SCRIPTS = {
+    option
+    for folder in ("benchmarks", "examples", "tests")
+    for path in (REPOSITORY / folder).rglob("*.py")
+    for option in re.findall(r"--[a-z][\w-]*", path.read_text())
+}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_the_options_that_a_document_names_exist(path: Path) -> None:
+    text = re.sub(r"'[^'\n]*'", "", path.read_text())  # a quoted command is the user's
+    spans = re.findall(r"`(ablate [^`\n]+)`", text) + re.findall(r"^(?: {4}|\$ )(ablate .*)$", text, re.M)
+    assert {o for span in spans for o in re.findall(r"(?<!\S)--[a-z][\w-]*", span)} <= OPTIONS
+    alone = {span.split()[0].partition("=")[0] for span in re.findall(r"`(--[a-z][^`\n]*)`", text)}
+    assert {option for option in alone if "_" not in option} <= OPTIONS | OF_SCRIPTS | OTHERS
+
+
+SECTIONS = "budget|compare|confirm|model|sampler|scheduler|train|training|tune"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
+def test_the_settings_that_a_document_names_exist(path: Path) -> None:
+    schema = (REPOSITORY / "search_spaces" / "schema.json").read_text()
+    named = re.findall(rf"`({SECTIONS})\.(?!(?:json|pt|onnx|en|de)`)([a-z_]+)`", path.read_text())
+    assert not [each for each in named if not all(f'"{name}": {{' in schema for name in each)]
+
+
+def test_the_ledger_page_names_the_changes_of_state_and_the_events_that_the_code_makes() -> None:
+    page = (REPOSITORY / "docs" / "ledger.md").read_text()
+    table = page.partition("## States of a trial")[2].partition("##")[0]
+    assert set(re.findall(r"\b[A-Z]{4,}\b", table)) == {state.value for state in TrialState}
+    writes = ast.parse((REPOSITORY / "ablate" / "ledger" / "writes.py").read_text())
+    functions = [node for node in writes.body if isinstance(node, ast.FunctionDef)]
+    changing = {each.name for each in functions if "_require(" in ast.unparse(each)} - {"_require"}
+    assert set(re.findall(r"\| `(\w+)`", table)) == changing | {"add_trials"}
+    events = re.findall(r"^\| `(\w+)` \|", page.partition("| event (`kind`)")[2].partition("\n\n")[0], re.M)
+    constants = {
+        node.value
+        for path in (REPOSITORY / "ablate").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    }
+    assert len(events) > 10
+    assert set(events) <= constants
+
+
+def test_the_glossary_defines_each_term_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", (REPOSITORY / "docs" / "glossary.md").read_text(), re.M)
+    terms = [re.sub(r"^\[([^\]]+)\].*", r"\1", row) for row in rows if row != "term"]
+    assert len(terms) == len(set(terms))
+    assert {"arm", "margin", "pack", "projector", "replicate", "rung"} <= set(terms)
+
+
+def test_every_page_of_the_built_documentation_is_its_own(tmp_path: Path) -> None:
+    """Sphinx writes pages of its own, such as `search.html`, over one of ours without a warning."""
+    pytest.importorskip("sphinx", reason="make docs installs Sphinx")
+    pytest.importorskip("myst_parser", reason="make docs installs MyST")
+    pages = REPOSITORY / "docs"
+    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--quiet", str(pages), str(tmp_path)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    for page in sorted(pages.rglob("*.md")):
+        built = (tmp_path / page.relative_to(pages)).with_suffix(".html").read_text()
+        heading = re.search(r"^# (.+)$", page.read_text(), re.M)
+        shown = re.search(r"<h1>(.*?)<a class=\"headerlink\"", built, re.S)
+        assert heading, page
+        assert shown, page
+        assert html.unescape(re.sub(r"<[^>]+>", "", shown[1])) == heading[1].replace("`", ""), page

@@ -259,10 +259,15 @@ def _end_at_sigterm() -> None:
 
 
 def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:
-    """Return the text of a study, its name, and the command that runs it; raise RequestError where it is faulty."""
+    """Return the text of a study, its name, and the command that runs it.
+
+    Raises RequestError where it is faulty, or needs code of this machine.
+    """
+    from ablate.driver.code import refuse_local_code
     from ablate.study import read_study
 
     study, text = read_study(file, scale=scale, only=only)
+    refuse_local_code(study)
     return text, study.name, "compare" if study.compare is not None else "search"
 
 

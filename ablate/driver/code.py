@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from ablate.base.errors import RequestError
 from ablate.functions.border.guarded import Guarded
-from ablate.registry import TRAINABLES, import_paths
+from ablate.functions.command_words import split
+from ablate.inspection.code import user_code
+from ablate.registry import COMMAND_PREFIX, TRAINABLES, import_paths
 from ablate.study import Study
+from ablate.study.sections import Command
 from ablate.trainable import Trainable, load_trainable
+
+
+def refuse_local_code(study: Study) -> None:
+    """Raise RequestError if a study needs code that this machine has beside it and that no package holds.
+
+    Pods have what their image holds: an installed package can be installed in it too.
+    """
+    installed = packages_distributions()
+    local = [place for place in user_code(study) if place.stem not in installed]
+    if study.trainable.startswith(COMMAND_PREFIX):
+        words = split(Command.model_validate_json(study.trainable.removeprefix(COMMAND_PREFIX)).command)
+        local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
+    if local:
+        raise RequestError(
+            f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a pod has what its image"
+            " holds. Make the code a package and install it here and in the image; in a command, write the path that"
+            " a script has in the image"
+        )
 
 
 def trainable_of(study: Study) -> Trainable:

@@ -1,4 +1,4 @@
-"""The search: suggestions, early stopping and confirmation, all decided from the ledger (docs/search.md)."""
+"""The search: suggestions, early stopping and confirmation, all decided from the ledger (docs/searching.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Further confirmation seeds: given in rounds to the networks whose place on the front is uncertain.
 
 Every decision is a function of the finished confirmation trials and of the earlier rounds' events, so a driver that was
-killed continues with the same trials. docs/search.md states the rule and its error rate.
+killed continues with the same trials. docs/searching.md states the rule and its error rate.
 """
 
 from __future__ import annotations

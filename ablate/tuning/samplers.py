@@ -1,4 +1,4 @@
-"""The samplers; each suggestion builds a new one with its own seed (docs/search.md)."""
+"""The samplers; each suggestion builds a new one with its own seed (docs/searching.md)."""
 
 from __future__ import annotations
 

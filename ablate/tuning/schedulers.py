@@ -1,4 +1,4 @@
-"""The schedulers: they decide which trials continue past a rung, as reports arrive (docs/search.md)."""
+"""The schedulers: they decide which trials continue past a rung, as reports arrive (docs/searching.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts trials to Optuna's: complete, pruned, constraint violated or failed (docs/search.md)."""
+"""Converts trials to Optuna's: complete, pruned, constraint violated or failed (docs/searching.md)."""
 
 from __future__ import annotations
 
