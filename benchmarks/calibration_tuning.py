@@ -75,7 +75,7 @@ class World:
         found = self.study(random, effect)
         adjusted = holm([p for _, p in found])
         return [
-            p < ALPHA and bool({SUPERIOR, HARMFUL} & set(claims_of(own, 1.0, p)))
+            p < ALPHA and bool({SUPERIOR, HARMFUL} & set(claims_of(float(own.mean()), p, {})))
             for (own, _), p in zip(found, adjusted, strict=True)
         ]
 

@@ -80,7 +80,7 @@ def test_an_interval_holds_the_accuracy_of_the_population(accuracy: float, seeds
         ):
             hits.append(each.low <= accuracy <= each.high)
     assert 0.92 < np.mean(both) < 0.98
-    assert np.mean(alone) < 0.9
+    assert np.mean(alone) < min(0.94, float(np.mean(both)))
 
 
 def test_equal_networks_differ_in_at_most_one_page_of_twenty() -> None:

@@ -139,7 +139,8 @@ def test_the_doctor_passes_a_sound_study(tmp_path: Path, capfd: pytest.CaptureFi
     (tmp_path / "tiny.yaml").write_text(TINY)
     code, out, err = doctor(capfd, tmp_path, str(tmp_path / "tiny.yaml"))
     assert (code, err) == (0, "")
-    assert [line[:5] for line in out.splitlines()] == ["ok   "] * 5
+    assert [line[:5] for line in out.splitlines()] == ["ok   "] * 6
+    assert "ok    tracking: " in out
     assert "ok    study: tiny: digits, all data here\n" in out
 
 
