@@ -85,7 +85,7 @@ def _row(group: Sequence[Row], last: Mapping[Place, pl.DataFrame], metrics: Sequ
     first = ("trial", "source", "checkpoint", "mlflow_run_id", "created_at", "started_at")
     row |= {name: group[0][name] for name in first}
     row |= {name: sum(own[name] or 0 for own in group) for name in ("replicates", "wall_seconds")}
-    for name in (name for name in SIZE_COLUMNS if name in row and row[name] is not None):
+    for name in (name for name in SIZE_COLUMNS if len({own.get(name) for own in group}) > 1 and row[name] is not None):
         size = sum(own[name] * own["replicates"] for own in group) / row["replicates"]  # tuned values may change it
         row[name] = round(size) if isinstance(row[name], int) else size
     row["finished_at"] = max((own["finished_at"] for own in group if own["finished_at"] is not None), default=None)

@@ -28,7 +28,7 @@ def test_a_sound_machine_passes_and_nothing_is_left_behind(tmp_path: Path) -> No
     (tmp_path / "small.yaml").write_text(STUDY)
     found = findings(tmp_path / "small.yaml", runs_dir=tmp_path / "runs", store=f"file://{tmp_path}/store")
     assert all(good for good, _ in found.values()), found
-    assert list(found) == ["software", "runs", "ledger", "store", "study", "devices"]
+    assert list(found) == ["software", "runs", "ledger", "store", "tracking", "study", "devices"]
     assert "torch 2" in found["software"][1]
     assert found["study"][1] == "small: digits, all data here"
     assert not (tmp_path / "runs").exists()

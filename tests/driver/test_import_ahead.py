@@ -11,6 +11,7 @@ from support.commands import TINY
 
 AHEAD = """
 import sys, threading
+from pathlib import Path
 import ablate.driver.run
 import ablate.execution.ray_tune
 from ablate.driver.executors import import_ahead
@@ -21,7 +22,7 @@ def imported():
     print(*({"ray", "ray.tune", "torch", "triton", "torch._dynamo"} & set(sys.modules)))
 
 imported()
-import_ahead(parse_study(sys.argv[1]), RunOptions(runs_dir=None, executor=sys.argv[2]))
+import_ahead(parse_study(sys.argv[1]), RunOptions(runs_dir=Path("runs"), executor=sys.argv[2]))
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
         thread.join()
