@@ -112,7 +112,6 @@ def test_the_variant_is_a_setting():
     known = [
         json.dumps({**json.loads(text), "variant": name})
         for text, name in zip(trials["parameters"], names, strict=True)
-        for text, name in zip(trials["parameters"], names, strict=True)
     ]
     trials = trials.with_columns(pl.Series("variant", names), pl.Series("parameters", known))
     trials = trials.with_columns(val_accuracy=better)
