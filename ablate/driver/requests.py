@@ -37,7 +37,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
             raise RequestError(f"study {name!r}: {'; '.join(text.rstrip('.') for text in faults)}")
         values = {setting: ranges[setting].read(value) for setting, value in given.items()}
         _refuse_repeated(found, label, values)
-        message = shlex.join([ENQUEUE, label, *words])
+        message = shlex.join([ENQUEUE, label, *(f"{setting}={value}" for setting, value in values.items())])
         _write(ledger, found, {"command": ENQUEUE, "parameters": values, "message": message}, label)
     return _promise(found, locations, label)
 
