@@ -32,7 +32,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
         label = _label(found, dataset)
         ranges = found.study.space_for(label).ranges
         given = {setting: _value(ranges.get(setting), text) for setting, text in typed.items()}
-        message = shlex.join([ENQUEUE, label, *words])
+        message = shlex.join([ENQUEUE, label, *(f"{setting}={value}" for setting, value in given.items())])
         _refuse(found, _request(label, ENQUEUE, message, parameters=given))
         values = read_given(found.study, label, given)
         _refuse_repeated(found, label, values)

@@ -97,7 +97,7 @@ def test_what_is_enqueued_is_the_next_trial_once_and_a_killed_study_suggests_the
     code, out, err = say("enqueue", "steered", "config.x=41", "config.lr=5e-2")
     assert (code, out) == (0, "Recorded. The running driver takes it up within seconds."), err
     assert say("enqueue", "steered", "config.x=43")[0] == 0
-    assert "Pending: enqueue data config.x=41 config.lr=5e-2" in say("status", "steered")[1]
+    assert "Pending: enqueue data config.x=41 config.lr=0.05" in say("status", "steered")[1]
     pending = json.loads(say("status", "steered", "--json")[1])["requests"]["pending"]
     assert [each["asked"] for each in pending] == [
         "enqueue data config.x=41 config.lr=0.05",
