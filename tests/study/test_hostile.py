@@ -67,7 +67,7 @@ def test_a_bad_tag_of_a_key_is_a_fault_too() -> None:
     [
         ('study: "s\\n"\ndatasets: [digits]\n', "a name has 1 to 63 letters"),
         ('study: s\ndatasets: {"digits\\n": {task: digits}}\n', "a name has 1 to 63 letters"),
-        (f'{BASE}objectives: [{{metric: "val_accuracy\\n", direction: maximize}}]\n', "a metric is params"),
+        (f'{BASE}objectives: [{{metric: "val_accuracy\\n", direction: maximize}}]\n', "printable text"),
         (f'{BASE}budget: {{wall_clock: "4m\\n"}}\n', "a duration is seconds or text"),
     ],
 )
