@@ -7,9 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ablate.base.plain_text import one_printable_line
-
-LONGEST_NAME = 200  # bytes of a metric's name
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
@@ -21,13 +18,6 @@ STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of
 def is_share(metric: str) -> bool:
     """Return whether a metric is a share, from 0 to 1."""
     return metric.endswith("accuracy")
-
-
-def metric_name_fault(name: str) -> str:
-    """Return why a text cannot be a metric's name, or an empty text."""
-    if name.strip() and one_printable_line(name) == name and len(name.encode(errors="replace")) <= LONGEST_NAME:
-        return ""
-    return f"a metric's name is printable text of at most {LONGEST_NAME} bytes"
 
 
 def is_evaluated(metric: str) -> bool:

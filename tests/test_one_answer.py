@@ -197,7 +197,9 @@ def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_ha
         table = trials_table(snapshot)
         assert math.isnan(table["test_accuracy"][1])
         assert math.isnan({point.key: point.value for point in report_points(own)}["test_accuracy"])
-        assert front(table, world.study.objectives).height == 0, "it is confirmed, and its number is not known"
+        assert table["state"].to_list() == ["COMPLETE", "FAIL"]
+        assert "no finite value of test_accuracy" in table["error"][1]
+        assert front(table, world.study.objectives)["stage"].to_list() == ["search"], "nothing is confirmed"
         screen = Console(width=80, record=True, file=io.StringIO())
         screen.print(*details_lines(trial_details("s", world.settings, number=1)), sep="\n")
         assert "On the test split: test accuracy –" in screen.export_text()
@@ -207,7 +209,7 @@ def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_ha
     ("planted_losses", "on_it"),
     [
         ((0.001, math.nextafter(0.001, 0.0), 0.75), [1]),  # their logarithms are equal
-        ((0.0, -1.0, 0.5), [1]),  # neither has a logarithm
+        ((0.0, -1.0, 0.5), [0]),  # a negative value ends its trial
         ((0.5, 0.5, 0.75), [0, 1]),
     ],
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+LONGEST_NAME = 200  # bytes of a metric's name
 LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text that a ledger keeps
 
 # The control characters of ASCII and Latin-1 except tab and newline, characters that change the direction of writing,
@@ -68,3 +69,10 @@ def _is_number(text: str) -> bool:
 
 def _written_out(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
+
+
+def metric_name_fault(name: str) -> str:
+    """Return why a text cannot be a metric's name, or an empty text."""
+    if name.strip() and one_printable_line(name) == name and len(name.encode(errors="replace")) <= LONGEST_NAME:
+        return ""
+    return f"a metric's name is printable text of at most {LONGEST_NAME} bytes"

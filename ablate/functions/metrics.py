@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.errors import TrialError
-from ablate.base.plain_text import one_printable_line
-from ablate.objectives import metric_name_fault
+from ablate.base.plain_text import metric_name_fault, one_printable_line
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run

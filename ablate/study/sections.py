@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
+from ablate.base.plain_text import metric_name_fault
 from ablate.config import FROZEN, TrainableSettings
-from ablate.objectives import COST_METRICS, metric_name_fault, on_validation
+from ablate.objectives import COST_METRICS, on_validation
 from ablate.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
 from ablate.study.patterns import compile_pattern, named_pattern

@@ -23,7 +23,8 @@ INSERT INTO ablate_trial SELECT NULL, study_id, dataset, :number, stage, replace
   checkpoint, mlflow_run_id, driver_epoch, revision, created_at, started_at, finished_at FROM ablate_trial WHERE id = 2;
 INSERT INTO ablate_report SELECT NULL, study_id, (SELECT max(id) FROM ablate_trial), epoch, replicate, metrics,
   diverged, final, decision, checkpoint, wall_seconds, driver_epoch, created_at FROM ablate_report WHERE id = 4;
-INSERT INTO ablate_note SELECT NULL, 1, 'test_opened', 'digits', '{"trial": 0}', 2, created_at FROM ablate_note WHERE id = 1;
+INSERT INTO ablate_note SELECT NULL, 1, 'test_opened', 'digits', '{"trial": 0}', 2, created_at FROM ablate_note
+  WHERE id = 1;
 UPDATE ablate_lease SET epoch = epoch + 1;
 """
 

@@ -200,11 +200,11 @@ def test_more_samples_than_a_batch_are_predicted_in_parts(monkeypatch: pytest.Mo
 
 
 def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mynet").mkdir()
-    (tmp_path / "mynet" / "__init__.py").write_text("")
+    (tmp_path / "travelling_net").mkdir()
+    (tmp_path / "travelling_net" / "__init__.py").write_text("")
     (tmp_path / "flatnet.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert own_code("mynet.deep:build") == [tmp_path / "mynet"]
+    assert own_code("travelling_net.deep:build") == [tmp_path / "travelling_net"]
     assert own_code("flatnet:build") == [tmp_path / "flatnet.py"]
     assert own_code("torch.nn:Linear") == own_code("transformer") == []
 

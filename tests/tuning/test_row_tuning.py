@@ -52,7 +52,7 @@ def noisy(config: TrialConfig, epoch: int) -> tuple[float, ...]:
     """Return `planted` of each seed with noise of its own, so that the seeds of a row have several winners."""
     rate, row = str(config.parameters[RATE]), str(config.variant)
     noise = (stream(0, "digits", seed, "noise", row, rate).standard_normal() for seed in config.seeds)
-    return tuple(planted(config, epoch) + 0.6 * float(each) for each in noise)
+    return tuple(1 / (1 + math.exp(-planted(config, epoch) - 0.6 * float(each))) for each in noise)
 
 
 def by_row(configs: list[TrialConfig]) -> dict[tuple[str | None, int], list[TrialConfig]]:
