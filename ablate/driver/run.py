@@ -74,8 +74,8 @@ def search(
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is given,
-    it is the study, and `file` is only its name in messages.
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
+    given, it is the study, and `file` is only its name in messages.
 
     Raises RequestError before anything is started, LedgerError if the lease cannot be acquired, StudyFailedError if no
     trial completed, and KeyboardInterrupt with the signal if it was interrupted (the same command continues the study).
