@@ -16,10 +16,7 @@ from ablate.trainable import Trainable, load_trainable
 
 
 def refuse_local_code(study: Study) -> None:
-    """Raise RequestError if a study needs code that this machine has beside it and that no package holds.
-
-    Pods have what their image holds: an installed package can be installed in it too.
-    """
+    """Raise RequestError if a study that a cluster is to run needs code of this machine that no package holds."""
     installed = packages_distributions()
     local = [place for place in user_code(study) if place.stem not in installed]
     if study.trainable.startswith(COMMAND_PREFIX):
@@ -27,9 +24,9 @@ def refuse_local_code(study: Study) -> None:
         local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
     if local:
         raise RequestError(
-            f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a pod has what its image"
-            " holds. Make the code a package and install it here and in the image; in a command, write the path that"
-            " a script has in the image"
+            f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a cluster runs what its"
+            " image or its machines have. Make the code a package, and install it here and there; in a command, write"
+            " the path that the script has there"
         )
 
 

@@ -221,8 +221,8 @@ class Run:
         refuse_own_generator(options)
         self._loaders += 1
         made = (self.epoch if self._begun else 0, self._loaders)
-        sized = {} if "batch_sampler" in options and batch_size == BATCH else {"batch_size": batch_size}
-        given = {"worker_init_fn": seed_worker, **sized, **options}
+        batches = options.get("batch_sampler") is not None and batch_size == BATCH
+        given = {"worker_init_fn": seed_worker, **({} if batches else {"batch_size": batch_size}), **options}
         return Batches(self, made, lambda order: keyed_loader(dataset, order, given, rank=self.rank, world=self.world))
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:

@@ -211,3 +211,50 @@ def test_a_time_to_wait_that_is_none_is_refused(text: str, tmp_path: Path, capfd
     code, out, err = doctor(capfd, tmp_path, "--wait", text)
     assert (code, out) == (2, "")
     assert "--wait" in err
+
+
+FUNCTION = """
+study: own
+trainable: "mine:train"
+config: {lr: {float: [0.1, 1]}}
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: 2}
+confirm: null
+"""
+COMMAND = FUNCTION.replace('"mine:train"', """{command: "python mine.py {lr}", metrics: {val_loss: "loss={number}"}}""")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (FUNCTION, 2),
+        (FUNCTION.replace("mine:train", "package.part:train"), 2),
+        (TINY.replace("name: none", 'name: "mine:build"'), 2),
+        (COMMAND, 2),
+        (COMMAND.replace("mine.py", "/app/mine.py"), 0),
+        (FUNCTION.replace("mine:train", "sklearn.svm:train"), 0),  # installed
+        (FUNCTION.replace("mine:train", "elsewhere:train"), 0),  # of the image alone
+        (TINY, 0),
+    ],
+)
+@pytest.mark.parametrize("command", [["k8s", "render", "--image", "r/a:1"], ["submit", "--address", ADDRESS]])
+def test_code_of_this_machine_alone_is_refused(
+    text: str,
+    code: int,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    ray: Ray,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    Path("s.yaml").write_text(text)
+    found, out, err = run(capfd, *command, "s.yaml")
+    assert found == code, err
+    if code:
+        assert not out
+        assert len(err.splitlines()) == 1
+        assert re.match(r"ablate: the study needs .*(mine.py|package), which is on this machine alone: ", err)

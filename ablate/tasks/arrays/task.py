@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ KINDS = ("rows", "tokens", "images", "ids")
 CHANNELS = (1, 3, 4)
 DEFAULT_PATCH = (4, 4)  # of `OwnTaskConfig`
 SPLIT_KEY = "arrays"
+NAMED = 5  # classes named in a remark
 RESERVED = ("loss", "accuracy")
 
 
@@ -188,11 +190,14 @@ class Task:
         places, targets = [], self._parts.targets()
         one_class = self.loss_name == "cross_entropy" and targets.ndim == 1
         for part, found in self._parts.items():
-            for i, (row, target) in enumerate(zip(found.inputs.flatten(1).numpy(), found.targets, strict=True)):
-                label = int(target) if one_class else None
-                places.append((row.tobytes(), Place(part=part, label=label, name=f"{part} {i}")))
+            labels = torch.as_tensor(found.targets).tolist() if one_class else [None] * len(found.inputs)
+            rows = found.inputs.flatten(1).contiguous().view(torch.uint8).numpy()  # bytes: NumPy has no bfloat16
+            for i, (row, label) in enumerate(zip(rows, labels, strict=True)):
+                place = Place(part=part, label=label, name=f"{part} {i}")
+                places.append((hashlib.blake2b(row, digest_size=16).digest(), place))
         absent = sorted(set(range(self.outputs)) - set(targets.tolist())) if one_class else []
-        unused = f"no training sample has the class {_some(absent)}; the network has {self.outputs} outputs"
+        few = ", ".join(map(str, absent[:NAMED])) + (", …" if len(absent) > NAMED else "")
+        unused = f"no training sample has the class {few}; the network has {self.outputs} outputs"
         return (*([unused] if absent else []), *repeats(places))
 
     def load(self, data_dir: Path | None) -> Data:
@@ -328,12 +333,6 @@ class Task:
 def _within(values: Tensor, count: int) -> bool:
     """Return whether all values are from 0 to `count` - 1."""
     return int(values.min()) >= 0 and int(values.max()) < count
-
-
-def _some(numbers: Sequence[int], most: int = 5) -> str:
-    """Return the first numbers of a list, and how many more there are."""
-    more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
 
 
 def _held_out(part: Part) -> tuple[Part, Part]:
