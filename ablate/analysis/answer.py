@@ -135,9 +135,9 @@ def unselected_best(values: Values, metric: str = "", *, samples: int | None = N
     from the network that is best on the other seeds. The interval is the hybrid one of Andrews, Kitagawa and McCloskey,
     "Inference on winners" (Quarterly Journal of Economics 2024): the chosen mean is a normal value that is known to
     exceed the runner-up, and it lies within simultaneous bounds. Variances are pooled over networks, so t replaces the
-    normal distribution. A best that varies more than the others gets that interval joined with the one of its own seeds
-    (`metric_interval`, for which `metric` and `samples` are). The interval contains the mean. Below FEWEST seeds
-    nothing is corrected: the result is the interval of its own seeds.
+    normal distribution. If the best varies more than the others, the interval also covers `metric_interval` of its
+    seeds, for which `metric` and `samples` are. The interval contains the mean. Below FEWEST seeds nothing is
+    corrected, and the result is `metric_interval` of the best network's seeds.
     """
     networks, seeds = values.shape
     best = int(values.mean(axis=1).argmax())
