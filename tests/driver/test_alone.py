@@ -35,8 +35,10 @@ compare: {baseline: a}
 
 def search(name: str, runs: Path) -> ablate.StudyHandle:
     space = {"x": ablate.whole(0, 60), "lr": ablate.choice(0.1)}
-    asked: dict[str, Any] = {"space": space, "epochs": 2, "trials": 2, "confirm": None, "objectives": ["min val_loss"]}
-    return ablate.search("support.steered_training:train", name=name, runs_dir=runs, **asked, **LOCAL)
+    asked: dict[str, Any] = {"space": space, "epochs": 2, "trials": 2, "confirm": None, "scheduler": "none"}
+    objectives = ["min val_loss"]
+    train = "support.steered_training:train"
+    return ablate.search(train, name=name, objectives=objectives, runs_dir=runs, **asked, **LOCAL)
 
 
 def numbers(study: ablate.StudyHandle) -> list[Any]:

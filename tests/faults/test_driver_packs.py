@@ -219,11 +219,8 @@ def test_a_store_that_is_down_ends_the_driver_in_one_line_and_loses_nothing(
     let_in = partial(killing.set_environment, s3_server.environment())
     command = search(run, *PACK, "--store", s3_store, then=let_in)
     command.until(lambda: len(run.steps()) > 4 * STEPS + 5)
-    s3_server.stop()
-    try:
+    with s3_server.away():
         assert command.wait() == 75, command.output
-    finally:
-        s3_server.start()
     said = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
     assert len(said) == 1, command.output
     assert "see that the store answers" in said[0]

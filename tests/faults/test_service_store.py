@@ -76,13 +76,10 @@ def test_a_store_that_is_down_ends_the_driver_in_one_line_and_the_same_command_g
     )
     command = let_in(run, s3_server)
     command.until(lambda: len(run.steps()) > EPOCHS + 3)
-    s3_server.stop()
-    stopped_at = time.monotonic()
-    try:
+    with s3_server.away():
+        stopped_at = time.monotonic()
         code = command.wait()
         ended_after = time.monotonic() - stopped_at
-    finally:
-        s3_server.start()
     assert code == 75, command.output
     said = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
     assert len(said) == 1, command.output

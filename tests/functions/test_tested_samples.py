@@ -153,8 +153,8 @@ def test_values_in_an_object_store_are_read_and_a_silent_store_is_no_fault(
     assert code == 0, err
     assert not list(folder.glob("runs/**/samples-*"))
     assert "other samples of the same kind" in " ".join(run(capfd, "status", "own")[1].split())
-    s3_server.stop()
-    code, out, err = run(capfd, "status", "own")
+    with s3_server.away():
+        code, out, err = run(capfd, "status", "own")
     assert code == 0, err
     assert "on these test samples only" in " ".join(out.split())
     assert "values of single samples are not read" in caplog.text

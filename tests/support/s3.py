@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -46,6 +47,15 @@ class S3Server:
     def stop(self) -> None:
         """Refuse connections from now on."""
         self.server.stop()  # type: ignore[attr-defined]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Refuse connections inside the block."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
 
     def create(self, bucket: str) -> None:
         """Create a bucket."""
