@@ -107,7 +107,8 @@ class SeedRun:
     def report(self, epoch: int) -> Mapping[str, float]:
         """Wait for a report and return its metrics.
 
-        Raises TrialError if the command ends before or `params` is no count, LostReportError if one that continued has nothing left to do.
+        Raises TrialError if the command ends before or `params` is no count, LostReportError if one that continued has
+        nothing left to do.
         """
         if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
             error = self._running.failure(self._lacks())
