@@ -50,8 +50,8 @@ def equal_seeds(low: float | None, high: float | None) -> bool:
 
 
 def says_little(metric: str, low: float, high: float) -> bool:
-    """Return whether an interval of a share covers more than half of all values."""
-    return is_share(metric) and high - low > 0.5
+    """Return whether an interval of a share, not of a difference of shares, covers more than half of all values."""
+    return is_share(metric) and 0 <= low and high <= 1 and high - low > 0.5
 
 
 def interval_text(metric: str, interval: Interval) -> str:
@@ -82,7 +82,7 @@ def reach(metric: str, mean: float, low: float | None, high: float | None, n: in
     if says_little(metric, low, high):
         return f" ({n} seeds are too few)"
     half = max(mean - low, high - mean)
-    if mean - half < natural_bounds(metric)[0]:
+    if mean - half < natural_bounds(metric)[0] <= low:
         factor, form = (100, ".2f") if is_share(metric) else (1, ".2g")
         return f" ({factor * low:{form}} to {factor * high:{form}})"
     if not is_share(metric):
