@@ -51,7 +51,7 @@ def equal_seeds(low: float | None, high: float | None) -> bool:
 
 def says_little(metric: str, low: float, high: float) -> bool:
     """Return whether an interval of a share, not of a difference of shares, covers more than half of all values."""
-    return is_share(metric) and 0 <= low and high <= 1 and high - low > 0.5
+    return is_share(metric) and low >= 0 and high <= 1 and high - low > 0.5
 
 
 def interval_text(metric: str, interval: Interval) -> str:
