@@ -304,8 +304,8 @@ def _discard(root: Place, key: TrialKey, epoch: int) -> None:
     checkpoint.discard(folder, epoch)
     forget_records(folder)
     if epoch == 0 and (disk := disk_path(folder)) is not None:
-        for own in disk.glob(f"{SEED_FOLDER}*"):
-            empty(own)
+        for files in disk.glob(f"{SEED_FOLDER}*/"):
+            empty(files)
 
 
 def _say(console: Console, text: str) -> None:

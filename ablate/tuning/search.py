@@ -120,8 +120,8 @@ class Search(SearchStages):
         The last report completes its trial. If a replicate diverged or an objective is missing, the trial is FAIL
         instead. A search trial is FAIL at its first diverged replicate. In a comparison that says what a diverged seed
         counts as, the other replicates decide, as long as there is one. STOP from the scheduler makes it PRUNED. Raises
-        StudyFailedError if a trial's first report lacks an objective or a constrained metric, TrialError for a value
-        that its metric cannot have; that report is not stored.
+        StudyFailedError if a trial's first report lacks an objective or a constrained metric, or the first of all has a
+        value that none can have; its checkpoint is then discarded.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -131,7 +131,6 @@ class Search(SearchStages):
                 return trial.decisions[report.epoch]
             if trial.state.finished:
                 return Decision.STOP
-            subsearch.check_values(report)
             if not trial.decisions:
                 try:
                     subsearch.require_objectives(trial, report)
