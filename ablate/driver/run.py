@@ -304,8 +304,9 @@ def _discard(root: Place, key: TrialKey, epoch: int) -> None:
     checkpoint.discard(folder, epoch)
     forget_records(folder)
     if epoch == 0 and (disk := disk_path(folder)) is not None:
-        for files in disk.glob(f"{SEED_FOLDER}*/"):
-            empty(files)
+        for files in disk.glob(f"{SEED_FOLDER}*"):
+            if files.is_dir() and not files.is_symlink():
+                empty(files)
 
 
 def _say(console: Console, text: str) -> None:
