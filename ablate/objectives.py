@@ -11,21 +11,15 @@ SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model,
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
 LARGEST_VALUE = 1e100  # of a metric; larger ones overflow where they are squared
+ROUNDING = 1e-6  # by which a mean of float32 shares may leave 0 to 1
 LOG_FLOOR = 1e-12  # what a smaller value counts as where an objective has log: true
 COMPLETE = "COMPLETE"
-LARGEST_COUNT = 2**63  # a ledger stores whole numbers below it
-ROUNDING = 1e-6  # by which a mean of float32 shares may leave 0 to 1
 STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
 
 
 def is_share(metric: str) -> bool:
     """Return whether a metric is a share, from 0 to 1."""
     return metric.endswith("accuracy")
-
-
-def is_count(value: float) -> bool:
-    """Return whether a value is a whole number that a ledger stores, from 0."""
-    return 0 <= value < LARGEST_COUNT and value == int(value)
 
 
 def is_evaluated(metric: str) -> bool:

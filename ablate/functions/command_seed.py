@@ -14,9 +14,9 @@ from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
 from ablate.functions.launchers import own_environment
+from ablate.functions.metrics import is_count
 from ablate.functions.output import OutputLog, seed_folder
 from ablate.functions.settings import FunctionSettings
-from ablate.objectives import is_count
 from ablate.study.sections import Command
 from ablate.trial import TrialConfig
 

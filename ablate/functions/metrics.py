@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 from ablate.base.errors import TrialError
 from ablate.base.plain_text import metric_name_fault, one_printable_line
-from ablate.objectives import is_count
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
+
+
+LARGEST_COUNT = 2**63  # what a ledger stores
+
+
+def is_count(value: float) -> bool:
+    """Return whether a value is a whole number that a ledger stores, from 0."""
+    return 0 <= value < LARGEST_COUNT and value == int(value)
 
 
 def checked_metrics(value: object, run: Run) -> dict[str, float]:
