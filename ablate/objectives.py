@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
+LARGEST_VALUE = 1e100  # of a metric; larger ones overflow where they are squared
+ROUNDING = 1e-6  # by which a mean of float32 shares may leave 0 to 1
 LOG_FLOOR = 1e-12  # what a smaller value counts as where an objective has log: true
 COMPLETE = "COMPLETE"
 STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
@@ -142,7 +144,9 @@ def value_fault(objective: ObjectiveLike, metric: str, value: float) -> str:
     """Return why a value of an objective's metric, of either split, is none of it; empty for NaN and infinity."""
     if objective.log and value < 0 and math.isfinite(value):
         return f"{metric} is {value:g}, and its objective has log: true, which needs values from 0: write log: false"
-    if is_share(metric) and math.isfinite(value) and not 0 <= value <= 1:
+    if math.isfinite(value) and abs(value) > LARGEST_VALUE:
+        return f"{metric} is {value:g}, and no mean is taken of numbers beyond {LARGEST_VALUE:g}: report nan"
+    if is_share(metric) and math.isfinite(value) and not -ROUNDING <= value <= 1 + ROUNDING:
         return (
             f"{metric} is {value:g}, and a metric whose name ends with accuracy is a share from 0 to 1: report the "
             "share (a command's metric: `scale: 0.01`), or give it another name"

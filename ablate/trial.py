@@ -74,6 +74,7 @@ class TrialConfig:
     variant: str | None = None
     source: int | None = None  # the search trial that it confirms, or to which it gives further seeds
     evaluates: int | None = None  # the trial whose trained networks it reads on the test split; it trains nothing
+    expects: tuple[str, ...] = ()  # metrics that `test` must return, which is tried at the first report; not stored
 
     @property
     def origin(self) -> TrialConfig:

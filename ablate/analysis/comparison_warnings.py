@@ -15,7 +15,7 @@ from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tuning_budget import count_untuned, tuning_warnings
 from ablate.analysis.verdicts import ALPHA, verdicts
-from ablate.objectives import count_states
+from ablate.objectives import count_states, is_share
 from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 
@@ -38,6 +38,7 @@ def comparison_warnings(
         *_failed_seeds(study, trials, reports),
         *_diverged(study, runs),
         *_few_seeds(study),
+        *_equal_rows(runs),
         *_placebo(study, trials, reports),
         *tuning_warnings(study, trials, reports),
     ]
@@ -126,6 +127,24 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
         )
         text = f"{seeds}: {shown} are found reliably. Raise `replicates`, at best to 10."
         yield StudyWarning(code="few-seeds", text=text)
+
+
+def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
+    """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
+    names = [name for name in runs.last.columns if name.startswith(("val_", "test_", "train_"))]
+    if all(map(is_share, names)):
+        return  # shares of few samples are equal by chance
+    own = runs.last.filter("of_complete", pl.col(VARIANT) != PLACEBO)
+    own = own.join(runs.table.select("place", "configuration"), on="place").sort("dataset", "configuration", "seed")
+    same: dict[tuple[Any, ...], list[str]] = {}
+    for (variant,), rows in own.group_by(VARIANT, maintain_order=True):
+        key = tuple(rows.select("dataset", "configuration", "seed", *names).iter_rows())
+        same.setdefault(key, []).append(str(variant))
+    for variants in same.values():
+        if len(variants) > 1:
+            listed = f"{', '.join(sorted(variants)[:-1])} and {max(variants)}"
+            text = f"{listed} have equal numbers in every seed: they are one network under {len(variants)} names."
+            yield StudyWarning(code="equal-rows", text=text)
 
 
 def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:

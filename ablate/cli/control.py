@@ -55,6 +55,9 @@ def prune(
 def retry(
     study: options.StudyName,
     trial: Number,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Train it from its beginning, without its reports and checkpoints.")
+    ] = False,
     dataset: Label = None,
     runs_dir: options.RunsDir = RUNS,
     storage: options.Storage = None,
@@ -62,7 +65,8 @@ def retry(
     """Try a trial that is FAIL again, with fresh attempts, from its newest checkpoint."""
     from ablate.driver import requests
 
-    _say(requests.retry(study, Locations(runs_dir=runs_dir, storage=storage), trial, dataset=dataset))
+    where = Locations(runs_dir=runs_dir, storage=storage)
+    _say(requests.retry(study, where, trial, dataset=dataset, from_start=from_start))
 
 
 @control_app.command(epilog="Example: ablate stop digits")

@@ -12,7 +12,7 @@ from ablate.study import Study
 def refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str] | None) -> None:
     """Raise RequestError for an objective, a constraint or a compared metric that is not among `metrics`.
 
-    A confirmation needs the objectives on the test split too, where the trainable names its metrics of that split.
+    A confirmation needs them on the test split too, where the trainable names its metrics of that split.
     With `metrics=None` only training tells.
     """
     if metrics is None:
@@ -26,7 +26,7 @@ def refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str] | No
         if metric not in known and not (metric in compared and metric in tested):
             raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
     if names_tests and study.confirm is not None:
-        for metric in (on_test(name) for name in objectives):
+        for metric in study.tested_metrics:
             if metric not in known:
-                rule = f"a confirmation reads the objectives on the test split, and no metric is called {metric!r}"
+                rule = f"a confirmation reads what is asked for on the test split; no metric is called {metric!r}"
                 raise RequestError(f"data set {label!r}: {rule}. {did_you_mean(metric, known)}")

@@ -173,7 +173,7 @@ def _table(*names: str) -> Table:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:,.6g}"
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _duration(seconds: float) -> str:

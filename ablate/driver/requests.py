@@ -48,12 +48,14 @@ def prune(name: str, locations: Locations, number: int, *, dataset: str | None =
     return _ask_about(name, locations, PRUNE, number, dataset)
 
 
-def retry(name: str, locations: Locations, number: int, *, dataset: str | None = None) -> str:
+def retry(name: str, locations: Locations, number: int, *, dataset: str | None = None, from_start: bool = False) -> str:
     """Ask to try a failed trial again with fresh attempts; return what will happen.
+
+    With `from_start` its reports and checkpoints are deleted first.
 
     Raises RequestError unless it is FAIL, if the study is deterministic, or if the values of tuning are chosen.
     """
-    return _ask_about(name, locations, RETRY, number, dataset)
+    return _ask_about(name, locations, RETRY, number, dataset, from_start=from_start)
 
 
 def stop(name: str, locations: Locations) -> str:
@@ -116,16 +118,21 @@ def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
             raise RequestError(f"study {found.study.name!r}: this configuration is enqueued already")
 
 
-def _ask_about(name: str, locations: Locations, command: Command, number: int, dataset: str | None) -> str:
+def _ask_about(
+    name: str, locations: Locations, command: Command, number: int, dataset: str | None, *, from_start: bool = False
+) -> str:
     """Ask about a trial, unless the same was asked and is not done yet; return what will happen."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         label = trial_of(found, number, dataset).key.dataset
-        message = f"{command} {label} {number}"
-        _refuse(found, _request(label, command, message, trial=number))
+        message = f"{command} {label} {number}{' --from-start' if from_start else ''}"
+        asked = _request(label, command, message, trial=number, from_start=from_start)
+        _refuse(found, asked)
         waiting = find_unanswered(found.snapshot.notes)
-        if not any((each.command, each.trial, each.dataset) == (command, number, label) for each in waiting):
-            _write(ledger, found, {"command": command, "trial": number, "message": message}, label)
+        same = [(each.command, each.trial, each.dataset, each.from_start) for each in waiting]
+        if (command, number, label, from_start) not in same:
+            more = {"from_start": True} if from_start else {}
+            _write(ledger, found, {"command": command, "trial": number, "message": message, **more}, label)
     return _promise(found, locations)
 
 

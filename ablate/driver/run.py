@@ -24,7 +24,7 @@ from ablate.base.errors import (
     RequestError,
     StudyFailedError,
 )
-from ablate.base.files import Place, copy_into, refuse_links, require_writable
+from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path, refuse_links, require_writable
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.config import DatasetFacts
@@ -42,7 +42,7 @@ from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
-from ablate.functions.command_record import forget_records
+from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
 from ablate.inspection import code as own
 from ablate.inspection.studies import results_of, select_networks, with_files, write_results
@@ -303,6 +303,10 @@ def _discard(root: Place, key: TrialKey, epoch: int) -> None:
     folder = checkpoint_folder(root, key)
     checkpoint.discard(folder, epoch)
     forget_records(folder)
+    if epoch == 0 and (disk := disk_path(folder)) is not None:
+        for files in disk.glob(f"{SEED_FOLDER}*"):
+            if files.is_dir() and not files.is_symlink():
+                empty(files)
 
 
 def _say(console: Console, text: str) -> None:

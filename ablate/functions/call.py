@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -17,7 +17,7 @@ from ablate.base.errors import NO_MEMORY, AblateError, PausedError, TrialError
 from ablate.functions.blame import ABLATE, place_of_generator, user_line
 from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.function import Function
-from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.keeping import GlobalRandomness, unchanged_modules
 from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.process_state import ProcessState
 from ablate.functions.run import Run
@@ -92,10 +92,32 @@ class Call:
     def test(self) -> tuple[Tested, ...]:
         """Return what the function's `test` says of the kept model, for each seed."""
         with self._own_state():
-            try:
-                return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
-            except BaseException as error:
-                raise self._translated(error) from error
+            return self._tested()
+
+    def _tested(self) -> tuple[Tested, ...]:
+        try:
+            return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
+        except BaseException as error:
+            raise self._translated(error) from error
+
+    def try_test(self, expected: Collection[str]) -> None:
+        """Call `test` once for its faults: its numbers are dropped, and what it does to a module is put back.
+
+        Raises TrialError if there is no model, for whatever `test` raises, and if it does not return all of `expected`.
+        A model that is None so far is not tested.
+        """
+        if "model" in self.run.kept and self.run.value("model") is None:
+            return
+        before = GlobalRandomness()
+        with self._own_state(), unchanged_modules(self.run.kept.get("model")):
+            before.take()
+            returned = self._tested()[0].metrics
+            before.give()
+        if missing := [name for name in expected if name not in returned]:
+            raise TrialError(
+                f"`test` returned {', '.join(returned)}: the study needs {', '.join(missing)} too, the test split's"
+                " value of what the study file asks for"
+            )
 
     def _body(self) -> None:
         """Call the function and hand over what it yields or returns."""

@@ -6,7 +6,9 @@ import math
 import random
 import tempfile
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import TrialError
-from ablate.functions.state import Value
+from ablate.functions.state import Holder, Value
 
 FILES = "files"  # the state of an object that saves itself into a folder
 _PLAIN = (str, int, bool, type(None))
@@ -157,6 +159,22 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](decode(item, tensors) for item in content)
     raise ValueError(f"unknown kind {kind!r}")
+
+
+@contextmanager
+def unchanged_modules(thing: object) -> Iterator[None]:
+    """Put the state of a kept module, and whether its parts are in training, back at the end."""
+    module = thing.now if isinstance(thing, Value | Holder) else thing
+    if not isinstance(module, torch.nn.Module):
+        yield
+        return
+    state, training = deepcopy(module.state_dict()), [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        module.load_state_dict(state)
+        for part, flag in training:
+            part.training = flag
 
 
 class GlobalRandomness:

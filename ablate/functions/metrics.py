@@ -15,7 +15,13 @@ from ablate.base.plain_text import metric_name_fault, one_printable_line
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
+
 LARGEST_COUNT = 2**63  # what a ledger stores
+
+
+def is_count(value: float) -> bool:
+    """Return whether a value is a whole number that a ledger stores, from 0."""
+    return 0 <= value < LARGEST_COUNT and value == int(value)
 
 
 def checked_metrics(value: object, run: Run) -> dict[str, float]:
@@ -31,9 +37,8 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
             raise TrialError(f"the function gave {name}={_shown(number)}: a metric is a number") from None
     if run.params is not None:
         found.setdefault("params", float(run.params))
-    count = found.get("params", 0.0)
-    if not (0 <= count < LARGEST_COUNT and count == int(count)):
-        raise TrialError(f"the function gave params={count:g}: it is a whole number of parameters, from 0")
+    if not is_count(found.get("params", 0.0)):
+        raise TrialError(f"the function gave params={found['params']:g}: it is a whole number of parameters, from 0")
     return found
 
 

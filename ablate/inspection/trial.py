@@ -83,7 +83,12 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
         f"{found['max_epochs']} {found['unit']}s, {found['wall_seconds']:.1f} s of training{again}"
     )
-    yield Text(f"{count(found['params'])} parameters, {count(found['flops'])} FLOPs; seeds {config['seeds']}")
+    sizes = ", ".join(
+        f"{count(found[name])} {word}"
+        for name, word in (("params", "parameters"), ("flops", "FLOPs"))
+        if found[name] is not None
+    )
+    yield Text(f"{sizes}{'; ' if sizes else ''}seeds {config['seeds']}")
     for name, value in config["parameters"].items():
         yield Text(f"  {name}: {value}")
     if found["origin"]:

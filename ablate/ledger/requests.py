@@ -39,6 +39,7 @@ class Request(BaseModel):
     trial: NonNegativeInt | None = None
     parameters: dict[str, Any] | None = None
     term: int | None = None
+    from_start: bool = False
     fault: str = ""
 
     @staticmethod
@@ -46,6 +47,7 @@ class Request(BaseModel):
         """Return the request of an event, with its fault if the payload is no request."""
         head: dict[str, Any] = {name: getattr(event, name) for name in ("rowid", "dataset", "created_at")}
         asked = {name: event.payload.get(name) for name in ("message", "command", *ARGUMENT.values())}
+        asked["from_start"] = event.payload.get("from_start", False)
         try:
             return Request.model_validate(head | asked)
         except ValidationError as error:

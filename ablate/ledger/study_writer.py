@@ -118,9 +118,9 @@ class StudyWriter:
         """End a trial, with `event`; a repeat with the same state is ignored, COMPLETE needs a RUNNING trial."""
         self._write(lambda scope: writes.finish(scope, key, state, error), event)
 
-    def reopen(self, key: TrialKey, event: NewEvent) -> None:
-        """Set a FAIL trial back to WAITING, without the report that ended it, if one did; commit `event` with it."""
-        self._write(lambda scope: writes.reopen(scope, key), event)
+    def reopen(self, key: TrialKey, event: NewEvent, *, from_start: bool = False) -> None:
+        """Set a FAIL trial back to WAITING, without the report that ended it, or any report; commit `event` with it."""
+        self._write(lambda scope: writes.reopen(scope, key, from_start=from_start), event)
 
     def set_mlflow_run(self, key: TrialKey, run_id: str) -> None:
         """Store the MLflow run of a trial."""

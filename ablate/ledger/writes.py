@@ -143,12 +143,16 @@ def finish(scope: Scope, key: TrialKey, state: TrialState, error: str | None) ->
     _change(scope, trial, {"driver_epoch": scope.epoch, **_ending(scope, state, error)})
 
 
-def reopen(scope: Scope, key: TrialKey) -> None:
-    """Set a failed trial back to WAITING; a report that ended it is deleted, because it may come out differently."""
+def reopen(scope: Scope, key: TrialKey, *, from_start: bool) -> None:
+    """Set a failed trial back to WAITING; a report that ended it is deleted, because it may come out differently.
+
+    With `from_start` all its reports are deleted.
+    """
     trial = _trial(scope, key)
     _require(key, trial, TrialState.FAIL, doing="reopen")
     own = report_table.c.trial_id == trial.id
-    scope.connection.execute(delete(report_table).where(own, report_table.c.decision == Decision.STOP))
+    gone = own if from_start else own & (report_table.c.decision == Decision.STOP)
+    scope.connection.execute(delete(report_table).where(gone))
     last = select(report_table.c.epoch, report_table.c.checkpoint).where(own).order_by(report_table.c.epoch.desc())
     kept = scope.connection.execute(last.limit(1)).one_or_none()
     values: dict[str, Any] = {"state": TrialState.WAITING, "error": None, "finished_at": None}

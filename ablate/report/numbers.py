@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ablate.analysis import Interval
+from ablate.analysis.intervals import natural_bounds
 from ablate.base.plain_text import one_printable_line
 from ablate.objectives import SIZE_METRICS, is_share
 
@@ -48,12 +49,22 @@ def equal_seeds(low: float | None, high: float | None) -> bool:
     return low is not None and high is not None and high - low < NO_WIDTH
 
 
+def says_little(metric: str, low: float, high: float) -> bool:
+    """Return whether an interval of a share, not of a difference of shares, covers more than half of all values."""
+    return is_share(metric) and low >= 0 and high <= 1 and high - low > 0.5
+
+
 def interval_text(metric: str, interval: Interval) -> str:
-    """Return `97.2 to 98.4`, `3 seeds equal` without a width, or a dash for fewer than two replicates."""
+    """Return `97.2 to 98.4`, or a dash for fewer than two replicates.
+
+    An interval without width is `3 seeds equal`, one of nearly all values `2 seeds are too few`.
+    """
     if not math.isfinite(interval.low):
         return DASH
     if equal_seeds(interval.low, interval.high):
         return f"{interval.n} seeds equal"
+    if says_little(metric, interval.low, interval.high):
+        return f"{interval.n} seeds are too few"
     factor, form = (100, ".2f") if is_share(metric) else (1, ".4g")
     return f"{factor * interval.low:{form}} to {factor * interval.high:{form}}"
 
@@ -61,13 +72,19 @@ def interval_text(metric: str, interval: Interval) -> str:
 def reach(metric: str, mean: float, low: float | None, high: float | None, n: int) -> str:
     """Return ` ± 0.12`, the wider side of an interval over `n` seeds (in points for a share), or an empty text.
 
-    An interval without width is ` (3 seeds equal)`, and one that rounds to none ` ± <0.01`.
+    An interval without width is ` (3 seeds equal)`, one that rounds to none ` ± <0.01`, and one of nearly all values
+    ` (2 seeds are too few)`. Where mean - reach cannot be, both ends are given: ` (0 to 0.51)`.
     """
     if low is None or high is None:
         return ""
     if equal_seeds(low, high):
         return f" ({n} seeds equal)"
+    if says_little(metric, low, high):
+        return f" ({n} seeds are too few)"
     half = max(mean - low, high - mean)
+    if mean - half < natural_bounds(metric)[0] <= low:
+        factor, form = (100, ".2f") if is_share(metric) else (1, ".2g")
+        return f" ({factor * low:{form}} to {factor * high:{form}})"
     if not is_share(metric):
         return f" ± {half:.2g}"
     return f" ± {100 * half:.2f}" if half >= 0.00005 else " ± <0.01"

@@ -8,7 +8,8 @@ NUMBER_PLACEHOLDER = "{number}"
 _NUMBER = (
     r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)(?![A-Za-z]))"
 )
-_NAMED = re.compile(r"(\w+)=(.+)", re.DOTALL)
+_NAME = r"(?:(?:val|train|test)_[^\s=(){}\[\]\\^$|*+?]*[^\s=(){}\[\]\\^$|*+?:,;.]|\w+)"  # such as val_mAP@0.5
+_NAMED = re.compile(rf"({_NAME})=(.+)", re.DOTALL)
 _BEGINS_WITH_NUMBER = re.compile(r"\s*(?:\{number\}|\((?!\?[aiLmsux]+\)))")
 
 
@@ -37,7 +38,7 @@ def named_pattern(text: str) -> tuple[str, str]:
     named = _NAMED.fullmatch(text)
     if named is not None and not _BEGINS_WITH_NUMBER.match(named[2]):
         return named[1], named[2]
-    name = re.match(r"\w+", text)
+    name = re.match(_NAME, text)
     if name is None:
         raise ValueError(f"begin with the name of the metric, as in 'val_acc={NUMBER_PLACEHOLDER}'")
     return name[0], text

@@ -135,7 +135,7 @@ class Command(Section):
 
     command: Annotated[str, Field(min_length=1)]
     """The command. Words are split as a shell does, and no shell runs it."""
-    metrics: Annotated[dict[Name, Pattern], Field(min_length=1)]
+    metrics: Annotated[dict[str, Pattern], Field(min_length=1)]
     """Patterns by metric, such as `{val_acc: "accuracy {number}"}`. All of them, found once, are a report."""
     epoch: Pattern | None = None
     """Pattern of the epoch, printed before its metrics or in the same line. With it a killed trial can continue."""

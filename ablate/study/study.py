@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from ablate.config import TaskConfig, TrainableSettings
-from ablate.objectives import on_validation
+from ablate.objectives import on_test, on_validation
 from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
@@ -150,6 +150,15 @@ class Study(Sectioned):
         if self.compare is None or self.protocol == "paper":
             return self.confirm is not None
         return self.trainable == FAMILY or any(metric.startswith("test_") for metric in self.compare.metrics)
+
+    @property
+    def tested_metrics(self) -> tuple[str, ...]:
+        """Return the metrics of the test split that are read when it is opened; none if it never is."""
+        if not self.opens_test:
+            return ()
+        asked = [each.metric for each in self.objectives] + [each.metric for each in self.constraints]
+        found = [on_test(metric) for metric in asked] if self.compare is None else self.compare.metrics
+        return tuple(dict.fromkeys(name for name in found if name.startswith("test_")))
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -236,7 +236,8 @@ class DatasetSearch(RecordedSearch):
         """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
         names = [o.metric for o in self.study.objectives]
         if trial.config.stage == "confirm":
-            names = [on_test(name) if on_test(name) in step.means else name for name in names]
+            confirms = self.study.compare is None
+            names = [on_test(name) if confirms or on_test(name) in step.means else name for name in names]
         values = {name: self._value(name, trial, step) for name in names}
         return [name for name, value in values.items() if not abs(value) < float("inf")]
 

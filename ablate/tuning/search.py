@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,8 @@ class Search(SearchStages):
         The last report completes its trial. If a replicate diverged or an objective is missing, the trial is FAIL
         instead. A search trial is FAIL at its first diverged replicate. In a comparison that says what a diverged seed
         counts as, the other replicates decide, as long as there is one. STOP from the scheduler makes it PRUNED. Raises
-        StudyFailedError if a trial's first report lacks an objective or a constrained metric.
+        StudyFailedError if a trial's first report lacks an objective or a constrained metric, or the first of all has a
+        value that none can have; its checkpoint is then discarded.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -130,7 +132,11 @@ class Search(SearchStages):
             if trial.state.finished:
                 return Decision.STOP
             if not trial.decisions:
-                subsearch.require_objectives(trial, report)
+                try:
+                    subsearch.require_objectives(trial, report)
+                except StudyFailedError:
+                    self._requests.discard(key, report.epoch)  # repaired code is to make the report again
+                    raise
             decision, state, error = self._judge(subsearch, trial, report)
             event = self._requests.pruned(subsearch, key.number) if state is None else None
             if event is not None:
@@ -175,7 +181,7 @@ class Search(SearchStages):
         """Raise StudyFailedError if two trials have failed and none has reported."""
         trials = [trial for each in self._subsearches.values() for trial in each.trials.values()]
         failed = sum(trial.state is TrialState.FAIL for trial in trials)
-        if failed > 1 and not any(trial.decisions for trial in trials):
+        if failed > 1 and not self._heard():
             raise StudyFailedError(
                 f"study {self.study.name!r}: {failed} trials have failed before their first report and none has"
                 f" reported, so the study ends here. The last one: {message}. Correct the code and run the command"
@@ -331,7 +337,11 @@ class Search(SearchStages):
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
         self._returns.handed_out(trial)
-        return trial.config
+        return trial.config if self._heard() else replace(trial.config, expects=self.study.tested_metrics)
+
+    def _heard(self) -> bool:
+        """Return whether a trial has reported."""
+        return any(trial.decisions for each in self._subsearches.values() for trial in each.trials.values())
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:

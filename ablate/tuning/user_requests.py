@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 class Requests:
     """The requests to the driver of a study that it has not answered yet.
 
-    `begin` is called before each write. `discard` is called before a trial is reopened whose report ended it: it
-    removes the trial's checkpoints from that epoch on, which would repeat the report. `seconds` is the time between two
-    looks for new requests; before a new suggestion and at a report there always is one.
+    `begin` is called before each write. `discard` is called before a trial is reopened whose report ended it, or
+    from its start: it removes the trial's checkpoints from an epoch on, which would repeat reports. `seconds` is the
+    time between two looks for new requests; before a new suggestion and at a report there always is one.
     """
 
     study: Study
@@ -162,10 +162,11 @@ class Requests:
         return next((request for request in asked if request.term == self.writer.epoch), None)
 
     def _reopen(self, request: Request, trial: TrialProgress) -> None:
-        if trial.decisions.get(trial.epoch) is Decision.STOP and trial.config.evaluates is None:
-            self.discard(trial.key, trial.epoch)
+        ended = trial.decisions.get(trial.epoch) is Decision.STOP
+        if (request.from_start or ended) and trial.config.evaluates is None:
+            self.discard(trial.key, 0 if request.from_start else trial.epoch)
         self.begin()
-        self.writer.reopen(trial.key, _answer(request))
+        self.writer.reopen(trial.key, _answer(request), from_start=request.from_start)
         trial.state = TrialState.WAITING
 
     def _refuse(self, request: Request, reason: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from ablate.analysis.comparison import CELL_COLUMNS, SEED_COLUMNS, cells, seed_values
+from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.study import parse_study
 from support.operations import count_calls
 from support.paths import REPOSITORY
@@ -291,3 +292,12 @@ def test_nine_hundred_trials_of_three_seeds_take_no_more_calls_than_their_number
     assert calls < 200_000, "48,000 of them"
     assert cell(table, "kv")["configurations"] == 280
     assert cell(table, "kv")["ours"] == pytest.approx(0.51)
+
+
+@pytest.mark.parametrize("same", [("kv", "qkv"), ()])
+def test_rows_with_equal_numbers_are_named_as_one_network(same: tuple[str, ...]) -> None:
+    study = make_study()
+    table = plant(study, value=lambda variant, *place: truth(same[0] if variant in same else variant, *place))
+    found = [warning.text for warning in comparison_warnings(study, *table) if warning.code == "equal-rows"]
+    one = "kv and qkv have equal numbers in every seed: they are one network under 2 names."
+    assert found == ([one] if same else [])

@@ -188,9 +188,13 @@ def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
     failed = found.listed.filter(pl.col("state") == "FAIL")
     quality = spell_metric(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
+    headings, cells = without_unknown_sizes(
+        ["Trial", "Stage", "State", "Network", "Parameters", f"{study.unit.capitalize()}s", quality],
+        [trial_cells(study, row) for row in listed.iter_rows(named=True)],
+    )
     return {
-        "trial_headings": ["Trial", "Stage", "State", "Network", "Parameters", f"{study.unit.capitalize()}s", quality],
-        "trials": [trial_cells(study, row) for row in listed.iter_rows(named=True)],
+        "trial_headings": headings,
+        "trials": cells,
         "unlisted": found.listed.height - listed.height,
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),

@@ -71,10 +71,11 @@ def best_row(study: Study, front: pl.DataFrame) -> Row | None:
 
 
 def _rows(study: Study, front: pl.DataFrame) -> list[Row]:
-    """Return the rows of a front whose size is known, with the size as a key; all rows if no size is known."""
+    """Return the rows of a front, with the size as a key: None for all of them if one's is not known."""
     size = size_metric(study)
     rows = [{size: None, **row} for row in front.iter_rows(named=True)]
-    return [row for row in rows if row[size] is not None] or rows
+    known = all(row[size] is not None for row in rows)
+    return rows if known else [{**row, size: None} for row in rows]
 
 
 def _best(study: Study, rows: Sequence[Row]) -> Row:
@@ -142,7 +143,7 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
         return (
             f"On {dataset}, {network(study, named)} is the smallest network that is non-inferior to the best at the "
             f"margin of {margin}: {difference_text(study, named)}, {_sizes(study, named)}, "
-            f"1/{ratio(best[size] / named[size])} of the best's. {number}"
+            f"{_share(best[size], named[size])} of the best's. {number}"
         )
     if len(rows) == 1 or len(_open(rows)) == 1:
         return f"On {dataset}, {_open_text(study, rows, named, assessed.seeds)} {number}"
@@ -204,6 +205,10 @@ def _sizes(study: Study, row: Row) -> str:
     return f"with {quantity(size, row[size])} {spell_metric(size)}"
 
 
+def _share(whole: float, part: float) -> str:
+    return f"1/{ratio(whole / part)}" if part else "none"
+
+
 def amount(metric: str, value: float) -> str:
     """Return a size of a difference in words: `1 point` for 0.01 of an accuracy, otherwise the number."""
     if not is_share(metric):
@@ -248,7 +253,7 @@ def _pick(study: Study, role: str, row: Row, best: Row, assessed: Assessment | N
         spread += f"; {difference_text(study, row)} to the best"
     cost, known = "", row[size] is not None
     if known:
-        share = f", 1/{ratio(best[size] / row[size])} of the best" if row[size] < best[size] else ""
+        share = f", {_share(best[size], row[size])} of the best" if row[size] < best[size] else ""
         cost = f"{quantity(size, row[size])} {spell_metric(size)}{share}"
     counted = f"; {compact(row.get('flops'))} FLOPs, Q {ratio(row.get('q'))}" if known else ""
     return Pick(
