@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -15,13 +16,12 @@ import pytest
 import torch
 from sqlalchemy.engine import make_url
 
+from ablate.base.cache import cached_bytes, cached_text, open_private
 from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.base.files import (
     DiskFolder,
     Place,
     below,
-    cached_bytes,
-    cached_text,
     copy_into,
     open_folder,
     refuse_links,
@@ -329,3 +329,30 @@ def test_the_url_of_a_database_is_that_of_its_file_whatever_the_name(name: str, 
 def test_the_url_of_a_database_is_the_inverse_for_every_printable_character() -> None:
     text = "".join(map(chr, range(32, 127))) + "äß漢"
     assert sqlite_file(sqlite_url(Path("/tmp", text))) == Path("/tmp", text)
+
+
+def test_a_private_folder_stays_the_one_that_was_opened(tmp_path: Path) -> None:
+    folder, theirs = tmp_path / "cache" / "kernels", tmp_path / "theirs"
+    theirs.mkdir(mode=0o777)
+    (theirs / "library.so").write_bytes(sha256(b"evil").hexdigest().encode() + b"\nevil")
+    with open_private(folder) as place:
+        folder.rename(tmp_path / "moved")
+        theirs.rename(folder)
+        assert [cached_bytes("library.so", lambda: b"own", folder=lambda: place) for _ in range(2)] == [b"own"] * 2
+    assert (tmp_path / "moved" / "library.so").read_bytes().endswith(b"\nown")
+    assert (folder / "library.so").read_bytes().endswith(b"\nevil")
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+def test_a_folder_that_others_may_change_is_not_private(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "kernels"
+    if kind == "a file":
+        folder.write_text("")
+    elif kind == "a link":
+        (tmp_path / "own").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "own")
+    else:
+        folder.mkdir()
+        folder.chmod(0o750)
+    with pytest.raises(OSError, match="kernels"), open_private(folder):
+        pass

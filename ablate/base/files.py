@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote
@@ -197,34 +196,6 @@ def _is_private(folder: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
-
-
-def cache_folder() -> Path:
-    """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
-    ensure_home()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification requires that a relative path is ignored.
-    return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
-
-
-def cached_text(name: str, make: Callable[[], str]) -> str:
-    """Return the text that the user's cache keeps as `name`; see `cached_bytes`."""
-    return cached_bytes(name, lambda: make().encode()).decode()
-
-
-def cached_bytes(name: str, make: Callable[[], bytes], *, good: Callable[[bytes], bool] = lambda _: True) -> bytes:
-    """Return what the user's cache keeps as `name`; if it keeps nothing whole and `good`, `make` and keep it.
-
-    `name` must change whenever the content may. If the cache cannot be read or written, it is made each time.
-    """
-    with suppress(OSError):
-        digest, _, kept = DiskFolder(cache_folder()).read(name).partition(b"\n")
-        if digest == sha256(kept).hexdigest().encode() and good(kept):
-            return kept
-    content = make()
-    with suppress(OSError):
-        DiskFolder(cache_folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
-    return content
 
 
 def copy_into(place: Place, paths: Iterable[Path]) -> None:

@@ -54,13 +54,15 @@ def list_studies(
 ) -> None:
     """List all studies, with their trials by state."""
     from ablate.inspection.status import overview
+    from ablate.inspection.studies import known_names
 
-    found = overview(Locations(runs_dir=runs_dir, storage=storage))
+    locations = Locations(runs_dir=runs_dir, storage=storage)
+    found = overview(locations)
     if as_json:
         print(json.dumps(found, indent=1))
     elif found:
         console.print(_states_table(found))
-    else:
+    elif not known_names(locations):
         console.print(f"No study in {runs_dir} yet. Start one with: ablate search FILE")
 
 

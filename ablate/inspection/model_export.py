@@ -15,7 +15,7 @@ from typing import Any
 from ablate import __version__
 from ablate.analysis.tables import cannot_write
 from ablate.base.errors import RequestError
-from ablate.base.files import make_folder, refuse_links
+from ablate.base.files import DiskFolder, make_folder, refuse_links
 from ablate.inspection.code import USE, refuse_other_code
 from ablate.inspection.onnx_graph import PACKAGES, Checked, require_onnx, write_onnx
 from ablate.inspection.studies import read_study, trial_of
@@ -132,7 +132,7 @@ def _refuse_foreign(folder: Path, config: TrialConfig, replicate: int) -> None:
         return
     try:
         own = _identity(config, replicate)
-        content = json.loads((folder / CONFIG).read_bytes()) if any(folder.iterdir()) else own
+        content = json.loads(DiskFolder(folder).read(CONFIG)) if any(folder.iterdir()) else own
         is_own = not folder.is_symlink() and own.items() <= content.items()
     except (OSError, ValueError, AttributeError):
         is_own = False

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -227,11 +227,11 @@ def _refuse_foreign(file: Path, study: str) -> None:
         return
     wanted = "SELECT study_name, value_json FROM studies LEFT JOIN study_user_attributes AS a"
     query = f"{wanted} ON a.study_id = studies.study_id AND a.key = '{STUDY_MARK}'"
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            owners = {json.loads(mark or "null") for _, mark in connection.execute(query)}
-    except (sqlite3.Error, ValueError):
-        owners = set()
+    owners: set[str] = set()
+    with suppress(sqlite3.Error, ValueError):
+        if file.is_file():  # a pipe would be waited for
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                owners = {json.loads(mark or "null") for _, mark in connection.execute(query)}
     if owners != {study} or file.is_symlink():
         raise RequestError(
             f"--to {file}: there is a file that is no export of study {study!r}, and it is kept. Choose another name,"

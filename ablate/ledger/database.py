@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -17,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event,
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ablate.base.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
-from ablate.base.files import make_file
+from ablate.base.files import make_file, new_file
 from ablate.base.redaction import ADVICE, redact_text, redact_url
 from ablate.ledger import migration, schema
 
@@ -47,6 +48,8 @@ SQLITE_ADVICE = {
     "SQLITE_CANTOPEN": "the file cannot be opened; check that its folder exists and is writable",
     "SQLITE_BUSY": "another process kept it locked; is a stopped process holding it?",
 }
+NO_ROOM_ADVICE = "the disk has no space or no inodes left; remove some files and run the same command again"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}  # no space or no inodes left, for anyone or for this user
 
 
 POSTGRES_ADVICE = {
@@ -108,15 +111,28 @@ class Database:
     def explain(self, error: SQLAlchemyError) -> LedgerError:
         """Return the one-line LedgerError of a database fault."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        name = str(getattr(cause, "sqlite_errorname", None) or "")
         if isinstance(cause, sqlite3.Error):
-            name = getattr(cause, "sqlite_errorname", "") or ""
             advice = next((advice for prefix, advice in SQLITE_ADVICE.items() if name.startswith(prefix)), "")
         else:
             advice = POSTGRES_ADVICE.get(str(getattr(cause, "sqlstate", None)), "")
         told = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
         said = redact_text(told, self._asked) or type(cause).__name__
         kind = LedgerDownError if _passing(error) else LedgerError
+        if name.startswith("SQLITE_CANTOPEN") and self._has_no_room():
+            kind, advice = LedgerDownError, NO_ROOM_ADVICE
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
+
+    def _has_no_room(self) -> bool:
+        """Return whether no file can be created beside SQLite's: it says then that it cannot open its own."""
+        path = Path(str(self.url.database)).absolute()
+        try:
+            descriptor, scratch = new_file(path.parent, path.name)
+        except OSError as error:
+            return error.errno in NO_ROOM
+        os.close(descriptor)
+        scratch.unlink()
+        return False
 
     def _transact(self, engine: Engine, body: Callable[[Connection], T], seconds: float) -> T:
         def transaction() -> T:

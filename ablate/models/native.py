@@ -6,18 +6,18 @@ import ctypes
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ablate.base.files import cache_folder, cached_bytes
+from ablate.base.cache import cache_folder, cached_bytes, open_private
 
 logger = logging.getLogger("ablate.models")
 COMPILER = "ABLATE_COMPILER"  # environment: name or path of a C compiler (default: cc); empty: compile nothing
@@ -71,9 +71,8 @@ def load_kernels() -> ctypes.CDLL | None:
         source = {part.name: part.read_bytes() for part in parts if part.name.endswith((".c", ".h"))}
         about = compiler.stat()
         key = (compiler, about.st_size, about.st_mtime_ns, FLAGS, processor, sorted(source.items()))
-        name = f"kernels/{sha256(repr(key).encode()).hexdigest()[:32]}.so"
-        compiled = partial(_compile_or_refuse, compiler, source)
-        content = cached_bytes(name, compiled, good=_is_sound) if _has_private_cache() else compiled()
+        name = f"{sha256(repr(key).encode()).hexdigest()[:32]}.so"
+        content = _cached(name, partial(_compile_or_refuse, compiler, source))
         if content.startswith(REFUSED):
             raise OSError(content.removeprefix(REFUSED).decode(errors="replace"))
         return _load(content)
@@ -103,15 +102,14 @@ def describe_processor() -> str:
     return "\n".join(lines)
 
 
-def _has_private_cache() -> bool:
-    """Return whether nobody else can enter the cache of kernels, which is created if it is missing."""
-    try:
-        folder = cache_folder() / "kernels"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.lstat()
-    except (OSError, RuntimeError):  # not to be written, no home folder
-        return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
+def _cached(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return what the private cache of kernels keeps as `name`; without such a cache it is made each time."""
+    with ExitStack() as opened:
+        try:
+            folder = opened.enter_context(open_private(cache_folder() / "kernels"))
+        except (OSError, RuntimeError):  # not to be written, open to others, no home folder
+            return make()
+        return cached_bytes(name, make, good=_is_sound, folder=lambda: folder)
 
 
 def _compile(compiler: Path, source: Mapping[str, bytes]) -> bytes:

@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from ablate.analysis import smallest_effect
 from ablate.analysis.tables import cannot_write
-from ablate.base.files import DiskFolder, cached_text
+from ablate.base.cache import cached_text
+from ablate.base.files import DiskFolder
 from ablate.report.drawing import PALETTES, Figure, write_data, write_png, write_svg
 from ablate.report.latex import PageTable, write_latex
 from ablate.report.tables import write_csv

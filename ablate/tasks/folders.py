@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ablate.base.cache import cache_folder
 from ablate.base.errors import DataError
-from ablate.base.files import cache_folder
 
 logger = logging.getLogger("ablate.tasks")
 LOOKED_FOR = 1  # missing files named in one message

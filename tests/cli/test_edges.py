@@ -48,6 +48,7 @@ def searched(capfd: Any, module: str, report: str, runs: str = "runs", **fields:
         ("edge_percent", "{'val_accuracy': 90 + lr}", {"metric": "val_accuracy"}, "is a share from 0 to 1"),
         ("edge_count", "{'val_accuracy': 948}", {"metric": "val_accuracy"}, "val_accuracy is 948"),
         ("edge_below", "{'val_accuracy': -lr}", {"metric": "val_accuracy"}, "is a share from 0 to 1"),
+        ("edge_beyond", "{'val_error': 1e101 + lr}", {}, "1e+101"),
     ],
 )
 def test_a_value_that_no_objective_can_have_ends_the_study_at_the_first_report(
@@ -64,7 +65,7 @@ def test_a_value_that_no_objective_can_have_ends_the_study_at_the_first_report(
     [
         ("edge_zero", "{'val_error': 0.0 if .01 < lr < .03 else lr}"),
         ("edge_tiny", "{'val_error': 5e-324 if lr < .01 else 1e-310}"),
-        ("edge_huge", "{'val_error': 10.0 ** (6000 * lr - 300)}"),
+        ("edge_huge", "{'val_error': 10.0 ** (1990 * lr - 100)}"),
         ("edge_all_zero", "{'val_error': 0.0}"),
     ],
 )
@@ -112,3 +113,7 @@ def test_a_pipe_in_a_study_s_folder_is_not_waited_for(capfd: Any) -> None:
     code, _, err = run(capfd, "export", "csv", "edges")
     assert code == 2
     assert "there is a file that is no table of study 'edges'" in " ".join(err.split())
+    os.mkfifo("optuna.db")
+    code, _, err = run(capfd, "export", "optuna", "edges", "--to", "optuna.db")
+    assert code == 2
+    assert "there is a file that is no export of study 'edges'" in " ".join(err.split())

@@ -175,6 +175,7 @@ def test_a_malformed_event_of_any_kind_is_one_line_that_names_the_ledger(tmp_pat
             if kind == "answered" and payload == {}:
                 continue  # it answers nothing, which is no fault
             insert(run, kind, payload)
+            assert "No study" not in say(run, "list")[1]
             for words in [("status", "steered"), ("report", "steered"), ("search", str(run.file), *run.options)]:
                 code, out, err = say(run, *words)
                 assert (code, out) == (1, ""), (kind, payload, out)

@@ -9,13 +9,14 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from ablate.base.errors import LedgerError
+from ablate.base.errors import LedgerDownError, LedgerError
 from ablate.ledger import Ledger, StudyWriter
 from ablate.trial import Decision
 from support.ledgers import STUDY, key, new_trial, raw_connection, report_of, take
@@ -204,5 +205,31 @@ def test_a_full_disk_is_one_line_and_the_hold_goes_on_once_it_is_freed(tmp_path:
             (disk / "ballast").unlink()
             writer.report(key(0), report_of(done + 1), Decision.CONTINUE)
             assert ledger.trials(STUDY)[0].epochs_done == done + 1
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_without_inodes_is_one_line_and_passes(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "nr_inodes=20", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted: {mounted.stderr.strip()}")
+    url = f"sqlite:///{disk}/ledger.sqlite"
+    try:
+        with Ledger.open(url) as ledger, take(ledger) as writer:
+            writer.add_trials([new_trial(0)])
+        taken = []
+        with suppress(OSError):
+            for number in range(100):
+                (disk / str(number)).touch()
+                taken.append(disk / str(number))
+        with pytest.raises(LedgerDownError, match=r"^ledger [^\n]*: the disk has no space or no inodes left; [^\n]*$"):
+            Ledger.open(url)
+        for path in taken:
+            path.unlink()
+        with Ledger.open(url) as ledger:
+            assert len(ledger.trials(STUDY)) == 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)

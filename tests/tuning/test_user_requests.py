@@ -11,7 +11,7 @@ import pytest
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, find_unanswered
 from ablate.study import Study
-from ablate.trial import TrialState
+from ablate.trial import Decision, TrialState
 from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.samplers import OBSERVED
@@ -99,6 +99,22 @@ def test_what_is_given_and_cannot_be_trained_is_refused_and_the_search_goes_on(t
         assert len(run_all(search)) == 8
     ((_, payload),) = notes(tmp_path, ANSWERED)
     assert payload["refused"] == "it cannot be trained because of the constraint params <= 3000"
+
+
+def test_a_confirmation_is_not_pruned_whoever_asks(tmp_path: Path) -> None:
+    with opened(small(budget={"trials": 2}, confirm={"replicates": 1}), tmp_path) as (search, _, _):
+        while (config := search.next_trial()) is not None and config.stage == "search":
+            run_trial(search, config)
+        assert config is not None
+        asked(tmp_path, PRUNE, trial=config.key.number)
+        assert run_trial(search, config) is Decision.CONTINUE
+        run_all(search)
+        assert search.finished
+    assert {trial.state for trial in stored(tmp_path)} == {TrialState.COMPLETE}
+    with opened(small(budget={"trials": 2}, confirm={"replicates": 1}), tmp_path) as (search, _, _):
+        assert search.next_trial() is None
+    ((_, payload),) = notes(tmp_path, ANSWERED)
+    assert "Only a trial that has not is pruned" in payload["refused"]
 
 
 def test_the_data_set_that_is_asked_for_has_the_turn(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ablate.base.files import cache_folder, new_file
+from ablate.base.cache import cache_folder
+from ablate.base.files import new_file
 from ablate.base.redaction import error_text
 from ablate.tasks.folders import alone
 

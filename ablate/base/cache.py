@@ -1,0 +1,64 @@
+"""The user's cache of this program: texts and bytes by name, and folders that nobody else can enter."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from ablate.base.files import DiskFolder, ensure_home
+
+
+def cache_folder() -> Path:
+    """Return the user's cache of this program: $XDG_CACHE_HOME/ablate, by default ~/.cache/ablate."""
+    ensure_home()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification requires that a relative path is ignored.
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
+
+
+def cached_text(name: str, make: Callable[[], str]) -> str:
+    """Return the text that the user's cache keeps as `name`; see `cached_bytes`."""
+    return cached_bytes(name, lambda: make().encode()).decode()
+
+
+def cached_bytes(
+    name: str,
+    make: Callable[[], bytes],
+    *,
+    good: Callable[[bytes], bool] = lambda _: True,
+    folder: Callable[[], Path] = cache_folder,
+) -> bytes:
+    """Return what `folder` of the user's cache keeps as `name`; if it keeps nothing whole and `good`, make and keep it.
+
+    `name` must change whenever the content may. If the folder cannot be read or written, it is made each time.
+    """
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+        digest, _, kept = DiskFolder(folder()).read(name).partition(b"\n")
+        if digest == sha256(kept).hexdigest().encode() and good(kept):
+            return kept
+    content = make()
+    with suppress(OSError, RuntimeError):
+        DiskFolder(folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
+    return content
+
+
+@contextmanager
+def open_private(folder: Path) -> Iterator[Path]:
+    """Create a folder that nobody else can enter, open it, and give a path by which only this folder is reached.
+
+    Whoever may rename it, or put another one in its place, changes nothing inside the block. Raises OSError if it is a
+    symbolic link, belongs to another user, or others can enter it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        about = os.fstat(descriptor)
+        if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise OSError(errno.EPERM, "others can enter it", str(folder))
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
