@@ -74,6 +74,16 @@ def test_the_tests_of_the_table_of_faults_exist() -> None:
     assert not missing
 
 
+def test_each_door_of_the_security_page_has_a_test_that_opens_it() -> None:
+    table = (REPOSITORY / "SECURITY.md").read_text().partition("## Doors")[2].partition("\n\nOn a")[0]
+    doors = [line.split("|") for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(doors) > 10
+    for _, door, *_, tests, _ in doors:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", tests)
+        assert named, door
+        assert all((REPOSITORY / name).is_file() for name in named), door
+
+
 def test_the_architecture_names_every_room() -> None:
     table = (REPOSITORY / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("##")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

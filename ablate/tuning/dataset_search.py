@@ -211,7 +211,7 @@ class DatasetSearch(RecordedSearch):
             for metric in dict.fromkeys((objective.metric, on_test(objective.metric))):
                 values = [metrics[metric] for metrics in report.metrics if metric in metrics]
                 if fault := next(filter(None, (value_fault(objective, metric, value) for value in values)), ""):
-                    return f"at epoch {report.epoch} {fault}"
+                    return f"at {self.study.unit} {report.epoch} {fault}"
         return ""
 
     def without_diverged(self, trial: TrialProgress, report: Report) -> Report:

@@ -164,7 +164,7 @@ class Search(SearchStages):
             attempts = subsearch.retries(key.number) + 1
             again = retry and attempts < self._patience.attempts
             if retry and not again:
-                message = f"{message} (attempt {attempts} at epoch {trial.epoch})"
+                message = f"{message} (attempt {attempts} at {self.study.unit} {trial.epoch})"
             payload = {"trial": key.number, "epoch": trial.epoch, "message": message, "detail": detail}
             event = NewEvent(kind=RETRIED if again else FAILED, dataset=key.dataset, payload=payload)
             self._begin()
@@ -241,7 +241,7 @@ class Search(SearchStages):
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         if step.diverged and (report.final or trial.config.stage != "confirm"):
             seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
-            return Decision.STOP, TrialState.FAIL, f"diverged at epoch {report.epoch} (seeds {seeds})"
+            return Decision.STOP, TrialState.FAIL, f"diverged at {self.study.unit} {report.epoch} (seeds {seeds})"
         if report.final:
             missing = subsearch.missing_objectives(trial, step)
             if missing:
@@ -275,7 +275,7 @@ class Search(SearchStages):
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
                 if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
-                    message = f"its driver ended {most} times at epoch {trial.epoch} without a further report"
+                    message = f"its driver ended {most} times at {self.study.unit} {trial.epoch} without a further report"
                     self.fail(trial.key, message)
                     continue
                 self._note(subsearch, RESUMED, trial=trial.number, epoch=trial.epoch)
