@@ -275,7 +275,8 @@ class Search(SearchStages):
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
                 if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
-                    message = f"its driver ended {most} times at {self.study.unit} {trial.epoch} without a further report"
+                    place = f"{self.study.unit} {trial.epoch}"
+                    message = f"its driver ended {most} times at {place} without a further report"
                     self.fail(trial.key, message)
                     continue
                 self._note(subsearch, RESUMED, trial=trial.number, epoch=trial.epoch)
