@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.base.files import below
+from ablate.base.files import below, refuse_links
 from ablate.base.redaction import redact_url
 from ablate.functions.output import read_output
 from ablate.inspection.studies import read_study, trial_of
@@ -32,6 +32,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
     Raises RequestError if there is no such trial, or if several data sets have one and none is named.
     """
     found = read_study(name, locations)
+    refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
     own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]

@@ -106,6 +106,16 @@ def test_a_runs_folder_with_brackets_is_a_folder_like_others(runs: str, capfd: A
     assert runs in "".join(run(capfd, "report", "edges", "--runs-dir", runs)[1].split("\n"))
 
 
+def test_what_a_trial_printed_is_not_read_through_a_link(capfd: Any) -> None:
+    assert searched(capfd, "edge_linked", "{'val_error': lr}")[0] == 0
+    checkpoints = Path("runs/edges/checkpoints")
+    moved = checkpoints.rename("elsewhere")
+    checkpoints.symlink_to(moved.absolute())
+    code, out, err = run(capfd, "trial", "edges", "1")
+    assert (code, out) == (2, "")
+    assert "is a symbolic link, which is not followed out of a study's folder" in " ".join(err.split())
+
+
 def test_a_pipe_in_a_study_s_folder_is_not_waited_for(capfd: Any) -> None:
     assert searched(capfd, "edge_pipes", "{'val_error': lr}")[0] == 0
     Path("runs/edges/export").mkdir()
