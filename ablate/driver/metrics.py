@@ -28,5 +28,5 @@ def refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str] | No
     if names_tests and study.confirm is not None:
         for metric in study.tested_metrics:
             if metric not in known:
-                rule = f"a confirmation reads what is asked for on the test split; no metric is called {metric!r}"
+                rule = f"a confirmation reads objectives and constraints on the test split; no metric is {metric!r}"
                 raise RequestError(f"data set {label!r}: {rule}. {did_you_mean(metric, known)}")

@@ -123,4 +123,4 @@ def test_a_search_that_confirms_needs_its_objectives_on_the_test_split(folder: P
     for command in (["plan", "study.yaml"], ["search", "study.yaml", *LOCAL]):
         code, _, err = run(capfd, *command)
         assert code == 2
-        assert "a confirmation reads the objectives on the test split, and no metric is called 'test_accuracy'" in err
+        assert "a confirmation reads objectives and constraints on the test split; no metric is 'test_accuracy'" in err
