@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, Unpack
 
 from ablate import config
 from ablate.base.files import Place
@@ -91,7 +91,8 @@ class TrialContext(TypedDict):
     """Where and how a trial is trained; none of it changes a number, except the last bits by `device`.
 
     `checkpoints` is the trial's folder, None to write no checkpoint; `attempt` counts how often the trial was handed
-    out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint.
+    out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint. A user's code that runs on after
+    its last report is ended after `grace_seconds`.
     """
 
     data_dir: Path | None
@@ -99,6 +100,7 @@ class TrialContext(TypedDict):
     device: str
     attempt: int
     pause: Callable[[], bool]
+    grace_seconds: NotRequired[float]
 
 
 class Trainable(Protocol):

@@ -113,7 +113,8 @@ class PackRun:
             train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
             if torch := sys.modules.get("torch"):
                 torch.set_num_threads(given.threads)
-            pack = trainable.open_pack(**place) if given.packed else Alone(train, place)
+            grace = {} if given.trainer else {"grace_seconds": given.grace_seconds}
+            pack = trainable.open_pack(**place) if given.packed else Alone(train, place | grace)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
         return pack

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ablate.trainable import TrialContext
 
 TEST = "test_"  # begins the name of a metric of the test split
-OWN_END_SECONDS = 25.0  # after its last report a command may run on for so long, to save what it has trained
+OWN_END_SECONDS = 25.0  # after its last report a command may run on for this time, where no --grace was given
 
 
 class CommandTrainable(OwnTrainable):
@@ -95,7 +95,7 @@ class CommandTrainable(OwnTrainable):
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield a report each time that every seed's command has printed every metric of search.
 
-        The last report is yielded when the commands have ended by themselves, or were ended OWN_END_SECONDS after it. A
+        The last report is yielded when the commands have ended by themselves, or were ended `grace_seconds` after it. A
         trial that evaluates another one yields what that one's commands have printed of the test split.
 
         Raises TrialError if a command ends before its last report or with an error, PausedError once `pause()` is true,
@@ -128,7 +128,8 @@ class CommandTrainable(OwnTrainable):
                 report = Report(epoch=epoch, metrics=tuple(found), wall_seconds=max(run.seconds() for run in runs))
                 gone = tuple(run.diverged(epoch) for run in runs)
                 report = replace(report, diverged=gone if any(gone) else ())
-                yield self._finished(report, config, runs) if epoch == config.epochs else report
+                grace = context.get("grace_seconds", OWN_END_SECONDS)
+                yield self._finished(report, config, runs, grace) if epoch == config.epochs else report
         finally:
             for run in runs:
                 run.ask_to_end()
@@ -136,13 +137,13 @@ class CommandTrainable(OwnTrainable):
                 run.end()
             log.close()
 
-    def _finished(self, report: Report, config: TrialConfig, runs: Sequence[SeedRun]) -> Report:
-        """Wait until the commands have ended, and return the last report with what it was waited for."""
+    def _finished(self, report: Report, config: TrialConfig, runs: Sequence[SeedRun], grace: float) -> Report:
+        """Wait up to `grace` seconds for the commands to end; return the last report with metrics of the test split."""
         reads_test = config.stage == "confirm"
         for run in runs:
             # a comparison reads the test split of its rows later
             waits = bool(self.readers.tested) and (reads_test or config.variant is not None)
-            run.finish(None if waits else OWN_END_SECONDS)
+            run.finish(None if waits else grace)
         if reads_test:
             tests = [run.tests() for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))

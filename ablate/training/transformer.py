@@ -107,7 +107,9 @@ class Transformer:
         """Return `ablate.training.train` on data that this process loads once per data set."""
         from ablate.training.loop import train
 
-        return train(config, **context, data=_load(config.task.model_dump_json(), context["data_dir"]))
+        given: dict[str, Any] = {**context}
+        given.pop("grace_seconds", None)  # no user's code runs here
+        return train(config, **given, data=_load(config.task.model_dump_json(), context["data_dir"]))
 
     def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
         """Return what must be equal for trials to share a pack; see `ablate.training.group_key`."""

@@ -18,6 +18,7 @@ from ablate.functions.command_process import TOKEN
 from ablate.functions.command_words import words_of
 from ablate.functions.output import read_output
 from support.commanded import commanded, gone, is_alive, losses
+from support.commands import LOCAL, run
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,22 @@ def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pyte
     script(f"open('pid', 'w').write(str(os.getpid()))\n{EPOCHS}time.sleep(1000)")
     assert losses(commanded()) == [[1], [1 / 2], [1 / 3]]
     assert not is_alive(int(Path("pid").read_text()))
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("options", "late"), [((*LOCAL, "--grace", "0.2"), False), (LOCAL, True)])
+def test_a_command_runs_on_after_its_last_report_for_the_grace_time(
+    options: tuple[str, ...], late: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script(f"{EPOCHS}time.sleep(4)\nopen('late', 'w').close()")
+    command = f"command: '{sys.executable} train.py {{x}}', metrics: {{val_loss: 'val_loss={{number}}'}}"
+    goal = "objectives: [{metric: val_loss, direction: minimize}]"
+    Path("study.yaml").write_text(
+        f"study: after\ntrainable: {{{command}}}\nconfig: {{x: {{choices: [1, 2]}}}}\nepochs: 3\n{goal}\n"
+        "budget: {trials: 1}\nconfirm: null\n"
+    )
+    code, _, err = run(capfd, "search", "study.yaml", *options)
+    assert (code, Path("late").exists()) == (0, late), err
 
 
 def test_a_trial_pauses_while_its_command_ends() -> None:
