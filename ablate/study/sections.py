@@ -159,7 +159,8 @@ class Command(Section):
             try:
                 _compared_metric(name)
             except ValueError as error:
-                raise ValueError(f"metrics.{name}: {error}, or test_") from None
+                other = "" if metric_name_fault(name) else ", or test_"
+                raise ValueError(f"metrics.{name}: {error}{other}") from None
         if all(name.startswith("test_") for name in self.metrics):
             raise ValueError("metrics: a report has a metric val_… or train_…; those of the test split are read once")
         return self

@@ -69,7 +69,7 @@ WRONG = {
     "confirm": (["--metric", "val_x={number}", "--confirm", "2"], "--confirm reads a metric of the test split"),
     "study": (["--metric", "val_x={number}", "--name", "a b"], "ablate wrap: study = 'a b': a name has"),
     "parts": (["--metric", "val_x={number}", "--parts", "a b"], "--parts 'a b': write NAME of a switch"),
-    "metric": (["--metric", "val_Größe={number}"], "ablate wrap: "),
+    "metric": (["--metric", "val_\a={number}"], "ablate wrap: objectives.0.metric = 'val_\\x07'"),
 }
 
 
