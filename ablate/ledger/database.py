@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import random
 import sqlite3
@@ -20,10 +19,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from ablate.base.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
 from ablate.base.files import make_file, new_file
 from ablate.base.redaction import ADVICE, redact_text, redact_url
-from ablate.ledger import migration, schema
+from ablate.ledger import schema
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5_000
 FIRST_DELAY_SECONDS = 0.01
@@ -61,10 +59,10 @@ class Database:
     """Runs transactions on SQLite or PostgreSQL; transient faults are retried for up to `retry_seconds`."""
 
     def __init__(self, url: str, *, create: bool, retry_seconds: float, keep: bool = True) -> None:
-        """Open `url`; with `create`, make or migrate the tables. Raise LedgerError in one line, without a password.
+        """Open `url`; with `create`, make the tables. Raise LedgerError in one line, without a password.
 
-        Without `keep` the tables are made in a transaction that is rolled back. `version` is the schema version.
-        `ledger_id` is the id that was made with the tables (None in version 1, which only readers open).
+        Without `keep` the tables are made in a transaction that is rolled back. `ledger_id` is the id that was made
+        with the tables.
         """
         self.url = _parse(url)
         self._asked = url
@@ -73,8 +71,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             _prepare_file(self.url, self.place, create)
-        self.version = schema.SCHEMA_VERSION
-        self.ledger_id: str | None = None
+        self.ledger_id = ""
         self.engine = _engine(self.url, self.place)
         self._writer = self.engine.execution_options(ablate_writes=True)
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -164,13 +161,7 @@ class Database:
                 return
             version = self.read(schema.stored_version)
         schema.check_version(version if version is not None else 0, self.place)
-        if create and keep and version is not None and version < schema.SCHEMA_VERSION:
-            if (before := self.write(migration.migrate)) is not None:
-                log.warning("ledger %s: migrated from schema %d to %d", self.place, before, schema.SCHEMA_VERSION)
-            version = schema.SCHEMA_VERSION
-        self.version = int(version or 0)
-        if self.version > 1:
-            self.ledger_id = self.read(schema.ledger_id)
+        self.ledger_id = self.read(schema.ledger_id)
         if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
             self._retry(self._use_wal, self.retry_seconds)
 

@@ -8,12 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Select, Table, bindparam, func, or_, select
+from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, select
 
 from ablate.base.errors import LedgerError, NoLedgerError
 from ablate.ledger.database import Database
 from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim, this_process
-from ablate.ledger.migration import columns_of
 from ablate.ledger.records import (
     EventRecord,
     ReportRecord,
@@ -56,10 +55,10 @@ class Ledger:
     ) -> Ledger:
         """Open `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/DATABASE`.
 
-        With `create`, missing tables are made and those of an older version migrated. A transient fault (a locked file,
-        a lost connection) is retried for up to `retry_seconds`. `clock` returns UTC epoch seconds for timestamps,
-        `monotonic` seconds for durations. Raises LedgerError in one line, never with a password, if the database is
-        unreachable, unwritable, damaged, of an unknown schema version, or absent with `create=False`.
+        With `create`, missing tables are made. A transient fault (a locked file, a lost connection) is retried for up
+        to `retry_seconds`. `clock` returns UTC epoch seconds for timestamps, `monotonic` seconds for durations. Raises
+        LedgerError in one line, never with a password, if the database is unreachable, unwritable, damaged, of another
+        schema version, or absent with `create=False`.
         """
         return Ledger(Database(url, create=create, retry_seconds=retry_seconds), clock=clock, monotonic=monotonic)
 
@@ -80,8 +79,8 @@ class Ledger:
         return self._database.place
 
     @property
-    def id(self) -> str | None:
-        """The id that was made with the tables; None in a ledger of schema version 1 that is only read."""
+    def id(self) -> str:
+        """The id that was made with the tables."""
         return self._database.ledger_id
 
     def close(self) -> None:
@@ -230,11 +229,8 @@ class Ledger:
             raise LedgerError(f"ledger {self.url}: {error}") from error
 
     def _studies(self) -> Select[Any]:
-        lease = [column for column in self._columns(lease_table) if column.name not in ("study_id", "token")]
-        return select(*self._columns(study_table), *lease).join(lease_table)
-
-    def _columns(self, table: Table) -> list[Any]:
-        return columns_of(table, self._database.version)
+        lease = [column for column in lease_table.columns if column.name not in ("study_id", "token")]
+        return select(*study_table.columns, *lease).join(lease_table)
 
     def _rows(self, query: Select[Any]) -> list[RowMapping]:
         return self._database.read(lambda connection: _fetch(connection, query))

@@ -28,7 +28,6 @@ from ablate.base.errors import LedgerError
 from ablate.trial import Decision, Stage, TrialState
 
 SCHEMA_VERSION = 3
-OLDEST_READABLE = 1  # drivers migrate it, readers read it unchanged
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
@@ -179,17 +178,12 @@ def create(connection: Connection) -> None:
     serialise(connection)
     if stored_version(connection) is None:
         metadata.create_all(connection)
-        connection.execute(insert(version_table).values(version=SCHEMA_VERSION, ledger_id=new_id()))
-
-
-def new_id() -> str:
-    """Return a unique id for a ledger."""
-    return uuid4().hex
+        connection.execute(insert(version_table).values(version=SCHEMA_VERSION, ledger_id=uuid4().hex))
 
 
 def check_version(version: int, place: str) -> None:
-    """Raise LedgerError unless this ablate reads schema `version`."""
-    if OLDEST_READABLE <= version <= SCHEMA_VERSION:
+    """Raise LedgerError unless `version` is the schema of this ablate."""
+    if version == SCHEMA_VERSION:
         return
     older = version < SCHEMA_VERSION
     advice = "start a new ledger or use the ablate that wrote it" if older else "upgrade ablate"

@@ -55,8 +55,7 @@ def refuse_other_ledger(place: Place, study: str, ledger: Ledger, locations: Loc
     """Raise RequestError if `place`, a folder of `study`, belongs to another ledger than `ledger`."""
     owner = _owner(place, study, locations)
     if owner is not None:
-        restored = ledger.id is None and ledger.url == owner.storage  # a copy from before ledgers had ids
-        if ledger.id != owner.ledger_id and not restored:
+        if ledger.id != owner.ledger_id:
             raise RequestError(_belongs(place, owner, ledger.url, locations))
     elif _holds_checkpoints(place) and not ledger.trials(study):
         raise RequestError(
@@ -67,7 +66,7 @@ def refuse_other_ledger(place: Place, study: str, ledger: Ledger, locations: Loc
 
 def mark(place: Place, ledger: Ledger) -> None:
     """Record in `place` that it belongs to `ledger`; raise CheckpointDownError if it cannot be written."""
-    now = Owner(ledger_id=str(ledger.id), storage=ledger.url)
+    now = Owner(ledger_id=ledger.id, storage=ledger.url)
     try:
         if _read(place) != now:
             text = json.dumps({"ledger_id": now.ledger_id, "storage": now.storage}, indent=1)
@@ -220,7 +219,7 @@ def _owner(place: Place, study: str, locations: Locations) -> Owner | None:
     if not inside.is_file() or (asked is not None and asked.exists() and asked.samefile(inside)):
         return None
     with Ledger.open(sqlite_url(inside), create=False) as ledger:
-        return Owner(ledger_id=ledger.id or "", storage=ledger.url) if ledger.study(study) is not None else None
+        return Owner(ledger_id=ledger.id, storage=ledger.url) if ledger.study(study) is not None else None
 
 
 def _read(place: Place) -> Owner | None:

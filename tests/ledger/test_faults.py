@@ -119,9 +119,11 @@ def test_a_damaged_row_is_said(storage: str) -> None:
             ledger.trials(STUDY)
 
 
-@pytest.mark.parametrize(
-    ("version", "said"), [(0, "an older ablate (schema 0, here 3)"), (4, "a newer ablate (schema 4")]
-)
+OLDER = "an older ablate (schema {}, here 3)"
+OTHER_VERSIONS = [(0, OLDER.format(0)), (2, OLDER.format(2)), (4, "a newer ablate (schema 4")]
+
+
+@pytest.mark.parametrize(("version", "said"), OTHER_VERSIONS)
 def test_another_schema_version_is_refused(version: int, said: str, storage: str) -> None:
     with Ledger.open(storage) as ledger, raw_connection(ledger) as raw:
         raw.execute(text(f"UPDATE ablate_schema SET version = {version}"))
