@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ablate.base.files import Place, below
 from ablate.config import Protocol, TaskConfig, TrainableSettings
 from ablate.objectives import mean
-from ablate.registry import FAMILY, read_task, task_settings, trainable_settings
+from ablate.registry import FAMILY, read_task, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
 OUTPUT = "output.txt"  # what a trial has printed, in its checkpoint folder
@@ -116,27 +116,15 @@ class TrialConfig:
         kind = trainable_settings(trainable)
         stored = {name: STORED_SECTIONS.get(name, name) for name in kind.model_fields}
         sections = {name: data[key] for name, key in stored.items() if key in data}
-        rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source")}
+        rest = {k: data[k] for k in ("stage", "study_seed", "protocol", "parameters", "variant", "source", "evaluates")}
         return TrialConfig(
             key=TrialKey(**data["key"]),
             settings=kind.model_validate(sections),
-            task=read_stored_task(data["task"]),
+            task=read_task(data["task"]),
             trainable=trainable,
             seeds=tuple(data["seeds"]),
-            evaluates=data.get("evaluates"),  # older ledgers have none
             **rest,
         )
-
-
-def read_stored_task(entry: Mapping[str, Any]) -> TaskConfig:
-    """Return a data set's entry from a ledger or checkpoint; raise pydantic's ValidationError if it is damaged.
-
-    Before version 0.2 every task was stored with the settings of all tasks; settings that it does not have are dropped.
-    """
-    foreign = {"patch", "image_size", "length", "path", "options"} - task_settings(
-        entry.get("task")
-    ).model_fields.keys()
-    return read_task({name: value for name, value in entry.items() if name not in foreign})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,25 +138,6 @@ def test_names_sort_by_trial_and_descriptions_say_the_state(world: World) -> Non
     assert "maximize val_accuracy, minimize params" in experiment.tags["mlflow.note.content"]
 
 
-def test_a_study_begun_before_goes_on_in_its_old_runs(world: World) -> None:
-    """Earlier versions called runs `one 0 full model` and had no tag of the network."""
-    world.plant()
-    world.tracker().close()
-    runs = world.trial_runs()
-    for (dataset, number), run in runs.items():
-        world.client().update_run(run.info.run_id, name=f"{dataset} {number}")
-        for tag in ("ablate.network", "mlflow.note.content"):
-            world.client().delete_tag(run.info.run_id, tag)
-    world.report(world.key(0, "two"), 2, 0.2)
-    world.report(world.add(4), 1, 0.5, 0.25, state=TrialState.COMPLETE)
-    world.tracker().close()
-    after = world.trial_runs()
-    assert {where: after[where].info.run_id for where in runs} == {w: run.info.run_id for w, run in runs.items()}
-    assert {after[where].info.run_name for where in runs} == {f"{dataset} {number}" for dataset, number in runs}
-    assert {step for name, step in world.history(after["two", 0]) if name == "val_loss"} == {1, 2}
-    assert after["one", 4].info.run_name == "one 0004 · width 68 · taste sour"
-
-
 def test_an_interrupted_study_leaves_none_running_and_goes_on_in_the_same_runs(world: World) -> None:
     key = world.add(0)
     world.report(key, 1, 0.5, 0.25)
