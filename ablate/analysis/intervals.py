@@ -28,11 +28,6 @@ class Interval:
     sd: float
     level: float
 
-    @property
-    def half_width(self) -> float:
-        """Half the width before any clipping: t * sd / sqrt(n)."""
-        return t_quantile(self.n, self.level) * self.sd / math.sqrt(self.n) if self.n > 1 else math.nan
-
 
 def t_quantile(n: int, level: float = 0.95) -> float:
     """Return the two-sided t quantile with n - 1 degrees of freedom."""

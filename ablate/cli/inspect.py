@@ -102,40 +102,6 @@ def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: 
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
-@look_app.command(epilog="Example: ablate path digits > digits-path.yaml")
-def path(
-    study: options.StudyName,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="TRIAL|start",
-            help="Trial to begin with; start: that of the file's first `start`. (default: the first complete trial)",
-        ),
-    ] = None,
-    end: Annotated[
-        int | None,
-        typer.Option(
-            "--to",
-            metavar="TRIAL",
-            min=0,
-            help="Trial to end with. (default: the best by the first objective, confirmed if any is)",
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Data set of the path. (default: the only one)")
-    ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
-) -> None:
-    """Print a comparison that retrains the path from a search's baseline to its best, one changed setting per row."""
-    from ablate.inspection.path import path_file
-    from ablate.inspection.studies import read_study
-
-    found = read_study(study, Locations(runs_dir=runs_dir, storage=storage))
-    print(path_file(found, begin=begin, end=end, dataset=dataset), end="")
-
-
 @look_app.command(epilog="Example: ablate sample characters --length 500")
 def sample(
     study: options.StudyName,

@@ -62,11 +62,6 @@ class Projector:
         self._unsure: set[TrialKey] = set()
         self._finished: set[str] = set()
 
-    @property
-    def owed(self) -> int:
-        """Number of trials that the store does not show completely."""
-        return len(self._owed)
-
     def advance(self) -> None:
         """Show every change since the last call.
 
