@@ -2,7 +2,7 @@
 
 An effect of a part is its network minus the one without it; an effect of another form is that form minus the complete
 network's. The interaction of two is how much the effect of one grows when the other is there: a difference of
-differences. Sources: Montgomery, Design and Analysis of Experiments (effects, aliases); Shapley (1953).
+differences. Sources: Montgomery, Design and Analysis of Experiments (effects); Shapley (1953).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import CONSTANTS, Measured, Runs, collect, columns, measure, metrics
 from ablate.analysis.intervals import t_interval, t_quantile
 from ablate.study import Study
-from ablate.study.design import Arm, Factor, Term, alias_names, aliases, arm_name, factorial, terms, without
+from ablate.study.design import Arm, Factor, Term, arm_name, factorial, terms, without
 
 EFFECT_COLUMNS: dict[str, pl.DataType] = {
-    **dict.fromkeys(("metric", "column", "kind", "term", "aliases"), pl.String()),
+    **dict.fromkeys(("metric", "column", "kind", "term"), pl.String()),
     **dict.fromkeys(("estimate", "low", "high", "p", "p_term", "p_holm"), pl.Float64()),
     **dict.fromkeys(("n", "blocks", "df"), pl.Int64()),
     "scaled": pl.Boolean(),
@@ -51,7 +51,6 @@ class Model:
 
     columns: Values
     of_term: Mapping[Term, tuple[int, ...]]
-    aliases: Mapping[Term, str]
     contrasts: tuple[Contrast, ...]
 
 
@@ -156,7 +155,7 @@ def shapley_weights(name: str, names: Sequence[str], subsets: Sequence[Arm]) -> 
 
 def _over_seeds(kind: str, term: str, values: Values | None, weights: Values) -> dict[str, Any]:
     """Return a weighted sum of arms with its t interval over seeds; data sets weigh alike."""
-    row = {"kind": kind, "term": term, "aliases": "", "n": 0, "blocks": 0}
+    row = {"kind": kind, "term": term, "n": 0, "blocks": 0}
     if values is None:
         return row
     each = np.einsum("a,das->s", weights, values) / len(values)
@@ -181,12 +180,8 @@ def _fitted(cells: _Cells) -> Iterator[dict[str, Any]]:
 
 
 def model_of(factors: Sequence[Factor], listed: Sequence[Arm]) -> Model:
-    """Return the model with every main effect and interaction of two that a factorial design can tell apart.
-
-    `listed` is a full design, or a fraction of resolution IV whose interactions may alias with each other.
-    """
-    two_levels = all(len(factor.levels) == 1 for factor in factors)
-    kept = aliases(factors, listed) if two_levels else dict.fromkeys(terms(factors), ())
+    """Return the model of a full design: every main effect, and every interaction of two."""
+    kept = terms(factors)
     by_name = {factor.name: factor for factor in factors}
     parts: list[Values] = []
     of_term: dict[Term, tuple[int, ...]] = {}
@@ -198,8 +193,7 @@ def model_of(factors: Sequence[Factor], listed: Sequence[Arm]) -> Model:
         width += own.shape[1]
         parts.append(own)
     contrasts = [each for term in kept for each in _contrasts(term, by_name, of_term[term], width)]
-    other = {term: ", ".join(alias_names(factors, term, same)) for term, same in kept.items()}
-    return Model(columns=np.hstack(parts), of_term=of_term, aliases=other, contrasts=tuple(contrasts))
+    return Model(columns=np.hstack(parts), of_term=of_term, contrasts=tuple(contrasts))
 
 
 def _code(factor: Factor, level: str | None) -> Values:
@@ -270,7 +264,7 @@ def with_holm(model: Model, rows: Sequence[dict[str, Any]]) -> list[dict[str, An
 
 def _described(model: Model, contrast: Contrast) -> dict[str, Any]:
     kind = AVERAGE if len(contrast.term) == 1 else INTERACTION
-    return {"kind": kind, "term": contrast.name, "aliases": model.aliases[contrast.term], "n": 0, "blocks": 0}
+    return {"kind": kind, "term": contrast.name, "n": 0, "blocks": 0}
 
 
 def _named(factor: Factor, level: str) -> str:

@@ -20,7 +20,6 @@ from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.registry import TRAINABLES
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
-from ablate.study.design import confounded
 from ablate.study.space import Space
 from ablate.study.tuning_seeds import tuning_seeds
 from ablate.trainable import PlannedTrials, Trainable
@@ -105,12 +104,11 @@ class Plan:
         return tuning_seeds(self.study) if self.study.tune is not None else 0
 
     def _design(self) -> dict[str, Any]:
-        """Return the networks of a comparison of parts, its factors and the terms that it cannot tell apart."""
+        """Return the networks of a comparison of parts, and its factors."""
         study = self.study
         return {
             "networks": [row.name for row in study.rows],
             "factors": {factor.name: [level or "removed" for level in factor.levels] for factor in study.factors},
-            "aliases": [list(same) for same in confounded(study.factors, study.arms)],
         }
 
     def to_json(self) -> str:

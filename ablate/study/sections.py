@@ -374,7 +374,7 @@ class Compare(Section):
     design: Annotated[
         tuple[Design, ...], BeforeValidator(_listed, json_schema_input_type=Design | list[Design]), Field(min_length=1)
     ] = ("leave-one-out",)
-    """Which combinations of `parts` are trained: leave-one-out, add-one-in, full, fractional, or a list of them."""
+    """Which combinations of `parts` are trained: leave-one-out, add-one-in, full, or a list of them."""
     twin: Annotated[Twin | None, BeforeValidator(_twin, json_schema_input_type=bool | list[str] | Twin | None)] = None
     """Add for each row `without-NAME` the complete network, narrowed to as many parameters: `true`, or parts."""
     placebo: bool = False

@@ -33,8 +33,8 @@ replicates: 3
 objectives: [{metric: val_accuracy, direction: maximize}]
 compare: {baseline: complete, design: full, placebo: true}
 """
-FRACTION = """\
-study: fraction
+WHOLE = """\
+study: whole
 datasets: {digits: {patch: 4}}
 model: {width: 16, depth: 1, heads: 1, mlp: 32}
 training: {epochs: 1}
@@ -42,11 +42,9 @@ parts:
   mlp: {model: {mlp: none}}
   value: {model: {value: none}}
   position: {model: {position: none}}
-  norm: {model: {norm: none}}
-  residual: {model: {residual: false}}
   similarity: {levels: {shared: {model: {similarity: shared}}}}
 replicates: 3
-compare: {baseline: complete, design: [leave-one-out, fractional], twin: [mlp]}
+compare: {baseline: complete, design: full, twin: [mlp]}
 """
 
 
@@ -98,28 +96,24 @@ def test_redundant_parts_of_a_users_function_are_named_on_the_page_and_in_the_ta
     assert "complete again on other seeds, paired by position" in text
 
 
-def test_the_alias_table_is_in_the_plan_and_on_the_page(
+def test_the_design_is_in_the_plan_and_its_effects_are_on_the_page(
     tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    study = parse_study(FRACTION)
-    assert design_lines(study)[:3] == [
-        "Design: leave-one-out and fractional: 22 networks of 5 parts to remove (mlp, value, position, norm, residual);"
-        " similarity in 2 forms (as in complete, shared).",
+    study = parse_study(WHOLE)
+    assert design_lines(study) == [
+        "Design: full: 16 networks of 3 parts to remove (mlp, value, position); similarity in 2 forms (as in complete,"
+        " shared).",
         "Further: a twin of the size of without-mlp.",
-        "The fraction has resolution IV: average effects of parts stand apart from interactions of two."
-        " Of these interactions only the sum of each set is estimated:",
     ]
-    assert "  mlp:value = position:residual = −norm:similarity-shared" in design_lines(study)
-    (tmp_path / "study.yaml").write_text(FRACTION)
+    (tmp_path / "study.yaml").write_text(WHOLE)
     status, out, err = run(capfd, "plan", str(tmp_path / "study.yaml"), "--no-time")
     assert status == 0, err
-    assert "  mlp:value = position:residual = −norm:similarity-shared" in out.splitlines()
     assert "twin-of-without-mlp" in out
     trials, reports = plant(study, value=value)
     path = write_report(study, trials, reports, tmp_path)
     text = path.read_text(encoding="utf-8")
-    assert "mlp:value = position:residual = −norm:similarity-shared" in Reader(text).text
     reader = Reader(text)
+    assert "position:similarity-shared" in reader.text
     assert len(reader.ids) == len(set(reader.ids))
     assert write_report(study, trials, reports, tmp_path / "again").read_text(encoding="utf-8") == text
     assert (path.parent / "effects-val_accuracy.tex").is_file()
@@ -128,20 +122,16 @@ def test_the_alias_table_is_in_the_plan_and_on_the_page(
     assert (row["term"], row["n"]) == ("mlp", 3)
 
 
-def test_the_terminal_fits_and_names_the_sum_of_a_set(quick: None) -> None:
-    study = parse_study(FRACTION)
+def test_the_terminal_fits(quick: None) -> None:
+    study = parse_study(WHOLE)
     text = terminal(study, *plant(study, value=value))
     assert max(map(len, text.splitlines())) <= 80
-    assert "mlp:value + position:residual − norm:similarity-shared" in " ".join(text.split())
     assert "no effect" not in text.lower()
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01])
 def test_five_kinds_of_effects_fit_a_terminal_without_breaking_a_name(spread: float, quick: None) -> None:
-    parts = FRACTION.replace("  residual: {model: {residual: false}}\n", "").replace(
-        "  norm: {model: {norm: none}}\n", ""
-    )
-    study = parse_study(parts.replace("[leave-one-out, fractional]", "full"))
+    study = parse_study(WHOLE)
 
     def spread_out(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         return value(variant, dataset, others, 0) - spread * seed * len(variant)
@@ -154,16 +144,16 @@ def test_five_kinds_of_effects_fit_a_terminal_without_breaking_a_name(spread: fl
 
 
 def test_the_figure_has_an_estimate_of_each_part_and_interaction() -> None:
-    study = parse_study(FRACTION)
+    study = parse_study(WHOLE)
     (figure,) = [f for f in draw_figures(study, *plant(study, value=value)) if f.stem == "effects-val_accuracy"]
     (panel,) = figure.panels
     drawn = {row["effect"] for row in panel.spec["layer"][2]["data"]["values"]}
     assert {"mlp, left out", "mlp, average", "mlp, equal size", "mlp:value"} <= drawn
-    assert len(drawn) == 6 + 6 + 1 + 7
+    assert len(drawn) == 4 + 3 + 3 + 4 + 1 + 6
 
 
 def test_missing_and_diverged_arms_are_said(quick: None, tmp_path: Path) -> None:
-    study = parse_study(FRACTION)
+    study = parse_study(WHOLE)
     states = {"without-mlp": "WAITING", "without-value": "diverged"}
     found = plant(study, value=value, state=lambda variant, dataset, index: states.get(variant, "COMPLETE"))
     text = terminal(study, *found)
@@ -173,7 +163,7 @@ def test_missing_and_diverged_arms_are_said(quick: None, tmp_path: Path) -> None
 
 
 def test_leave_one_out_alone_has_no_section(quick: None, tmp_path: Path) -> None:
-    study = parse_study(FRACTION.replace(", design: [leave-one-out, fractional], twin: [mlp]", ""))
+    study = parse_study(WHOLE.replace(", design: full, twin: [mlp]", ""))
     path = write_report(study, *plant(study, value=value), tmp_path)
     assert "Effects and interactions" not in path.read_text(encoding="utf-8")
     assert not (path.parent / "effects.csv").exists()

@@ -1,16 +1,15 @@
-"""The design of a comparison of parts in words: networks, parts, and which effects cannot be told apart."""
+"""The design of a comparison of parts in words: networks and parts."""
 
 from __future__ import annotations
 
 from ablate.report.numbers import printable
 from ablate.study import PLACEBO, Study
-from ablate.study.design import confounded, factorial, resolution
 
 FACTORS_NAMED = 20  # parts that are listed by name
 
 
 def design_lines(study: Study) -> list[str]:
-    """Return the design as sentences, the last ones its alias table; none for a comparison of `variants`."""
+    """Return the design as sentences; none for a comparison of `variants`."""
     if study.compare is None or not study.parts:
         return []
     count, designs = len(study.arms), " and ".join(study.compare.design)
@@ -20,24 +19,7 @@ def design_lines(study: Study) -> list[str]:
         lines.append(f"Further: {one} {_named(list(study.twins.values()))}.")
     if study.compare.placebo:
         lines.append(f"Further: {PLACEBO}, {printable(study.compare.baseline)} again on other seeds.")
-    return [*lines, *alias_lines(study)]
-
-
-def alias_lines(study: Study) -> list[str]:
-    """Return what a fractional design cannot tell apart, a line for each set; empty for other designs."""
-    own = factorial(study.factors, study.arms)
-    full = 1
-    for factor in study.factors:
-        full *= 1 + len(factor.levels)
-    if not own or len(own) == full:
-        return []
-    words = {4: "IV", 5: "V"}.get(resolution(study.factors, own), "VI or more")
-    begin = f"The fraction has resolution {words}: average effects of parts stand apart from interactions of two."
-    sets = confounded(study.factors, study.arms)
-    if not sets:
-        return [f"{begin} So do these interactions from each other."]
-    listed = [f"  {printable(' = '.join(same))}" for same in sets]
-    return [f"{begin} Of these interactions only the sum of each set is estimated:", *listed]
+    return lines
 
 
 def _parts(study: Study) -> str:

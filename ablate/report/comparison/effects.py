@@ -100,7 +100,7 @@ def _metric(found: pl.DataFrame, metric: str, drawn: Mapping[str, Figure]) -> di
     interactions = PageTable(
         stem=f"interactions-{metric}",
         caption=f"Interactions by {title}",
-        headings=["Interaction", "Cannot be told from", "Estimate", "95% interval", "p", "p (Holm)"],
+        headings=["Interaction", "Estimate", "95% interval", "p", "p (Holm)"],
         groups={
             printable(str(column)): [_interaction_cells(row) for row in part.iter_rows(named=True)]
             for (column,), part in fitted.group_by("column", maintain_order=True)
@@ -132,7 +132,6 @@ def _with_interval(row: Row) -> str:
 def _interaction_cells(row: Row) -> list[str]:
     return [
         printable(row["term"]),
-        printable(row["aliases"]) or DASH,
         _estimate(row),
         interval_text(row["metric"], _interval(row)).replace("-", "−"),
         _p(row["p"]),
@@ -182,8 +181,7 @@ def _interaction_lines(fitted: pl.DataFrame, *, several: bool) -> list[Renderabl
     table = _table(["interaction", "estimate", "p (Holm)"])
     largest = fitted.sort(pl.col("estimate").abs(), descending=True, nulls_last=True, maintain_order=True)
     for row in largest.head(INTERACTIONS_SHOWN).iter_rows(named=True):
-        terms = " + ".join([row["term"], *filter(None, row["aliases"].split(", "))]).replace("+ −", "− ")
-        name = f"{row['column']} {terms}" if several else terms
+        name = f"{row['column']} {row['term']}" if several else row["term"]
         table.add_row(*map(Text, (printable(name), _short(row), _p(row["p_holm"]))))
     more = fitted.height - INTERACTIONS_SHOWN
     return [Text(), table, *([Text(f"{more} more interactions are on the page.")] if more > 0 else [])]
