@@ -189,8 +189,10 @@ class PausedError(AblateError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `Did you mean 'x'? Known: a, b, c.` for a mistyped `name`."""
+    """Return `Did you mean 'x'? Known: a, b, c.` for a mistyped `name`, or `None is known.`"""
     names = sorted(known)
+    if not names:
+        return "None is known."
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     guess = f"Did you mean '{close[0]}'? " if close else ""
     more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""

@@ -103,6 +103,10 @@ def test_a_function_that_fits_is_accepted() -> None:
     checked(lambda config, run: {"val_loss": 1.0})
 
 
+def reads_nothing(config: Any, run: Any) -> Any:
+    return {"val_loss": 1.0}
+
+
 @pytest.mark.parametrize(
     ("train", "given", "says"),
     [
@@ -112,6 +116,7 @@ def test_a_function_that_fits_is_accepted() -> None:
         (yields, ("epochs", "config.widht"), r"reads config\['width'\], which the study file does not give"),
         (yields, ("epochs", "config.width", "config.rl"), r"config\.rl: .* never reads it\. Known: lr, width"),
         (passes_on, ("config.width",), r"reads config\['depth'\]"),
+        (reads_nothing, ("config.x",), r"config\.x: .* never reads it\. None is known\."),
         (lambda run: {}, (), r"must take <lambda>\(config, run\): too many positional arguments"),
     ],
 )
