@@ -15,7 +15,7 @@ from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tuning_budget import count_untuned, tuning_warnings
 from ablate.analysis.verdicts import ALPHA, verdicts
-from ablate.objectives import count_states, is_share
+from ablate.objectives import count_states, is_evaluated, is_share
 from ablate.study import PLACEBO, VARIANT, Study
 from ablate.study.sections import Compare
 
@@ -131,7 +131,7 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
 
 def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
     """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
-    names = [name for name in runs.last.columns if name.startswith(("val_", "test_", "train_"))]
+    names = [name for name in runs.last.columns if is_evaluated(name) or name.startswith("train_")]
     if all(map(is_share, names)):
         return  # shares of few samples are equal by chance
     own = runs.last.filter("of_complete", pl.col(VARIANT) != PLACEBO)
