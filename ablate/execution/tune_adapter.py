@@ -172,7 +172,8 @@ class LedgerScheduler(TrialScheduler):
 
 def not_set_up(text: str) -> ClusterLostError:
     """Return the error for workers that cannot start, from the text about one: no trial is at fault."""
-    detail = error_text(RuntimeError(text.rpartition(NOT_SET_UP)[2].lstrip(". \n")))
+    lines = [line.strip() for line in text.rpartition(NOT_SET_UP)[2].splitlines() if line.strip(" .^~")]
+    detail = error_text(RuntimeError(lines[-1] if lines else "Ray does not say why"))  # a traceback ends with the error
     return ClusterLostError(
         f"Ray cannot start a worker: {NOT_SET_UP.lower()}: {detail[-DETAIL_LENGTH:]}. No trial was"
         " charged for it. Correct that environment and run the same command again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,29 @@ def test_a_driver_without_a_node_says_so_and_completes_the_study_on_a_new_one(
     assert repeated <= 1
     measured(f"the only node with CPUs killed: {lines} line(s) while waiting, the study completes on a new node, "
              f"{repeated} step repeated")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_that_cannot_be_set_up_end_the_driver_in_one_line_and_charge_no_trial(tmp_path: Path) -> None:
+    with cluster() as ray:
+        ray.start(1)
+        run = StudyRun(
+            folder=tmp_path,
+            text=study("bare", trials=TRIALS, epochs=2),
+            options=("--address", ray.address, "--gpus", "0", "--device", "cpu", "--tracker", "none"),
+        )
+        missing = json.dumps({"runtime_env": {"working_dir": f"file://{tmp_path}/missing.zip"}})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", missing)
+            command = run.search(fresh=True)
+            assert command.wait(300) == 75, command.output
+        (said,) = [line for line in command.output.splitlines() if line.startswith("ablate: ")]
+        assert "Ray cannot start a worker" in said
+        assert f"No such file or directory: '{tmp_path}/missing.zip'" in said
+        assert "^^" not in said
+        assert run.search().wait(300) == 0
+    check_whole(run, trials=TRIALS, epochs=2, drivers=2)
 
 
 @pytest.mark.faults
