@@ -144,12 +144,12 @@ def parts_of_a_closure(run: StudyRun) -> None:
     assert means["complete"] < means["without-mlp"] < means["without-attention"]
     text = run.text.replace("transformer.h.*.mlp.c_proj", "transformer.h.*.mlp").replace("mingpt_parts", "refused")
     (run.folder / "refused.yaml").write_text(text)
-    for words, code in ((["plan", "refused.yaml"], 2), (["compare", "refused.yaml", *LOCAL], 1)):
+    for words in (["plan", "refused.yaml"], ["compare", "refused.yaml", *LOCAL]):
         all_words = [sys.executable, "-m", "ablate", *words]
         refused = subprocess.run(
             all_words, cwd=run.folder, env=environment(), capture_output=True, text=True, check=False
         )
-        assert refused.returncode == code
+        assert refused.returncode == 2
         assert "transformer.h.0.mlp" in refused.stderr
         assert "c_proj" in refused.stderr
 
