@@ -109,7 +109,8 @@ def sample_interval(metric: str, found: Spread, *, level: float = 0.95) -> Inter
 def difference_interval(found: Spread, *, share: bool, level: float = 0.95) -> Interval:
     """Return the t interval of a mean of paired differences, for other seeds and samples.
 
-    The standard error of a share is at least one sample: so many differ with a half-filled cell on either side.
+    The standard error of a share is at least one sample, as if half a sample were added to each of the two cells in
+    which the networks differ.
     """
     reach = max(found.reach(level), _normal(level) / found.count if share else 0.0)
     ends = (found.mean - reach, found.mean + reach)

@@ -50,8 +50,8 @@ def cached_bytes(
 def open_private(folder: Path) -> Iterator[Path]:
     """Create a folder that nobody else can enter, open it, and give a path by which only this folder is reached.
 
-    Whoever may rename it, or put another one in its place, changes nothing inside the block. Raises OSError if it is a
-    symbolic link, belongs to another user, or others can enter it.
+    Inside the block the path leads to the folder that was opened, also if somebody renames it or puts another one in
+    its place. Raises OSError if it is a symbolic link, belongs to another user, or others can enter it.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -121,7 +121,7 @@ class Database:
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
     def _has_no_room(self) -> bool:
-        """Return whether no file can be created beside SQLite's: it says then that it cannot open its own."""
+        """Return whether no file can be created beside the database: SQLite then says that it cannot open its files."""
         path = Path(str(self.url.database)).absolute()
         try:
             descriptor, scratch = new_file(path.parent, path.name)

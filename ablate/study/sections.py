@@ -384,7 +384,7 @@ class Compare(Section):
     margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """The smallest difference that matters, by metric and in its unit. It gives verdicts; write it before the runs."""
     familywise: bool = False
-    """Whether Holm's correction over rows also holds for non-inferiority and equivalence, each a family of its own."""
+    """Whether Holm's correction over rows also holds for non-inferiority and equivalence, each as a separate family."""
     diverged: dict[str, float] = Field(default_factory=dict)
     """What a seed that diverges counts as, by metric. Without it, a cell with such a seed has no mean."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)

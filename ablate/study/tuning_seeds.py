@@ -19,7 +19,7 @@ def tuning_seeds(study: Study) -> int:
 def tuning_seed_of(study: Study, variant: str | None, seed: int) -> int:
     """Return the tuning seed by which the values of a row are chosen on `seed`, one of its own seeds.
 
-    The tuning of a placebo has seeds of its own too.
+    The tuning of a placebo has separate seeds too.
     """
     first = study.seeds_of(variant)[0]
     return TUNE_SEED_BASE + first + (seed - first) % tuning_seeds(study)

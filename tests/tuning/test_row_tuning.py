@@ -49,7 +49,7 @@ def planted(config: TrialConfig, epoch: int) -> float:
 
 
 def noisy(config: TrialConfig, epoch: int) -> tuple[float, ...]:
-    """Return `planted` of each seed with noise of its own, so that the seeds of a row have several winners."""
+    """Return `planted` of each seed with separate noise, so that the seeds of a row have several winners."""
     rate, row = str(config.parameters[RATE]), str(config.variant)
     noise = (stream(0, "digits", seed, "noise", row, rate).standard_normal() for seed in config.seeds)
     return tuple(1 / (1 + math.exp(-planted(config, epoch) - 0.6 * float(each))) for each in noise)

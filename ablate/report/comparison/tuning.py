@@ -121,8 +121,8 @@ def tuning_figures(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str
             stem=f"tuning-{safe_stem(dataset)}",
             title=f"Scores in the tuning on {printable(dataset)}",
             caption="By value: mean over the tuning seeds, bars of one standard deviation; a larger point won on more "
-            "seeds. All rows tried the same values. By number of tries: the best score that so many of them are "
-            f"expected to find on one seed, with a 95% bootstrap band.{cut}",
+            "seeds. All rows tried the same values. By number of tries: the best score that this number of tries "
+            f"is expected to find on one seed, with a 95% bootstrap band.{cut}",
             panels=tuple(panels),
         )
     return found
