@@ -12,14 +12,13 @@ import polars as pl
 
 from ablate.analysis.comparison import Runs, collect
 from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
+from ablate.analysis.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tuning_budget import count_untuned, tuning_warnings
-from ablate.analysis.verdicts import ALPHA, verdicts
+from ablate.analysis.verdicts import verdicts
 from ablate.objectives import count_states, is_evaluated, is_share
 from ablate.study import PLACEBO, VARIANT, Study
-from ablate.study.sections import Compare
 
-MARGIN = "margin"  # the ledger's event that notes the margins of a study file
 NAMED = 6  # variants that a warning names
 
 
@@ -44,27 +43,16 @@ def comparison_warnings(
     ]
 
 
-def noted_margins(compare: Compare) -> dict[str, dict[str, float]]:
-    """Return what a `margin` event notes of a study file."""
-    return {"margins": dict(compare.margin), "diverged": dict(compare.diverged)}
-
-
-def last_noted(notes: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """Return what the last `margin` event noted; empty margins if there is none."""
-    found = [note.payload for note in notes if note.kind == MARGIN]
-    return {name: dict(found[-1].get(name, {})) if found else {} for name in ("margins", "diverged")}
-
-
 def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyWarning]:
     """Warn of margins that were set or changed after the first trial had ended."""
-    assert study.compare is not None
-    late = [note for note in notes if note.kind == MARGIN and note.payload.get("ended", 0)]
+    late = list(late_margins(notes))
+    plan, last = plan_of(study), last_plan(notes) or {}
     ended = _ended(runs)
     if late:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(late[-1].created_at))
         count = late[-1].payload["ended"]
         text = f"compare.margin or compare.diverged was set or changed at {when} UTC, after {_trials(count)} had ended"
-    elif noted_margins(study.compare) != last_noted(notes) and ended:
+    elif ended and any(plan[name] != last.get(name, {}) for name in MARGINS):
         text = f"no driver has noted this compare.margin or compare.diverged, and {_trials(ended)} have ended"
     else:
         return
@@ -155,7 +143,7 @@ def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Itera
     found = verdicts(study, trials, reports)
     own = found.filter(pl.col("metric") == study.compare.metrics[0], pl.col("variant") == PLACEBO)
     for row in own.iter_rows(named=True):
-        if row["p"] is not None and row["p"] < ALPHA / own.height:
+        if row["p"] is not None and row["p"] < ERROR / own.height:
             text = (
                 f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline "
                 f"(p = {row['p']:.4f}): the luck of these seeds makes "

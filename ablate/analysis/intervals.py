@@ -9,11 +9,13 @@ from functools import cache
 
 import scipy
 
+from ablate.analysis.looks import ERROR, share_of
 from ablate.objectives import is_share
 
 NEAR_ONE = 0.9  # above this mean a share's interval is computed on its log errors
 FEW_SEEDS = 5  # below this, only differences of more than 1.7 standard deviations are found with 80% power
 FEWEST_SKEWED = 3  # replicates below which a skewed law cannot be fitted
+FIRST_LEVEL = 1 - ERROR * share_of(1)
 OUTLIER_LEVEL = 0.05  # chance that a page of normal seeds has one called outlying
 
 
@@ -131,10 +133,11 @@ def natural_bounds(metric: str) -> tuple[float, float]:
 
 
 @cache
-def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> float:
+def smallest_effect(pairs: int, *, power: float = 0.8, level: float = FIRST_LEVEL) -> float:
     """Return the smallest paired difference, in units of sd(d), that a two-sided t test finds with `power`.
 
-    Exact, from the non-central t distribution; infinite for fewer than two pairs.
+    The default level is that of one test at the first look. Exact, from the non-central t distribution; infinite for
+    fewer than two pairs.
     """
     if pairs < 2:
         return math.inf
@@ -146,7 +149,7 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = 0.95) -> f
     return shift / math.sqrt(pairs)
 
 
-def seeds_needed(effect: float, *, power: float = 0.8, level: float = 0.95, most: int = 1000) -> int | None:
+def seeds_needed(effect: float, *, level: float, power: float = 0.8, most: int = 1000) -> int | None:
     """Return the smallest number of pairs that find `effect`, in units of sd(d), with `power`; None above `most`."""
     if not effect >= smallest_effect(most, power=power, level=level):
         return None

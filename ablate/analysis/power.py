@@ -14,6 +14,7 @@ import scipy
 
 from ablate.analysis.comparison import seed_values
 from ablate.analysis.front import confirmed, metric_at
+from ablate.analysis.looks import ERROR, share_of
 from ablate.analysis.pooling import pooled
 from ablate.objectives import quality_objective, signed
 from ablate.study import Study
@@ -21,7 +22,7 @@ from ablate.study import Study
 Question = Literal["non-inferiority", "equivalence"]
 QUESTIONS: tuple[Question, ...] = ("non-inferiority", "equivalence")
 POWER = 0.8
-ALPHA = 0.05  # of each one-sided test: the bounds of a 90% interval
+ALPHA = ERROR * share_of(1)  # of each one-sided test at the first look
 MOST_PAIRS = 10_000
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 Power = Callable[[float], float]
@@ -37,13 +38,13 @@ class PairedSpread:
     @property
     def upper(self) -> float:
         """The one-sided 95% upper limit of the true standard deviation, for normal differences."""
-        return self.sd * math.sqrt(self.freedom / float(scipy.special.chdtri(self.freedom, 1 - ALPHA)))
+        return self.sd * math.sqrt(self.freedom / float(scipy.special.chdtri(self.freedom, 0.95)))
 
 
 def margin_power(question: Question, pairs: int, margin: float) -> float:
-    """Return the probability that `pairs` paired t tests at .05 settle `question` if the true difference is 0.
+    """Return the probability that `pairs` paired t tests at ALPHA settle `question` if the true difference is 0.
 
-    `margin` is in units of sd(d). Non-inferiority: the lower bound of the 90% interval is above -margin. Equivalence:
+    `margin` is in units of sd(d). Non-inferiority: the lower bound of the interval is above -margin. Equivalence:
     the interval is inside ±margin (two one-sided tests). Exact, by integration over the distribution of the sample's
     standard deviation.
     """

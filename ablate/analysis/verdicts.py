@@ -24,11 +24,11 @@ from ablate.analysis.comparison import (
     pair_by_seed,
 )
 from ablate.analysis.intervals import outlying, seeds_needed, smallest_effect, t_interval
+from ablate.analysis.looks import ERROR, share_of
 from ablate.objectives import given_for, is_higher_better
 from ablate.study import VARIANT, Study
 from ablate.study.sections import Compare
 
-ALPHA = 0.05
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
 )  # fmt: skip
@@ -39,10 +39,12 @@ VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant", "verdict", "claims"), pl.String()),
     "margin": pl.Float64(),
     "better": pl.String(),
-    **dict.fromkeys(("difference", "low", "high", "low90", "high90", "samples_low", "samples_high"), pl.Float64()),
+    **dict.fromkeys(
+        ("difference", "low", "high", "margin_low", "margin_high", "samples_low", "samples_high"), pl.Float64()
+    ),
     **dict.fromkeys(("n", "compared", "planned"), pl.Int64()),
-    **dict.fromkeys(("p", "p_holm"), pl.Float64()),
-    "family": pl.Int64(),
+    **dict.fromkeys(("p", "p_adjusted"), pl.Float64()),
+    **dict.fromkeys(("family", "look"), pl.Int64()),
     **dict.fromkeys(("sd", "detectable"), pl.Float64()),
     "seeds_needed": pl.Int64(),
     **dict.fromkeys(("wins", "correlation"), pl.Float64()),
@@ -58,17 +60,18 @@ HOLDS, REFUTED, UNDECIDED = "holds", "refuted", "undecided"  # answers to a clai
 Differences = NDArray[np.float64]
 
 
-def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look: int = 1) -> pl.DataFrame:
     """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
     is null. Holm's family is every row of the metric but a placebo, which is no claim and has no verdict; a row that
-    has no test counts as one with p = 1. `detectable` is at the level of the family's first step.
+    has no test counts as one with p = 1. `look` is the number of this look at growing results: its p-values are divided
+    by its share of the error (`share_of`). `detectable` is at the level of the family's first step.
     """
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
     for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
-        own = [_row(study, metric, *found) for found in _pairs(study, runs, measure(runs, metric))]
+        own = [_row(study, metric, look, *found) for found in _pairs(study, runs, measure(runs, metric))]
         for row in own:
             row["outlying"] = ", ".join(str(seed) for seed in _outlying(row, len(own)))
         _adjust([row for row in own if not study.is_placebo(row["variant"])], all_claims=_compare(study).familywise)
@@ -119,15 +122,15 @@ def margin_p(gains: Differences, margin: float) -> dict[str, float]:
     return {NON_INFERIOR: above, EQUIVALENT: max(above, below), BY_MARGIN: by_margin}
 
 
-def claims_of(gain: float, p_holm: float, p: Mapping[str, float]) -> tuple[str, ...]:
+def claims_of(gain: float, p_adjusted: float, p: Mapping[str, float]) -> tuple[str, ...]:
     """Return the claims that hold for a mean difference in the better direction, in the order of CLAIMS.
 
-    Superior and harmful: Holm's p-value is below 0.05. Against the margin, where `p` of `margin_p` is below 0.05:
-    non-inferior (the mean is above -margin), equivalent (within the margins, two one-sided tests), and
-    superior-by-margin (above the margin).
+    Each p-value is adjusted for the look already. Superior and harmful: that of Holm is below 0.05. Against the margin,
+    where `p` of `margin_p` is below 0.05: non-inferior (the mean is above -margin), equivalent (within the margins, two
+    one-sided tests), and superior-by-margin (above the margin).
     """
-    holds = {SUPERIOR: p_holm < ALPHA and gain > 0, HARMFUL: p_holm < ALPHA and gain < 0}
-    holds |= {claim: value < ALPHA for claim, value in p.items()}
+    holds = {SUPERIOR: p_adjusted < ERROR and gain > 0, HARMFUL: p_adjusted < ERROR and gain < 0}
+    holds |= {claim: value < ERROR for claim, value in p.items()}
     return tuple(claim for claim in CLAIMS if holds.get(claim))
 
 
@@ -147,7 +150,7 @@ def answer_to(claim: str, row: Mapping[str, Any]) -> str:
     """Return whether a claim holds, is refuted or is undecided, for a row of `verdicts` with a margin.
 
     It holds if it is among the row's claims, and it is refuted by what contradicts it. Non-inferior and equivalent: the
-    90% interval is beyond the margin, entirely worse for non-inferior, entirely outside for equivalent. Superior:
+    margin's interval is beyond it, entirely worse for non-inferior, entirely outside for equivalent. Superior:
     harmful. Harmful: superior. Superior-by-margin: harmful or equivalent.
     """
     claims = set((row["claims"] or "").split(", "))
@@ -156,9 +159,10 @@ def answer_to(claim: str, row: Mapping[str, Any]) -> str:
     contrary = {SUPERIOR: {HARMFUL}, HARMFUL: {SUPERIOR}, BY_MARGIN: {HARMFUL, EQUIVALENT}}
     if claim in contrary:
         return REFUTED if contrary[claim] & claims else UNDECIDED
-    if row["p"] is None or (row["sd"] == 0 and 0.5 ** row["n"] >= ALPHA):
+    if row["p"] is None or (row["sd"] == 0 and 0.5 ** row["n"] >= ERROR * share_of(row["look"])):
         return UNDECIDED
-    ends = sorted((row["low90"], row["high90"]) if row["better"] == "higher" else (-row["high90"], -row["low90"]))
+    low, high = row["margin_low"], row["margin_high"]
+    ends = (low, high) if row["better"] == "higher" else (-high, -low)
     beyond = ends[1] < -row["margin"] or (claim == EQUIVALENT and ends[0] > row["margin"])
     return REFUTED if beyond else UNDECIDED
 
@@ -175,25 +179,31 @@ def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, 
             yield column, name, counts[name], pair_by_seed(runs, measured, places, others)
 
 
-def _row(study: Study, metric: str, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
+def _row(study: Study, metric: str, look: int, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
     """Return a row without what depends on the other rows of its metric."""
     higher, margin = is_higher_better(metric, study.objectives), given_for(_compare(study).margin, metric)
     differences = settled(pair)
-    spans = {suffix: t_interval(differences.tolist(), level=level) for suffix, level in (("", 0.95), ("90", 0.9))}
+    one_sided = ERROR * share_of(look)  # error of each test against the margin
+    levels = {"": 0.95, "margin_": 1 - 2 * one_sided}
+    spans = {prefix: t_interval(differences.tolist(), level=level) for prefix, level in levels.items()}
     tested = len(differences) > 1 and bool(np.isfinite(differences).all())
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
     found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
+    found |= {"look": look}
     found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
     found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
     found |= {
-        f"{end}{s}": getattr(span, end) if tested else None for s, span in spans.items() for end in ("low", "high")
+        f"{kind}{end}": getattr(span, end) if tested else None
+        for kind, span in spans.items()
+        for end in ("low", "high")
     }
     found |= pair.for_other_samples(metric)
     found |= {"p": p_two_sided(differences) if tested else None, "detectable": None, "pair": pair}
     found |= {"against": margin_p(gains, margin) if tested and margin is not None else {}}
-    found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}
+    level = 1 - 2 * ERROR * share_of(look + 1)  # further seeds are another look
+    found |= {"seeds_needed": seeds_needed(margin / sd, level=level) if sd and margin else None}
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
     return found
 
@@ -205,18 +215,21 @@ def _outlying(row: Mapping[str, Any], rows: int) -> list[int]:
 
 
 def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:
-    """Add Holm's p-values and what their level detects to the rows of one metric."""
+    """Add p-values that are adjusted by Holm and for the look, and what their level detects, to rows of one metric."""
+    share = share_of(family[0]["look"]) if family else 1.0
 
     def adjusted(found: Sequence[float | None]) -> list[float]:
-        return holm([1.0 if p is None else p for p in found])
+        return [min(p / share, 1.0) for p in holm([1.0 if p is None else p for p in found])]
 
     for row, p in zip(family, adjusted([row["p"] for row in family]), strict=True):
-        effect = smallest_effect(row["n"], level=1 - ALPHA / len(family))
-        row |= {"p_holm": None if row["p"] is None else p, "family": len(family)}
+        effect = smallest_effect(row["n"], level=1 - ERROR * share / len(family))
+        row |= {"p_adjusted": None if row["p"] is None else p, "family": len(family)}
         row["detectable"] = effect * row["sd"] if row["sd"] else None
-    for claim in (NON_INFERIOR, EQUIVALENT, BY_MARGIN) if all_claims else (BY_MARGIN,):
-        for row, p in zip(family, adjusted([row["against"].get(claim) for row in family]), strict=True):
-            row["against"] |= {claim: p} if row["against"] else {}
+    for claim in (NON_INFERIOR, EQUIVALENT, BY_MARGIN):
+        found = [row["against"].get(claim) for row in family]
+        whole = all_claims or claim == BY_MARGIN
+        for row, p in zip(family, adjusted(found) if whole else found, strict=True):
+            row["against"] |= {claim: p if whole else min(p / share, 1.0)} if p is not None and row["against"] else {}
 
 
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +237,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     gains, against, _ = row.pop("gains"), row.pop("against"), row.pop("pair")
     found: dict[str, Any] = {"verdict": None, "claims": None}
     if row["margin"] is not None and row["n"] and row.get("family"):
-        claims = () if row["p"] is None else claims_of(float(gains.mean()), row["p_holm"], against)
+        claims = () if row["p"] is None else claims_of(float(gains.mean()), row["p_adjusted"], against)
         found = {"verdict": next(iter(claims), INCONCLUSIVE), "claims": ", ".join(claims)}
     return found | {"remark": "; ".join(_remarks(row, found["claims"] or "", found["verdict"]))}
 

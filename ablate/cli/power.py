@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator
 
+from ablate.analysis.power import ALPHA
 from ablate.driver.plan import Plan
 from ablate.driver.power import PlannedPower, SeedsNeeded
 from ablate.objectives import is_share
@@ -29,7 +30,8 @@ def _texts(plan: Plan) -> Iterator[str]:
         return
     yield (
         f"{stage}: {seeds} show a difference of {first.smallest_in_sd:.2g} sd(d) or more (paired t test, 80% power, "
-        f".05 two-sided, {_family(first.tests)}). sd(d) is the spread over seeds of paired differences."
+        f"{ALPHA:.2g} two-sided at the first look, {_family(first.tests)}). "
+        "sd(d) is the spread over seeds of paired differences."
     )
     if plan.earlier is None:
         yield "--from STUDY reads sd(d) from an earlier study, such as a pilot with a few seeds."

@@ -9,6 +9,7 @@ from rich.text import Text
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
 from ablate.report.comparison.design import design_lines
+from ablate.report.numbers import spell_seconds
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}
@@ -50,13 +51,13 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         else:
             text += f" over {_count(total, 'architecture')}{some}." if total is not None else "."
         if plan.seconds_per_trial is not None:
-            text += f" A full trial takes about {_time(plan.seconds_per_trial[dataset])} here."
+            text += f" A full trial takes about {spell_seconds(plan.seconds_per_trial[dataset])} here."
         lines.append(text)
         lines += _tuning_lines(plan, dataset)
     hours = plan.hours()
     if hours is not None:
         what = "All search trials at full length" if plan.study.compare is None else "All trials"
-        lines.append(f"{what}, one after another on this machine: {_time(hours * 3600)};")
+        lines.append(f"{what}, one after another on this machine: {spell_seconds(hours * 3600)};")
         shorter = "early stopping shortens it, and so does" if plan.study.compare is None else "it is shorter by"
         lines.append(f"{shorter} every trial that runs at the same time.")
     if plan.confirmations:
@@ -80,7 +81,7 @@ def _tuning_lines(plan: Plan, dataset: str) -> list[str]:
         " a trial for each value that wins."
     )
     if plan.seconds_per_tuning_trial is not None:
-        text += f" One takes about {_time(plan.seconds_per_tuning_trial[dataset])}."
+        text += f" One takes about {spell_seconds(plan.seconds_per_tuning_trial[dataset])}."
     return [text]
 
 
@@ -90,10 +91,3 @@ def _count(count: int, what: str) -> str:
 
 def _epochs(plan: Plan, dataset: str) -> int:
     return max(row.settings.length for row in plan.rows if row.dataset == dataset)
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

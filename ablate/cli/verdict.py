@@ -42,7 +42,7 @@ def verdict(
     if as_json:
         print(json.dumps(found.as_values(), indent=1))
     else:
-        console.print(verdict_lines(found.study, found.table, found.metric, found.warnings))
+        console.print(verdict_lines(found.study, found.table, found.metric, found.warnings, found.step))
         for each in found.required:
             console.print(f"{each.text}: {each.answer}", highlight=False, soft_wrap=True)
     sys.exit(found.exit_code)

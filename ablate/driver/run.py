@@ -33,8 +33,8 @@ from ablate.driver import warm_start
 from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
+from ablate.driver.compared_plan import note_plan
 from ablate.driver.executors import check_resources, import_ahead, make_executor
-from ablate.driver.margins import note_margins
 from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.options import RunOptions
 from ablate.driver.own_sizes import refuse_impossible_parts
@@ -112,7 +112,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
             _write_home(home, root, ledger, text)
             if files and files != own.recorded_files(ledger.events(study.name)):
                 writer.note(own.CODE, None, {"files": files})
-            note_margins(writer, ledger, study)
+            note_plan(writer, ledger, study)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
             _announce(console, found, taken, cautions(study, facts, options.data_dir))

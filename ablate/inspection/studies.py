@@ -13,6 +13,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from ablate.analysis import confirmed, front, metric_values, pooled
+from ablate.analysis.looks import compared_looks
 from ablate.analysis.tables import reports_table, trials_table, write_tables
 from ablate.analysis.verdicts import verdicts
 from ablate.base.errors import RequestError, did_you_mean
@@ -112,7 +113,8 @@ def figures_of(found: Stored) -> list[Figure]:
 def verdicts_of(found: Stored) -> pl.DataFrame:
     """Return the verdicts of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
     study = require_compared(found)
-    return verdicts(study, trials_table(found.snapshot), reports_table(found.snapshot))
+    look = len(compared_looks(found.snapshot.notes))
+    return verdicts(study, trials_table(found.snapshot), reports_table(found.snapshot), look=look)
 
 
 def require_compared(found: Stored) -> Study:

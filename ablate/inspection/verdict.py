@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import polars as pl
 
 from ablate.analysis.comparison import columns
 from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.looks import compared_looks
+from ablate.analysis.next_step import NextStep, next_step
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.analysis.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
@@ -36,11 +38,16 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The verdicts of one metric of a study, its warnings, and the answers to what was required."""
+    """The verdicts of one metric of a study, its warnings, and the answers to what was required.
+
+    `looks` are the numbers of seeds at each look so far (`compared_looks`).
+    """
 
     study: Study
     metric: str
     finished: bool
+    looks: tuple[int, ...]
+    step: NextStep | None
     table: pl.DataFrame
     warnings: tuple[StudyWarning, ...]
     required: tuple[Requirement, ...]
@@ -64,8 +71,10 @@ class Judgement:
             "finished": self.finished,
             "baseline": self.study.compare.baseline,
             "metric": self.metric,
+            "looks": list(self.looks),
             "warnings": [{"code": each.code, "text": each.text} for each in self.warnings],
             "verdicts": rows,
+            "next": None if self.step is None else asdict(self.step),
             "required": [
                 {name: getattr(each, name) for name in ("text", "column", "variant", "claim", "answer")}
                 for each in self.required
@@ -82,7 +91,8 @@ def judge(found: Stored, *, metric: str | None = None, required: Sequence[str] =
     study = require_compared(found)
     assert study.compare is not None
     trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
-    table = verdicts(study, trials, reports)
+    looks = compared_looks(found.snapshot.notes)
+    table = verdicts(study, trials, reports, look=len(looks))
     metric = study.compare.metrics[0] if metric is None else metric
     known = list(dict.fromkeys([*study.compare.metrics, *table["metric"]]))
     if metric not in known:
@@ -97,6 +107,8 @@ def judge(found: Stored, *, metric: str | None = None, required: Sequence[str] =
         study=study,
         metric=metric,
         finished=finished,
+        looks=looks,
+        step=next_step(study, own, trials),
         table=own,
         warnings=tuple(comparison_warnings(study, trials, reports, found.snapshot.notes)),
         required=tuple(_answered(each, own, finished=finished) for each in asked),

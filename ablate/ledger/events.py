@@ -48,8 +48,13 @@ PAYLOADS: Mapping[str, type[BaseModel]] = {
     "answered": _payload({}, _ANSWER),
     "warm_start": _payload({"study": str, "observations": dict[str, list[Observation]]}),
     "code": _payload({"files": dict[str, str]}),
-    "margin": _payload(
-        {"margins": dict[str, Finite], "diverged": dict[str, Finite], "ended": NonNegativeInt},
+    "plan": _payload(
+        {
+            "margins": dict[str, Finite],
+            "diverged": dict[str, Finite],
+            "replicates": PositiveInt,
+            "ended": NonNegativeInt,
+        },
     ),
 }
 

@@ -47,7 +47,7 @@ def draw_figures(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, note
     from ablate.report.front import page
 
     if study.compare is not None:
-        return comparison_page.draw(study, trials, reports)
+        return comparison_page.draw(study, trials, reports, notes)
     return page.draw(study, trials, reports, notes)
 
 

@@ -99,6 +99,14 @@ def format_signed(metric: str, value: float | None) -> str:
     return text if not text.strip("0.,") else f"{'−' if value < 0 else '+'}{text}"
 
 
+def spell_seconds(seconds: float) -> str:
+    """Return `3.2 hours`, in the largest unit of which there are two or more."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def spell_metric(metric: str) -> str:
     """Return a metric's name in words: `val_accuracy` is `validation accuracy`."""
     words = {

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
+from ablate.base.spending import spend
 from ablate.objectives import COST_METRICS, may_stand, mean, on_test, signed
 from ablate.trial import CONFIRM_SEED_BASE, TrialState
 from ablate.tuning.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
@@ -69,7 +70,7 @@ class Round:
             "given": [list(pair) for pair in self.given],
             "decided": {str(n): on for n, on in self.decided.items()},
             "probability": {str(n): p for n, p in self.probability.items()},
-            "level": level(self.number),
+            "level": spend(ERROR_RATE, self.number),
             "seeds": {str(n): k for n, k in self.seeds.items()},
             "spent": self.spent,
             "budget": self.budget,
@@ -117,11 +118,6 @@ def spent_seeds(trials: Sequence[TrialProgress]) -> int:
     return sum(len(trial.config.seeds) for trial in trials if trial.config.stage == "confirm")
 
 
-def level(number: int) -> float:
-    """Return the error rate that round `number` (from 1) may spend; those of all rounds sum to ERROR_RATE."""
-    return ERROR_RATE / (number * (number + 1))
-
-
 def contenders(study: Study, trials: Sequence[TrialProgress]) -> list[Contender]:
     """Return the confirmed networks that may be on the front, by number: every seed COMPLETE, constraints kept."""
     confirming = sorted((t for t in trials if t.config.stage == "confirm"), key=lambda t: (_network(t), t.number))
@@ -145,7 +141,7 @@ def plan_round(study: Study, dataset: str, trials: Sequence[TrialProgress], race
         draws = stream(study.seed, dataset, 0, "race", number)
         chances = nondominated_probability(means, draws)
         probability = {c.number: None if np.isnan(p) else float(p) for c, p in zip(those, chances, strict=True)}
-        for place, on in decide(means, level(number)).items():
+        for place, on in decide(means, spend(ERROR_RATE, number)).items():
             decided.setdefault(those[place].number, on)
         open_places = [i for i, c in enumerate(those) if c.number not in decided]
         wanted = most_uncertain(means, open_places)

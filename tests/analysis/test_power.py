@@ -14,7 +14,7 @@ from support import planted_comparison, planted_study
 @pytest.mark.parametrize("pairs", [2, 3, 5, 10, 40])
 @pytest.mark.parametrize("margin", [0.3, 1.0, 2.5])
 def test_power_of_non_inferiority_is_that_of_the_non_central_t(pairs, margin):
-    critical = stats.t.ppf(0.95, pairs - 1)
+    critical = stats.t.ppf(0.96, pairs - 1)
     expected = stats.nct.sf(critical, pairs - 1, margin * math.sqrt(pairs))
     assert margin_power("non-inferiority", pairs, margin) == pytest.approx(expected, abs=1e-5)
 
@@ -24,7 +24,7 @@ def test_power_of_non_inferiority_is_that_of_the_non_central_t(pairs, margin):
 def test_power_of_equivalence_is_the_double_integral(pairs, margin):
     from scipy import integrate
 
-    critical, df = stats.t.ppf(0.95, pairs - 1), pairs - 1
+    critical, df = stats.t.ppf(0.96, pairs - 1), pairs - 1
     shift = margin * math.sqrt(pairs)
 
     def settled(ratio):
@@ -43,7 +43,7 @@ def test_as_many_pairs_as_needed_settle_the_margin_in_simulation(question):
     pairs = pairs_needed(question, margin)
     assert margin_power(question, pairs - 1, margin) < 0.8 <= margin_power(question, pairs, margin)
     data = rng.standard_normal((20_000, pairs))
-    low, high = DescrStatsW(data.T).tconfint_mean(alpha=0.1)
+    low, high = DescrStatsW(data.T).tconfint_mean(alpha=0.08)
     settled = (low > -margin) & ((high < margin) if question == "equivalence" else True)
     assert settled.mean() == pytest.approx(margin_power(question, pairs, margin), abs=0.012)
 

@@ -145,7 +145,7 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
     assert "Warning (diverged-seeds): 1 seed diverged" in text
     table = out[out.index("variant") :]
     assert max(map(len, table.splitlines())) <= 80
-    assert text.index("equivalent at") < text.index("Warning") < text.index("variant ")
+    assert text.index("equivalent at") < text.index("Warning") < text.index("variant verdict ")
     assert " ".join(run(capfd, "status", "planted")[1].split()).count("equivalent at a margin") == 1
     page = here / "runs" / "planted" / "report" / "index.html"
     before = page.read_bytes()
@@ -160,7 +160,7 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
 
 def events(folder: Path) -> list[dict[str, Any]]:
     with Ledger.open(f"sqlite:///{folder}/runs/late/ledger.sqlite") as ledger:
-        return [event.payload for event in ledger.events("late") if event.kind == "margin"]
+        return [event.payload for event in ledger.events("late") if event.kind == "plan"]
 
 
 def test_a_margin_that_changes_after_trials_have_ended_is_noted_and_warned_of(
@@ -168,7 +168,7 @@ def test_a_margin_that_changes_after_trials_have_ended_is_noted_and_warned_of(
 ) -> None:
     text = STUDY.replace("study: planted", "study: late")
     (here / "late.yaml").write_text(text)
-    first = {"margins": {"val_accuracy": 0.01}, "diverged": {"val_accuracy": 0.1}, "ended": 0}
+    first = {"margins": {"val_accuracy": 0.01}, "diverged": {"val_accuracy": 0.1}, "replicates": 8, "ended": 0}
     for _ in range(2):
         assert run(capfd, "compare", "late.yaml", *LOCAL)[0] == 0
         assert events(here) == [first], "the same margin is noted once"
@@ -268,7 +268,7 @@ def test_without_a_margin_there_are_intervals_and_a_way_to_a_verdict(
     assert hint in " ".join(out.split())
     code, out, _ = run(capfd, "verdict", "plain")
     assert code == 0
-    assert "Holm p" in out
+    assert "adjusted p" in out
     assert "verdict " not in out[out.index("variant ") :]
     page = (here / "runs" / "plain" / "report" / "index.html").read_text()
     assert "No verdicts: the study file" in page

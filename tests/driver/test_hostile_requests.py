@@ -162,7 +162,7 @@ EXTRA: dict[str, list[Any]] = {
     "frozen": [{"search_trials": 3, "confirmed": "all"}],
     "warm_start": [{"study": "x", "observations": {"data": [{}]}}],
     "answered": [{"start": "first"}, {"request": {}}],
-    "margin": [{"margins": {"val_loss": "much"}, "diverged": {}, "ended": 0}],
+    "plan": [{"margins": {"val_loss": "much"}, "diverged": {}, "replicates": 3, "ended": 0}],
 }
 
 

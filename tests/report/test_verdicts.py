@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from ablate.analysis.next_step import NextStep
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.verdicts import seed_differences, verdicts
 from ablate.report.comparison.forest import forest_figures
@@ -28,6 +29,9 @@ ROW: dict[str, Any] = {
     "margin": 0.005, "difference": -0.0012, "low": -0.004, "high": 0.0016, "n": 10, "detectable": 0.0034,
     "seeds_needed": 14, "remark": "", "scaled": False, "family": 3, "samples_low": None, "samples_high": None,
 }  # fmt: skip
+
+
+STEP = NextStep(undecided=1, rows=2, seeds=22, hours=2.5, margin=0.0123, share=0.0889)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +96,15 @@ def test_the_terminal_says_the_answer_then_the_warnings_then_a_table_within_80_c
     study = make_study(variants=rows, replicates=5, scale=scale, compare=COMPARE | MARGIN)
     table = verdicts(study, *plant(study))
     console = Console(width=80, record=True, force_terminal=False)
-    console.print(verdict_lines(study, table, "val_accuracy", [StudyWarning(code="some-code", text="a text")]))
+    console.print(verdict_lines(study, table, "val_accuracy", [StudyWarning(code="some-code", text="a text")], STEP))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
-    assert text.index(f"{long}: ") < text.index("Warning (some-code): a text") < text.index("Holm p")
+    assert text.index(f"{long}: ") < text.index("1 of 2 verdicts is inconclusive.")
+    assert text.index("1 of 2") < text.index("Warning (some-code): a text") < text.index("adjusted p")
     said = " ".join(text.split())
-    assert "superior and harmful by Holm's p over 2 tests; margin 0.4 points: non-inferior" in said
-    assert said.count("non-inferior and equivalent each row at 5% on its own.") == 1
+    adjusted = "by p adjusted for 2 tests (Holm) and for look 1 at the results, which has 80.0% of the 5% error; margin"
+    assert adjusted in said
+    assert said.count("non-inferior and equivalent each row by itself.") == 1
 
 
 def test_the_table_shows_the_rows_and_without_a_margin_no_verdict() -> None:
@@ -112,7 +118,7 @@ def test_the_table_shows_the_rows_and_without_a_margin_no_verdict() -> None:
         assert ("verdict" in found.headings) == bool(margin)
         assert shown["difference"] == f"{100 * row['difference']:+.2f}".replace("-", "−")
         assert shown["95% interval"] == f"{100 * row['low']:.2f} to {100 * row['high']:.2f}".replace("-", "−")
-        assert shown["Holm p"] == p_text(row["p_holm"])
+        assert shown["adjusted p"] == p_text(row["p_adjusted"])
         assert shown["smallest detectable"] == f"{100 * row['detectable']:.3g}"
         assert shown["seeds"] == "5"
         if margin:
@@ -135,7 +141,7 @@ def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
     )
     points = {v["variant"]: v for v in layers[-1]["data"]["values"]}
     for row in table.filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists").iter_rows(named=True):
-        for name in ("difference", "low", "high", "low90", "high90"):
+        for name in ("difference", "low", "high", "margin_low", "margin_high"):
             assert points[row["variant"]][name] == pytest.approx(100 * row[name], rel=1e-4)
     assert "The shaded band is the margin." in accuracy.caption
     assert [layer["mark"]["type"] for layer in loss.panels[0].spec["layer"]] == marks[1:]

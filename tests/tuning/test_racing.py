@@ -15,6 +15,7 @@ from rich.console import Console
 from ablate.analysis import confirmations, t_interval
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.randomness import stream
+from ablate.base.spending import spend
 from ablate.ledger import Ledger, Snapshot
 from ablate.objectives import nondominated
 from ablate.report import front_table, result_lines, write_report
@@ -24,7 +25,7 @@ from ablate.study.sections import Objective
 from ablate.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.tuning import Search
 from ablate.tuning.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
-from ablate.tuning.racing import ERROR_RATE, decide, level, most_uncertain
+from ablate.tuning.racing import ERROR_RATE, decide, most_uncertain
 from ablate.tuning.recorded import recorded_searches
 from support.searches import (
     TWO,
@@ -297,7 +298,7 @@ def test_several_noisy_objectives_are_bounded_on_both_sides() -> None:
 
 
 def test_the_levels_of_all_rounds_sum_to_the_error_rate() -> None:
-    assert sum(level(n) for n in range(1, 10_000)) == pytest.approx(ERROR_RATE, rel=1e-3)
+    assert sum(spend(ERROR_RATE, n) for n in range(1, 10_000)) == pytest.approx(ERROR_RATE, rel=1e-3)
 
 
 WORLDS = {
@@ -328,7 +329,7 @@ def _race(mu: Any, rng: np.random.Generator, *, sd: float, budget: int) -> tuple
     for number in range(1, 1000):
         samples = [np.stack([-np.array(d), np.full(len(d), float(i))], axis=1) for i, d in enumerate(data)]
         means = pool_seeds(samples, [True, False])
-        decided = decide(means, level(number)) | decided
+        decided = decide(means, spend(ERROR_RATE, number)) | decided
         left = budget - sum(map(len, data))
         given = most_uncertain(means, [i for i in range(len(mu)) if i not in decided])[:left]
         if not given:

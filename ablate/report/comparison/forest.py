@@ -68,7 +68,7 @@ def _panel(study: Study, rows: pl.DataFrame, seeds: pl.DataFrame) -> Figure:
 
 
 def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
-    names = ("difference", "low", "high", "low90", "high90")
+    names = ("difference", "low", "high", "margin_low", "margin_high")
     drawn = {name: None if row[name] is None else rounded(factor * row[name]) for name in names}
     return {"variant": printable(row["variant"]), "verdict": row["verdict"], "seeds": row["n"], **drawn}
 
@@ -96,6 +96,6 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: f
         zero.encode(x=x("at")),
         each.encode(x=x("value"), y=y),
         thin.encode(x=x("low"), x2="high:Q", y=y),
-        thick.encode(x=x("low90"), x2="high90:Q", y=y),
+        thick.encode(x=x("margin_low"), x2="margin_high:Q", y=y),
         dots.encode(x=x("difference"), y=y, tooltip=tip),
     ]

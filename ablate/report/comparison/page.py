@@ -12,6 +12,8 @@ import polars as pl
 from ablate.analysis.comparison import cells, seed_values
 from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.analysis.effects import effects, has_effects
+from ablate.analysis.looks import compared_looks
+from ablate.analysis.next_step import next_step
 from ablate.analysis.verdicts import seed_differences, verdicts
 from ablate.objectives import given_for
 from ablate.report.comparison.effect_figures import effect_figures
@@ -20,7 +22,7 @@ from ablate.report.comparison.figures import comparison_figures
 from ablate.report.comparison.forest import forest_figures
 from ablate.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
 from ablate.report.comparison.tuning import tuning_figures, tuning_section, tuning_tables
-from ablate.report.comparison.verdicts import hint_text, verdict_answers, verdict_block
+from ablate.report.comparison.verdicts import hint_text, step_text, verdict_answers, verdict_block
 from ablate.report.comparison.wording import answers, methods, status_lines
 from ablate.report.drawing import Figure, safe_stem
 from ablate.report.frame import render_page, write_files
@@ -43,10 +45,15 @@ class Tables:
     effects: pl.DataFrame
 
     @staticmethod
-    def of(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Tables:
-        """Return the tables of a study's trials and reports."""
-        made = (of(study, trials, reports) for of in (cells, verdicts, seed_values, seed_differences, effects))
-        return Tables(**dict(zip(("cells", "verdicts", "seeds", "differences", "effects"), made, strict=True)))
+    def of(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any]) -> Tables:
+        """Return the tables of a study's trials, reports and events."""
+        return Tables(
+            cells=cells(study, trials, reports),
+            verdicts=verdicts(study, trials, reports, look=len(compared_looks(notes))),
+            seeds=seed_values(study, trials, reports),
+            differences=seed_differences(study, trials, reports),
+            effects=effects(study, trials, reports),
+        )
 
     def figures(self, study: Study) -> list[Figure]:
         """Return the figures: of each metric the means, and the differences from the baseline."""
@@ -56,7 +63,7 @@ class Tables:
 
 def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
-    found = Tables.of(study, trials, reports)
+    found = Tables.of(study, trials, reports, notes)
     of_tuning = tuning_tables(study, trials, reports)
     tuned, drawn = tuning_figures(study, of_tuning), found.figures(study)
     drawn += tuned.values()
@@ -80,10 +87,10 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
 
 
-def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[Figure]:
+def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
     """Return the figures of the page."""
     tuned = tuning_figures(study, tuning_tables(study, trials, reports))
-    return [*Tables.of(study, trials, reports).figures(study), *tuned.values()]
+    return [*Tables.of(study, trials, reports, notes).figures(study), *tuned.values()]
 
 
 def render(
@@ -102,6 +109,8 @@ def render(
     table, first = tables.cells, require_comparison(study).metrics[0]
     judged = given_for(require_comparison(study).margin, first) is not None
     of_first = tables.verdicts.filter(pl.col("metric") == first)
+    step = next_step(study, of_first, trials)
+    after = "" if step is None else step_text(study, first, step)
     return render_page(
         "comparison.html.j2",
         study,
@@ -109,7 +118,7 @@ def render(
         status=status_lines(study, trials, reports, notes),
         answers=verdict_answers(study, of_first, table) if judged else answers(study, table),
         answered=spell_metric(first),
-        hint="" if judged else hint_text(first),
+        hint=after if judged else hint_text(first),
         published=bool(require_comparison(study).published),
         warnings=comparison_warnings(study, trials, reports, notes),
         sections=sections,

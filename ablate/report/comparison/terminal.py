@@ -11,6 +11,8 @@ from rich.text import Text
 
 from ablate.analysis.comparison import cells
 from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.looks import compared_looks
+from ablate.analysis.next_step import next_step
 from ablate.analysis.verdicts import verdicts
 from ablate.report.comparison.table import cell_lines, missing_text, require_comparison, scale_text
 from ablate.report.comparison.verdicts import answer_lines, verdict_lines, warning_lines
@@ -32,5 +34,7 @@ def comparison_lines(
         return Group(
             *above, *map(Text, answer_lines(study, empty, compare.metrics[0])), *warning_lines(warnings), below
         )
-    found = verdict_lines(study, verdicts(study, trials, reports), compare.metrics[0], warnings)
+    judged = verdicts(study, trials, reports, look=len(compared_looks(notes)))
+    step = next_step(study, judged.filter(pl.col("metric") == compare.metrics[0]), trials)
+    found = verdict_lines(study, judged, compare.metrics[0], warnings, step)
     return Group(*above, found, Text(), below)

@@ -15,7 +15,7 @@ from ablate.analysis.tuning_scores import ROW, expected_best, tuning_curve, tuni
 from ablate.objectives import is_share
 from ablate.report.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem
 from ablate.report.latex import PageTable
-from ablate.report.numbers import compact, printable, quantity, spell_metric
+from ablate.report.numbers import printable, quantity, spell_metric, spell_seconds
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices
 from ablate.study.tuning_seeds import tuning_seeds
@@ -73,7 +73,7 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     metric = spell_metric(tuning_metric(study))
     return (
         f"Every row tuned {names} first: {count} values on {seeds}, the same values for all. In all "
-        f"{budget['runs'].sum():,} runs, {budget['epochs'].sum():,} epochs, {_duration(seconds)} of training. Each "
+        f"{budget['runs'].sum():,} runs, {budget['epochs'].sum():,} epochs, {spell_seconds(seconds)} of training. Each "
         f"seed of a row was then trained with the values of the best {metric} on {turn}.{so}"
     )
 
@@ -205,10 +205,3 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return "–" if value is None else printable(str(value))
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{compact(seconds)} seconds"

@@ -15,12 +15,23 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.analysis.intervals import Interval
+from ablate.analysis.looks import share_of
+from ablate.analysis.next_step import NextStep
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.verdicts import CLAIMS, INCONCLUSIVE
 from ablate.objectives import given_for, is_evaluated, is_share
 from ablate.report.comparison.table import Footnotes, require_comparison
 from ablate.report.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
-from ablate.report.numbers import DASH, equal_seeds, format_signed, interval_text, printable, reach, spell_metric
+from ablate.report.numbers import (
+    DASH,
+    equal_seeds,
+    format_signed,
+    interval_text,
+    printable,
+    reach,
+    spell_metric,
+    spell_seconds,
+)
 from ablate.study import Study
 from ablate.study.tuning_seeds import shared_tuning_text
 
@@ -39,12 +50,15 @@ class VerdictBlock:
     notes: list[str]
 
 
-def verdict_lines(study: Study, table: pl.DataFrame, metric: str, warnings: Sequence[StudyWarning]) -> RenderableType:
-    """Return the verdicts of a metric for a terminal: sentences, warnings, the table."""
+def verdict_lines(
+    study: Study, table: pl.DataFrame, metric: str, warnings: Sequence[StudyWarning], step: NextStep | None
+) -> RenderableType:
+    """Return the verdicts of a metric for a terminal: sentences, the next step, warnings, the table."""
     own = table.filter(pl.col("metric") == metric)
     found = verdict_block(study, own, metric, narrow=True)
     return Group(
-        *map(Text, answer_lines(study, own, metric)), *warning_lines(warnings), Text(found.text), Text(), _table(found),
+        *map(Text, answer_lines(study, own, metric)), *([Text(step_text(study, metric, step))] if step else []),
+        *warning_lines(warnings), Text(found.text), Text(), _table(found),
         *map(Text, found.notes),
     )  # fmt: skip
 
@@ -75,6 +89,24 @@ def hint_text(metric: str) -> str:
     return (
         "No verdicts: the study file does not say which difference matters. "
         f"Write compare.margin: {{{metric}: {example}}} into it before the runs."
+    )
+
+
+def step_text(study: Study, metric: str, step: NextStep) -> str:
+    """Return what decides the inconclusive rows of a metric: more seeds, or a wider margin."""
+    text = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive. "
+    if step.hours is None:
+        text += "No number of seeds up to 1,000 finds a variant without a difference non-inferior. "
+    else:
+        time = spell_seconds(3600 * step.hours)
+        text += (
+            f"To find variants without a difference non-inferior with 80% power, raise replicates from "
+            f"{study.replicates} to {step.seeds} and type `ablate compare FILE --extend`: {time} of training, one "
+            f"trial after another. It is another look at the results, with {step.share:.1%} of the 5% error. "
+        )
+    return (
+        f"{text}At a margin of {unit_text(metric, step.margin)} they would be non-inferior now; but a margin is chosen "
+        "before the results, and a later one is marked as such."
     )
 
 
@@ -157,7 +189,7 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
         "variant": printable(row["variant"]),
         **verdict,
         **apart,
-        "Holm p": p_text(row["p_holm"]),
+        "adjusted p": p_text(row["p_adjusted"]),
         "wins": DASH if row["wins"] is None else f"{100 * row['wins']:.0f}%",
         "detects" if narrow else "smallest detectable": detectable,
         **({} if narrow else {"seeds": str(n) if n else DASH}),
@@ -184,9 +216,12 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     if seeds:
         text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     tests = table["family"][0] if table.height else 0
-    text += f"; 95% t intervals; superior and harmful by Holm's p over {tests} test{'s' * (tests != 1)}"
+    text += f"; 95% t intervals; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
+    if table.height:
+        look = table["look"][0]
+        text += f" and for look {look} at the results, which has {share_of(look):.1%} of the 5% error"
     if margin is not None:
-        each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row at 5% on its own"
+        each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     whole = study.tune is not None and shared_tuning_text(study) is None
     return f"{text}.{' Each verdict is of the part and its tuning.' * whole}"

@@ -1,0 +1,134 @@
+"""Seeds that are added after results were read: each look pays its share of the error, and what is next is said."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from scipy import stats
+
+from ablate.analysis.looks import EXPECTED, compared_looks, share_of
+from ablate.analysis.next_step import next_step
+from ablate.analysis.verdicts import p_two_sided, verdicts
+from ablate.base.randomness import stream
+from ablate.base.spending import spend
+from support.commands import LOCAL, run, write_study
+from support.paths import REPOSITORY
+from support.planted_comparison import make_study, plant
+
+SCHEMA = json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text())
+CODE = """\
+def train(config, run):
+    seed = 0.8 + 0.02 * run.stream("seed").standard_normal()
+    return {"val_accuracy": seed + config["effect"] + 0.02 * run.stream("noise", config["arm"]).standard_normal()}
+"""
+NOISY = """\
+study: looked
+trainable: planted_code:train
+protocol: paper
+datasets: {here: {}}
+config: {effect: 0.0, arm: none}
+variants:
+  - {name: whole}
+  - {name: equal, config: {arm: equal}}
+  - {name: worse, config: {arm: worse, effect: -0.05}}
+objectives: [{metric: val_accuracy, direction: maximize}]
+replicates: 3
+compare: {baseline: whole, margin: {val_accuracy: 0.01}}
+"""
+
+
+def test_the_shares_sum_to_the_error_and_are_those_of_the_formula() -> None:
+    for expected in (0.25, 1.0, 50.0):
+        parts = [spend(0.05, look, expected=expected) for look in range(1, 200_000)]
+        assert math.fsum(parts) == pytest.approx(0.05, rel=1e-3)
+        assert parts == sorted(parts, reverse=True)
+    assert [spend(1.0, k) for k in (1, 2, 3)] == pytest.approx([1 / 2, 1 / 6, 1 / 12])
+    assert (share_of(1), share_of(2)) == pytest.approx((0.8, EXPECTED / 1.25 / 2.25))
+
+
+@pytest.mark.parametrize("seeds", [(3, 5, 10), (5, 10, 20), tuple(range(3, 11))])
+def test_seeds_that_are_added_until_a_verdict_appears_give_at_most_5_percent_false_ones(seeds: tuple[int, ...]) -> None:
+    """Without shares, looks at 3, 5 and 10 seeds give 12% and a look at each seed 17%."""
+    noise = stream(0, "looks", 0, *map(str, seeds)).standard_normal((20_000, seeds[-1]))
+    p = np.array([stats.ttest_1samp(noise[:, :n], 0, axis=1).pvalue for n in seeds])
+    assert (p < 0.05).any(axis=0).mean() > 0.1
+    shares = np.array([share_of(look) for look in range(1, len(seeds) + 1)])
+    assert (p / shares[:, None] < 0.05).any(axis=0).mean() <= 0.05
+    assert p[-1, 0] == pytest.approx(p_two_sided(noise[0]))
+
+
+class Plan:
+    """An event that notes a plan."""
+
+    kind = "plan"
+
+    def __init__(self, replicates: int, ended: int) -> None:
+        self.payload = {"margins": {}, "diverged": {}, "replicates": replicates, "ended": ended}
+
+
+def test_a_look_is_a_number_of_seeds_whose_results_could_be_read() -> None:
+    assert compared_looks([]) == (1,)
+    assert compared_looks([Plan(3, 0)]) == (3,)
+    assert compared_looks([Plan(3, 0), Plan(5, 0)]) == (5,), "raised before any result"
+    assert compared_looks([Plan(3, 0), Plan(5, 4), Plan(5, 4), Plan(10, 12)]) == (3, 5, 10)
+
+
+def read(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    _, out, err = run(capfd, "verdict", "looked", "--json")
+    found: dict[str, Any] = json.loads(out or err)
+    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    return found
+
+
+def test_an_extended_comparison_says_its_looks_and_divides_its_p_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    home = write_study(tmp_path, {"planted_code.py": CODE, "study.yaml": NOISY})
+    monkeypatch.chdir(home)
+    for look, seeds in enumerate((3, 4, 12), start=1):
+        (home / "study.yaml").write_text(NOISY.replace("replicates: 3", f"replicates: {seeds}"))
+        assert run(capfd, "compare", "study.yaml", "--extend", *LOCAL)[0] == 0
+        assert run(capfd, "compare", "study.yaml", "--extend", *LOCAL)[0] == 0, "the same seeds are no further look"
+        found = read(capfd)
+        assert found["looks"] == [3, 4, 12][:look]
+        for row in found["verdicts"]:
+            assert (row["n"], row["look"]) == (seeds, look)
+        p = [row["p"] for row in found["verdicts"]]
+        first = int(np.argmin(p))
+        assert found["verdicts"][first]["p_adjusted"] == pytest.approx(min(2 * p[first] / share_of(look), 1))
+        said = " ".join(run(capfd, "verdict", "looked")[1].split())
+        assert f"for look {look} at the results, which has {share_of(look):.1%} of the 5% error" in said
+        page = (home / "runs" / "looked" / "report" / "index.html").read_text()
+        assert f"for look {look} at the results" in page
+        if found["next"] is not None:
+            assert f"raise replicates from {seeds} to {found['next']['seeds']} and type" in said
+            assert f"raise replicates from {seeds} to {found['next']['seeds']} and type" in page
+
+
+def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_that_decides_now() -> None:
+    study = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
+
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        return 0.8 + 0.001 * seed + {"kv": 0.01, "k": 0.03}.get(variant, 0.0) * (-1) ** seed
+
+    trials, reports = plant(study, value=value)
+    table = verdicts(study, trials, reports).filter(metric="val_accuracy")
+    step = next_step(study, table, trials)
+    assert step is not None
+    open_rows = table.filter(verdict="inconclusive")
+    assert (step.undecided, step.rows) == (open_rows.height, table.height)
+    assert step.seeds == max(open_rows["seeds_needed"])
+    assert step.hours == pytest.approx(trials["wall_seconds"].sum() / 3600 * (step.seeds / 5 - 1))
+    wider = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 1.001}})
+    decided = verdicts(wider, *plant(wider, value=value)).filter(metric="val_accuracy")
+    assert "inconclusive" not in decided["verdict"].to_list()
+    narrower = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 0.999}})
+    assert "inconclusive" in verdicts(narrower, *plant(narrower, value=value)).filter(metric="val_accuracy")["verdict"]
+    assert next_step(wider, decided, trials) is None
