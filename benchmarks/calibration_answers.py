@@ -15,7 +15,8 @@ from ablate.analysis.adjustment import holm
 from ablate.analysis.answer import compare_with_best, unselected_best
 from ablate.analysis.effects import shapley_weights
 from ablate.analysis.front_uncertainty import draw_means, volume
-from ablate.analysis.verdicts import ALPHA, HARMFUL, NON_INFERIOR, SUPERIOR, claims_of, margin_p, p_two_sided
+from ablate.analysis.looks import ERROR, share_of
+from ablate.analysis.verdicts import HARMFUL, NON_INFERIOR, SUPERIOR, adjust, claims_of, margin_p, p_two_sided
 
 SEEDS, NETWORKS, ACCURACY = 5, 6, "test_accuracy"
 EQUAL = np.zeros(NETWORKS)
@@ -113,30 +114,48 @@ def verdict_rules(share: float) -> Iterator[Row]:
     random, hits = generator("verdicts"), []
     for _ in range(repetitions(2_000, share)):
         differences = random.standard_normal((10, SEEDS)) - random.standard_normal(SEEDS)
-        adjusted = holm([p_two_sided(row) for row in differences])
+        adjusted = adjust([p_two_sided(row) for row in differences])
         named = [claims_of(float(row.mean()), p, {}) for row, p in zip(differences, adjusted, strict=True)]
         hits.append(any({SUPERIOR, HARMFUL} & set(claims) for claims in named))
     yield rate("verdict superior or harmful on an equal arm", "10 equal arms, one baseline, 5 seeds", hits, (0.0, 0.05))
 
 
+def looks(share: float) -> Iterator[Row]:
+    """Verdicts on equal arms whose seeds are extended until one is superior or harmful, and the power of each look."""
+    for seeds, arms in itertools.product(((3, 5, 10), (5, 10, 20), tuple(range(3, 11))), (1, 10)):
+        random, paid, unpaid = generator("looks", arms, *seeds), [], []
+        for _ in range(repetitions(1_000, share)):
+            differences = random.standard_normal((arms, seeds[-1])) - random.standard_normal(seeds[-1]) * (arms > 1)
+            p = [[p_two_sided(row[:count]) for row in differences] for count in seeds]
+            paid.append(any(min(adjust(each, look=look)) < ERROR for look, each in enumerate(p, start=1)))
+            unpaid.append(any(min(holm(each)) < ERROR for each in p))
+        setting = f"{arms} equal arm{'s' * (arms > 1)}, looks at {', '.join(map(str, seeds))} seeds"
+        yield rate("extended until a verdict appears, each look at 5% (not used)", setting, unpaid, (0.1, 0.2))
+        yield rate("extended until a verdict appears", setting, paid, (0.0, 0.05))
+    for look, effect in ((1, smallest_effect(10)), (2, smallest_effect(10, level=1 - ERROR * share_of(2)))):
+        samples = generator("power of a look", look).standard_normal((repetitions(5_000, share), 10)) + effect
+        hits = [adjust([p_two_sided(row)], look=look)[0] < ERROR for row in samples]
+        yield rate("power of a look at its effect", f"look {look}, 10 seeds, {effect:.2f} sd(d)", hits, (0.79, 0.81))
+
+
 def verdict_families(share: float) -> Iterator[Row]:
     """Power of the verdict at the effect that is said to be detectable, and non-inferiority over a family."""
     for arms, seeds in itertools.product((5, 14), (5, 10)):
-        random, level = generator("detectable", arms, seeds), 1 - ALPHA / arms
+        random, level = generator("detectable", arms, seeds), 1 - ERROR * share_of(1) / arms
         hits = []
         for _ in range(repetitions(2_000, share)):
             differences = random.standard_normal((arms, seeds))
             differences[0] += smallest_effect(seeds, level=level)
-            hits.append(holm([p_two_sided(row) for row in differences])[0] < ALPHA)
+            hits.append(adjust([p_two_sided(row) for row in differences])[0] < ERROR)
         yield rate(
             "verdict at the smallest detectable effect: power", f"{arms} arms, {seeds} seeds", hits, (0.79, 0.83)
         )
-    for familywise, target in ((False, (0.25, 0.35)), (True, (0.0, ALPHA))):
+    for familywise, target in ((False, (0.2, 0.3)), (True, (0.0, ERROR))):
         random, hits = generator("family of margins"), []
         for _ in range(repetitions(2_000, share)):
             arms = random.standard_normal((10, SEEDS)) - random.standard_normal(SEEDS) - 1.0
             p = [margin_p(row, 1.0)[NON_INFERIOR] for row in arms]
-            hits.append(min(holm(p) if familywise else p) < ALPHA)
+            hits.append(min(adjust(p, family=familywise)) < ERROR)
         setting = f"10 arms at the margin, {SEEDS} seeds, {'familywise' if familywise else 'each row by itself'}"
         yield rate("non-inferiority claimed of any arm at the margin", setting, hits, target)
 

@@ -10,7 +10,7 @@ from calibration_rows import Row, average, generator, rate, repetitions
 from scipy import stats
 
 from ablate.analysis import smallest_effect, t_interval
-from ablate.analysis.power import QUESTIONS, margin_power, pairs_needed
+from ablate.analysis.power import ALPHA, QUESTIONS, margin_power, pairs_needed
 
 
 def covered(samples: np.ndarray, truth: float, level: float = 0.95) -> list[bool]:
@@ -94,8 +94,8 @@ def margins(share: float) -> Iterator[Row]:
 
 
 def settled(samples: np.ndarray, margin: float, question: str) -> list[bool]:
-    """Return for each row whether its 90% interval settles the question."""
-    found = [t_interval(values, level=0.9) for values in samples.tolist()]
+    """Return for each row whether the interval of the first look settles the question."""
+    found = [t_interval(values, level=1 - 2 * ALPHA) for values in samples.tolist()]
     return [i.low > -margin and (question == "non-inferiority" or i.high < margin) for i in found]
 
 
@@ -104,7 +104,7 @@ def smallest_effects(share: float) -> Iterator[Row]:
     for seeds in (3, 5, 10, 20):
         effect = smallest_effect(seeds)
         samples = generator("effect", seeds).standard_normal((repetitions(50_000, share), seeds)) + effect
-        hits = stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
+        hits = stats.ttest_1samp(samples, 0, axis=1).pvalue < ALPHA
         yield rate("smallest detectable effect: power", f"{seeds} seeds, {effect:.2f} sd(d)", hits, (0.80, 0.80))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from calibration_rows import Row, generator, rate, repetitions
 from scipy import stats
 
-from ablate.analysis.adjustment import holm
-from ablate.analysis.verdicts import ALPHA, HARMFUL, SUPERIOR, claims_of, p_two_sided
+from ablate.analysis.looks import ERROR
+from ablate.analysis.verdicts import HARMFUL, SUPERIOR, adjust, claims_of, p_two_sided
 
 CURVES = (0, 5, 20, 100)  # standard deviations of a seed that a value loses over the range
 DESIGNS = ((1, 8, 5), (1, 8, 10), (10, 8, 5), (10, 8, 10), (10, 16, 10), (30, 8, 10))  # arms, values, fresh seeds
@@ -37,7 +37,7 @@ METHODS = (
     Method(name="3 tuning seeds, in turn for the seeds (a known limit)", tuning_seeds=3, target=(0.0, 0.20)),
     Method(name="3 tuning seeds, resampled (not used)", tuning_seeds=3, resampled=True, target=(0.0, 0.20)),
     Method(name="5 tuning seeds, resampled (not used)", tuning_seeds=5, resampled=True, target=(0.0, 0.08)),
-    Method(name="a tuning seed for each seed", tuning_seeds=None, target=(0.0, ALPHA)),
+    Method(name="a tuning seed for each seed", tuning_seeds=None, target=(0.0, ERROR)),
 )
 
 
@@ -73,9 +73,9 @@ class World:
     def signed(self, random: np.random.Generator, effect: float = 0.0) -> list[bool]:
         """Return for each arm whether it is called superior or harmful."""
         found = self.study(random, effect)
-        adjusted = holm([p for _, p in found])
+        adjusted = adjust([p for _, p in found])
         return [
-            p < ALPHA and bool({SUPERIOR, HARMFUL} & set(claims_of(float(own.mean()), p, {})))
+            p < ERROR and bool({SUPERIOR, HARMFUL} & set(claims_of(float(own.mean()), p, {})))
             for (own, _), p in zip(found, adjusted, strict=True)
         ]
 
@@ -96,7 +96,7 @@ def tuned_verdicts(share: float) -> Iterator[Row]:
         setting = f"{arms} arm{'s' * (arms > 1)}, {values} values, {seeds} seeds, curve {curve}"
         random = generator("tuned", method.name, setting)
         hits = [any(world.signed(random)) for _ in range(n)]
-        target = method.target if curve else (0.0, ALPHA)  # without a curve any choice is as good
+        target = method.target if curve else (0.0, ERROR)  # without a curve any choice is as good
         yield rate(f"equal tuned rows, {method.name}: superior or harmful", setting, hits, target)
         if (arms, values) == (10, 8):
             hits = [world.signed(random, EFFECT)[0] for _ in range(n)]

@@ -115,6 +115,12 @@ def spread(differences: Differences) -> float:
     return float(differences.std(ddof=1)) if np.ptp(differences) > 0 else 0.0
 
 
+def adjust(found: Sequence[float | None], *, look: int = 1, family: bool = True) -> list[float]:
+    """Return p-values adjusted for their `family` (Holm 1979; None counts as 1) and for the look (`share_of`)."""
+    p = [1.0 if each is None else each for each in found]
+    return [min(each / share_of(look), 1.0) for each in (holm(p) if family else p)]
+
+
 def margin_p(gains: Differences, margin: float) -> dict[str, float]:
     """Return the p-value of each claim against a margin, for [n] differences in the better direction, n ≥ 2."""
     above, below = p_above(gains, -margin), p_above(-gains, -margin)
@@ -216,20 +222,17 @@ def _outlying(row: Mapping[str, Any], rows: int) -> list[int]:
 
 def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:
     """Add p-values that are adjusted by Holm and for the look, and what their level detects, to rows of one metric."""
-    share = share_of(family[0]["look"]) if family else 1.0
-
-    def adjusted(found: Sequence[float | None]) -> list[float]:
-        return [min(p / share, 1.0) for p in holm([1.0 if p is None else p for p in found])]
-
-    for row, p in zip(family, adjusted([row["p"] for row in family]), strict=True):
-        effect = smallest_effect(row["n"], level=1 - ERROR * share / len(family))
+    look = family[0]["look"] if family else 1
+    for row, p in zip(family, adjust([row["p"] for row in family], look=look), strict=True):
+        effect = smallest_effect(row["n"], level=1 - ERROR * share_of(look) / len(family))
         row |= {"p_adjusted": None if row["p"] is None else p, "family": len(family)}
         row["detectable"] = effect * row["sd"] if row["sd"] else None
     for claim in (NON_INFERIOR, EQUIVALENT, BY_MARGIN):
-        found = [row["against"].get(claim) for row in family]
-        whole = all_claims or claim == BY_MARGIN
-        for row, p in zip(family, adjusted(found) if whole else found, strict=True):
-            row["against"] |= {claim: p if whole else min(p / share, 1.0)} if p is not None and row["against"] else {}
+        found = adjust(
+            [row["against"].get(claim) for row in family], look=look, family=all_claims or claim == BY_MARGIN
+        )
+        for row, p in zip(family, found, strict=True):
+            row["against"] |= {claim: p} if row["against"] else {}
 
 
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
