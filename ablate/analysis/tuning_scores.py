@@ -116,6 +116,31 @@ def expected_best(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=TRIES_COLUMNS)
 
 
+def choice_sd(study: Study, part: pl.DataFrame) -> float | None:
+    """Return the standard deviation of `choice_variance` for the scores of a row; None where it is not known."""
+    sign = 1.0 if is_higher_better(tuning_metric(study), study.objectives) else -1.0
+    variance = choice_variance(sign * _by_seed(part)) if part.height else math.nan
+    return None if math.isnan(variance) else math.sqrt(max(variance, 0.0))
+
+
+def choice_variance(scores: Scores) -> float:
+    """Return the variance over seeds that comes from choosing other values on other seeds, for scores [seeds, tries].
+
+    The value chosen on a seed (larger is better) is read from the mean of the other seeds, which did not choose it. The
+    noise of those means is taken off, so the estimate has no bias and may be below 0. NaN below three seeds or two
+    tries, or where a score is missing.
+    """
+    seeds, tries = scores.shape
+    if seeds < 3 or tries < 2:
+        return math.nan
+    chosen = scores.argmax(axis=1)
+    read = ((scores.sum(axis=0) - scores) / (seeds - 1))[np.arange(seeds), chosen]
+    residual = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()
+    noise = float((residual**2).sum()) / ((seeds - 1) * (tries - 1))
+    shares = np.bincount(chosen) / seeds
+    return float(read.var(ddof=1) - noise / (seeds - 1) * (1 - (shares**2).sum()) * seeds / (seeds - 1))
+
+
 def _by_seed(part: pl.DataFrame) -> Scores:
     """Return the scores of a row, [seeds, tries]; NaN where a run has none."""
     wide = part.pivot("values", index="seed", values="score", aggregate_function="first").drop("seed")

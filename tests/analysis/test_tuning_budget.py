@@ -16,7 +16,7 @@ from ablate.analysis.comparison import cells, seed_values
 from ablate.analysis.comparison_warnings import comparison_warnings
 from ablate.analysis.tables import REPORT_COLUMNS
 from ablate.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
-from ablate.analysis.tuning_scores import expected_best, tuning_curve, tuning_scores
+from ablate.analysis.tuning_scores import choice_variance, expected_best, tuning_curve, tuning_scores
 from ablate.base.randomness import stream
 from ablate.study import Study, parse_study
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -315,3 +315,16 @@ def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> No
     crashed = trials.with_columns(state=pl.when(pl.col("trial") == 1).then(pl.lit("FAIL")).otherwise("state"))
     (text,) = [w.text for w in comparison_warnings(study, crashed, reports) if w.code == "failed-seeds"]
     assert text.startswith("1 seed in 1 trial failed for another reason than divergence (complete 1)")
+
+
+@pytest.mark.parametrize(("curvature", "seeds"), [(0, 10), (20, 5), (100, 10)])
+def test_the_spread_by_choice_is_that_of_the_true_curve_at_the_chosen_values(curvature: float, seeds: int) -> None:
+    random = stream(0, "choice", seeds, str(curvature))
+    curve = -curvature * (np.linspace(0, 1, 8) - 0.6) ** 2
+    found, truth = [], []
+    for _ in range(3000):
+        scores = curve + math.sqrt(0.5) * (random.standard_normal((seeds, 8)) + random.standard_normal((seeds, 1)))
+        found.append(choice_variance(scores))
+        truth.append(curve[scores.argmax(axis=1)].var(ddof=1))
+    assert np.mean(found) == pytest.approx(np.mean(truth), abs=0.015)
+    assert math.isnan(choice_variance(scores[:2]))

@@ -13,9 +13,10 @@ import polars as pl
 from ablate.analysis.tuning_budget import tuning_budget
 from ablate.analysis.tuning_scores import ROW, expected_best, tuning_curve, tuning_metric, tuning_scores
 from ablate.objectives import is_share
+from ablate.report.comparison.verdicts import unit_text
 from ablate.report.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem
 from ablate.report.latex import PageTable
-from ablate.report.numbers import printable, quantity, spell_metric, spell_seconds
+from ablate.report.numbers import DASH, printable, quantity, spell_metric, spell_seconds
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices
 from ablate.study.tuning_seeds import tuning_seeds
@@ -69,7 +70,10 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     seeds = f"{number} seed{'s' * (number != 1)}"
     own = number == study.replicates
     turn = "its own tuning seed alone" if own else "one of these seeds, in turn" if number > 1 else "this seed"
-    so = " So each seed repeats tuning and training: differences and verdicts are of the part and its tuning." * own
+    so = (
+        " So each seed repeats tuning and training: differences and verdicts are of the part and its tuning. Spread by "
+        "choice is the part of the seeds' standard deviation that comes from other winners on other seeds."
+    ) * own
     metric = spell_metric(tuning_metric(study))
     return (
         f"Every row tuned {names} first: {count} values on {seeds}, the same values for all. In all "
@@ -81,8 +85,8 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
 def headings(study: Study) -> list[str]:
     """Return the headings of the table of budgets."""
     tuned = [name.partition(".")[2] for name in study.tuned.names()]
-    best = f"Best {spell_metric(tuning_metric(study))}"
-    return ["Row", *(f"Winning {name} (seeds)" for name in tuned), best, "Complete", "Failed", "Epochs", "Seconds"]
+    first = ["Row", *(f"Winning {name} (seeds)" for name in tuned), f"Best {spell_metric(tuning_metric(study))}"]
+    return [*first, "Spread by choice", "Complete", "Failed", "Epochs", "Seconds"]
 
 
 def row_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
@@ -90,9 +94,12 @@ def row_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
     winners, border = json.loads(row["winners"]), row["border"].split(", ")
     best = [_winners(winners, name) + "*" * (name in border) for name in study.tuned.names()]
     name = " · ".join(part for part in (row["variant"], row["configuration"]) if part)
-    score = quantity(tuning_metric(study), row["score"])
+    metric = tuning_metric(study)
+    score = quantity(metric, row["score"])
+    spread = DASH if row["choice_sd"] is None else unit_text(metric, row["choice_sd"])
     complete = f"{row['complete']} of {row['runs']}"
-    return [printable(name), *best, score, complete, str(row["failed"]), f"{row['epochs']:,}", f"{row['seconds']:,.0f}"]
+    cost = [str(row["failed"]), f"{row['epochs']:,}", f"{row['seconds']:,.0f}"]
+    return [printable(name), *best, score, spread, complete, *cost]
 
 
 def _winners(winners: list[dict[str, Any]], name: str) -> str:
