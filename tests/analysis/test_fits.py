@@ -52,13 +52,13 @@ def test_interval_of_a_share_stays_within_0_and_1():
 
 @pytest.mark.parametrize(("pairs", "effect"), [(3, 3.3), (5, 1.7), (10, 1.0), (20, 0.66)])
 def test_smallest_detectable_effect_is_the_published_table(pairs, effect):
-    assert smallest_effect(pairs) == pytest.approx(effect, rel=0.02)
+    assert smallest_effect(pairs, level=0.95) == pytest.approx(effect, rel=0.02)
 
 
 def test_smallest_detectable_effect_is_found_with_that_power():
     rng = np.random.default_rng(0)
     samples = smallest_effect(5) + rng.standard_normal((20_000, 5))
-    share = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean()
+    share = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.04).mean()  # the first look
     assert share == pytest.approx(0.8, abs=0.012)
     assert smallest_effect(1) == math.inf
 

@@ -152,7 +152,7 @@ def test_warnings_are_coded_and_come_before_the_table(tmp_path: Path) -> None:
         assert text in said
         assert facts in said
         assert "out of memory" in said
-        assert "a pair of networks must differ by 3.3 standard deviations" in said
+        assert "a pair of networks must differ by 3.7 standard deviations" in said
     assert page.index(text) < page.index("The front")
 
 
