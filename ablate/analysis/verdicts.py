@@ -23,10 +23,11 @@ from ablate.analysis.comparison import (
     metrics,
     pair_by_seed,
 )
+from ablate.analysis.data_sets import pair_by_dataset, sampled_columns
 from ablate.analysis.intervals import outlying, seeds_needed, smallest_effect, t_interval
 from ablate.objectives import given_for, is_higher_better
 from ablate.study import VARIANT, Study
-from ablate.study.sections import Compare
+from ablate.study.sections import FEWEST_DATASETS, Compare
 
 ALPHA = 0.05
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
@@ -40,10 +41,11 @@ VERDICT_COLUMNS: dict[str, pl.DataType] = {
     "margin": pl.Float64(),
     "better": pl.String(),
     **dict.fromkeys(("difference", "low", "high", "low90", "high90", "samples_low", "samples_high"), pl.Float64()),
+    "over": pl.String(),
     **dict.fromkeys(("n", "compared", "planned"), pl.Int64()),
     **dict.fromkeys(("p", "p_holm"), pl.Float64()),
     "family": pl.Int64(),
-    **dict.fromkeys(("sd", "detectable"), pl.Float64()),
+    **dict.fromkeys(("sd", "sd_between", "detectable"), pl.Float64()),
     "seeds_needed": pl.Int64(),
     **dict.fromkeys(("wins", "correlation"), pl.Float64()),
     **dict.fromkeys(("outlying", "remark"), pl.String()),
@@ -84,7 +86,7 @@ def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) 
         for metric in metrics(study, reports)
         if metric not in CONSTANTS
         for column, variant, _, pair in _pairs(study, runs, measure(runs, metric))
-        for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
+        for seed, difference in zip(pair.seeds if pair.over == "seeds" else [None] * len(pair.seeds), settled(pair).tolist(), strict=True)
     ]
     return pl.DataFrame(rows, schema=DIFFERENCE_COLUMNS)
 
@@ -167,12 +169,14 @@ def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, 
     """Yield column, variant, planned configurations and pair of each row of the verdicts."""
     baseline = _compare(study).baseline
     planned = {label: [str(row[VARIANT]) for row in study.design(label)] for label in study.labels}
-    for column, datasets in columns(study).items():
+    sampled = sampled_columns(study)
+    for column, datasets in (columns(study) | sampled).items():
         counts = {row.name: sum(planned[label].count(row.name) for label in datasets) for row in study.rows}
         others = measured.usable(runs.of(datasets, baseline))
         for name in (name for name, count in counts.items() if count and name != baseline):
             places = measured.usable(runs.of(datasets, name))
-            yield column, name, counts[name], pair_by_seed(runs, measured, places, others)
+            paired = pair_by_dataset if column in sampled else pair_by_seed
+            yield column, name, counts[name], paired(runs, measured, places, others)
 
 
 def _row(study: Study, metric: str, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
@@ -180,12 +184,14 @@ def _row(study: Study, metric: str, column: str, variant: str, planned: int, pai
     higher, margin = is_higher_better(metric, study.objectives), given_for(_compare(study).margin, metric)
     differences = settled(pair)
     spans = {suffix: t_interval(differences.tolist(), level=level) for suffix, level in (("", 0.95), ("90", 0.9))}
-    tested = len(differences) > 1 and bool(np.isfinite(differences).all())
+    fewest = 2 if pair.over == "seeds" else FEWEST_DATASETS
+    tested = len(differences) >= fewest and bool(np.isfinite(differences).all())
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
     found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
     found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
+    found |= {"over": pair.over, "sd_between": pair.between}
     found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
     found |= {
         f"{end}{s}": getattr(span, end) if tested else None for s, span in spans.items() for end in ("low", "high")
@@ -230,6 +236,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterator[str]:
+    over = row["over"]
     if HARMFUL in claims and verdict != HARMFUL:
         yield "a loss is established, and it is smaller than the margin"
     if BY_MARGIN in claims:
@@ -237,13 +244,16 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterat
     elif SUPERIOR in claims and EQUIVALENT in claims:
         yield "the gain is smaller than the margin"
     if row["sd"] == 0:
-        yield "the difference is the same in every seed: a sign test decides, not a t test"
+        yield f"the difference is the same in every {over[:-1]}: a sign test decides, not a t test"
     if row["difference"] is not None and math.isnan(row["difference"]):
         yield "a seed diverged, so there is no difference"
+    elif over != "seeds" and 0 < row["n"] < FEWEST_DATASETS:
+        count = f"{row['n']} data set{'s' * (row['n'] != 1)}"
+        yield f"{count}, and a verdict about others needs at least {FEWEST_DATASETS}"
     elif row["n"] == 1:
         yield "one seed has no interval"
     if row["outlying"]:
-        yield f"far from the other seeds: seed {row['outlying']}"
+        yield f"far from the other {over}: {over[:-1]} {row['outlying']}"
     if row["n"] and row["compared"] < row["planned"]:
         yield f"compared over {row['compared']} of {row['planned']} configurations"
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from ablate.analysis.comparison import columns
 from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.data_sets import sampled_columns
 from ablate.analysis.study_warnings import StudyWarning
 from ablate.analysis.tables import reports_table, trials_table
 from ablate.analysis.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
@@ -113,7 +114,7 @@ def _read(text: str, study: Study) -> Requirement:
     for what, name, known in (
         ("claim", claim, CLAIMS),
         ("variant", variant.strip(), variants),
-        ("column", column, list(columns(study))),
+        ("column", column, list(columns(study) | sampled_columns(study))),
     ):
         if name is not None and name not in known:
             rule = "write 'VARIANT CLAIM' or 'COLUMN: VARIANT CLAIM'"
