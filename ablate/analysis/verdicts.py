@@ -64,8 +64,9 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Da
     """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
-    is null. Holm's family is every row of the metric but a placebo, which is no claim and has no verdict; a row that
-    has no test counts as one with p = 1. `detectable` is at the level of the family's first step.
+    is null. Rows of a sample of data sets (`compare.datasets`) have its data sets in place of the seeds. Holm's family
+    is every row of the metric but a placebo, which is no claim and has no verdict; a row that has no test counts as one
+    with p = 1. `detectable` is at the level of the family's first step.
     """
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
@@ -79,16 +80,19 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Da
 
 
 def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed."""
+    """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed.
+
+    Of a sample of data sets a row is the difference of one of them, and has no seed.
+    """
     runs = collect(study, trials, reports)
-    rows = [
-        {"metric": metric, "column": column, "variant": variant, "seed": seed, "difference": difference}
+    seeds = [
+        (metric, column, variant, seed if isinstance(seed, int) else None, difference)
         for metric in metrics(study, reports)
         if metric not in CONSTANTS
         for column, variant, _, pair in _pairs(study, runs, measure(runs, metric))
-        for seed, difference in zip(pair.seeds if pair.over == "seeds" else [None] * len(pair.seeds), settled(pair).tolist(), strict=True)
+        for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
     ]
-    return pl.DataFrame(rows, schema=DIFFERENCE_COLUMNS)
+    return pl.DataFrame(seeds, schema=DIFFERENCE_COLUMNS, orient="row")
 
 
 def p_above(differences: Differences, bound: float) -> float:

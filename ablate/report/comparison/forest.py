@@ -43,7 +43,8 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
         stem=f"difference-{safe_stem(metric)}",
         title=f"Differences from {baseline}{unit}{star}",
         caption=f"Points are mean differences, variant − {baseline}, paired by seed. Thin bars are 95% t intervals, "
-        f"thick bars 90% ones, short ticks the single seeds{of_samples}. The line is at 0.{band} Each panel has its own scale.",
+        f"thick bars 90% ones, short ticks the single seeds{of_samples}. The line is at 0.{band} Each panel has "
+        "its own scale.",
         panels=panels,
     )
 

@@ -28,8 +28,8 @@ from ablate.study.tuning_seeds import shared_tuning_text
 Row = Mapping[str, Any]
 Answers = list[tuple[str, list[tuple[str, str]]]]
 AS_A_SAMPLE = (
-    " Rows `as a sample` are of the mean difference over all data sets from which these were drawn, by a t test over data "
-    "sets. They say nothing of a single one, nor if data sets were chosen by their results."
+    " Rows `as a sample` are of the mean difference over all data sets from which these were drawn, by a t test over "
+    "data sets. They say nothing of a single one, nor if data sets were chosen by their results."
 )
 WIDEST_VARIANT = 24  # characters in a terminal
 
@@ -197,7 +197,8 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
         each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row at 5% on its own"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     whole = study.tune is not None and shared_tuning_text(study) is None
-    return f"{text}.{' Each verdict is of the part and its tuning.' * whole}{AS_A_SAMPLE * bool(sampled_columns(study))}"
+    text += "." + " Each verdict is of the part and its tuning." * whole
+    return text + AS_A_SAMPLE * bool(sampled_columns(study))
 
 
 def _span(row: Row, star: str) -> str:
