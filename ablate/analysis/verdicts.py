@@ -203,7 +203,8 @@ def _row(study: Study, metric: str, column: str, variant: str, planned: int, pai
     found |= pair.for_other_samples(metric)
     found |= {"p": p_two_sided(differences) if tested else None, "detectable": None, "pair": pair}
     found |= {"against": margin_p(gains, margin) if tested and margin is not None else {}}
-    found |= {"seeds_needed": seeds_needed(margin / sd, level=0.9) if sd and margin else None}
+    needed = seeds_needed(margin / sd, level=0.9) if sd and margin else None
+    found["seeds_needed"] = None if needed is None else max(needed, fewest)
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
     return found
 

@@ -58,8 +58,8 @@ ROW: dict[str, Any] = {
         (
             {"over": "data sets", "verdict": "inconclusive", "n": 6},
             "inconclusive at a margin of 0.5 points: loses 0.12 points (95% interval from 0.40 lost to 0.16 gained, 6"
-            " data sets); the smallest detectable effect is 0.34 points, and 14 data sets find an equal variant non-inferior"
-            " with 80% power.",
+            " data sets); the smallest detectable effect is 0.34 points, and 14 data sets find an equal variant"
+            " non-inferior with 80% power.",
         ),
         (
             {"over": "data sets", "verdict": "inconclusive", "low": None, "remark": "3 data sets, and five are needed"},

@@ -38,7 +38,7 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
     unit = " in points" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
     baseline = printable(require_comparison(study).baseline)
-    of_samples = "; `as a sample` all of it is over data sets" if sampled_columns(study) else ""
+    of_samples = "; as a sample, all of it is over data sets" if sampled_columns(study) else ""
     return Figure(
         stem=f"difference-{safe_stem(metric)}",
         title=f"Differences from {baseline}{unit}{star}",
