@@ -28,6 +28,7 @@ from calibration_answers import (
     verdict_families,
     verdict_rules,
 )
+from calibration_datasets import other_datasets, unequal_datasets
 from calibration_fits import exponents, other_laws, true_laws
 from calibration_importance import importance_rows
 from calibration_intervals import (
@@ -67,6 +68,8 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     populations,
     other_samples,
     best_of_several,
+    other_datasets,
+    unequal_datasets,
     hypervolumes,
     redundant_pairs,
     importance_rows,

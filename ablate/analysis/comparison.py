@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -131,14 +131,17 @@ class Measured:
 class Paired:
     """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have.
 
-    `spread` is that of the difference over seeds and samples, None if the samples' values were not kept.
+    `spread` is that of the difference over seeds and samples, None if the samples' values were not kept. Data sets may
+    take the place of the seeds (`pair_by_dataset`): `seeds` names them and `between` is their standard deviation.
     """
 
     own: Values
     baseline: Values
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] | tuple[str, ...]
     compared: int
     spread: Spread | None
+    over: Literal["seeds", "data sets"] = "seeds"
+    between: float | None = None
 
     def for_other_samples(self, metric: str) -> dict[str, float | None]:
         """Return the 95% interval of the difference for other seeds and other samples, as two columns."""

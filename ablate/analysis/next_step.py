@@ -32,9 +32,10 @@ class NextStep:
 def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextStep | None:
     """Return what decides the inconclusive rows of a metric's verdicts; None if no row has seeds and is inconclusive.
 
-    `table` are rows of `verdicts`, `trials` the trials table (docs/tables.md).
+    `table` are rows of `verdicts`, of which those over data sets are left out; `trials` is the trials table
+    (docs/tables.md).
     """
-    judged = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null())
+    judged = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null(), pl.col("over") == "seeds")
     rows = judged.filter(pl.col("verdict") == INCONCLUSIVE, pl.col("sd") > 0)
     if not rows.height:
         return None

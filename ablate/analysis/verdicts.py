@@ -23,11 +23,12 @@ from ablate.analysis.comparison import (
     metrics,
     pair_by_seed,
 )
+from ablate.analysis.data_sets import pair_by_dataset, sampled_columns
 from ablate.analysis.intervals import outlying, seeds_needed, smallest_effect, t_interval
 from ablate.analysis.looks import ERROR, share_of
 from ablate.objectives import given_for, is_higher_better
 from ablate.study import VARIANT, Study
-from ablate.study.sections import Compare
+from ablate.study.sections import FEWEST_DATASETS, Compare
 
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
@@ -42,10 +43,11 @@ VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(
         ("difference", "low", "high", "margin_low", "margin_high", "samples_low", "samples_high"), pl.Float64()
     ),
+    "over": pl.String(),
     **dict.fromkeys(("n", "compared", "planned"), pl.Int64()),
     **dict.fromkeys(("p", "p_adjusted"), pl.Float64()),
     **dict.fromkeys(("family", "look"), pl.Int64()),
-    **dict.fromkeys(("sd", "detectable"), pl.Float64()),
+    **dict.fromkeys(("sd", "sd_between", "detectable"), pl.Float64()),
     "seeds_needed": pl.Int64(),
     **dict.fromkeys(("wins", "correlation"), pl.Float64()),
     **dict.fromkeys(("outlying", "remark"), pl.String()),
@@ -64,9 +66,10 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look:
     """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
-    is null. Holm's family is every row of the metric but a placebo, which is no claim and has no verdict; a row that
-    has no test counts as one with p = 1. `look` is the number of this look at growing results: its p-values are divided
-    by its share of the error (`share_of`). `detectable` is at the level of the family's first step.
+    is null. Rows of a sample of data sets (`compare.datasets`) have its data sets in place of the seeds. Holm's family
+    is every row of the metric but a placebo, which is no claim and has no verdict; a row that has no test counts as one
+    with p = 1. `look` is the number of this look at growing results: its p-values are divided by its share of the error
+    (`share_of`). `detectable` is at the level of the family's first step.
     """
     runs = collect(study, trials, reports)
     rows: list[dict[str, Any]] = []
@@ -80,16 +83,19 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look:
 
 
 def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed."""
+    """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed.
+
+    Of a sample of data sets a row is the difference of one of them, and has no seed.
+    """
     runs = collect(study, trials, reports)
-    rows = [
-        {"metric": metric, "column": column, "variant": variant, "seed": seed, "difference": difference}
+    seeds = [
+        (metric, column, variant, seed if isinstance(seed, int) else None, difference)
         for metric in metrics(study, reports)
         if metric not in CONSTANTS
         for column, variant, _, pair in _pairs(study, runs, measure(runs, metric))
         for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
     ]
-    return pl.DataFrame(rows, schema=DIFFERENCE_COLUMNS)
+    return pl.DataFrame(seeds, schema=DIFFERENCE_COLUMNS, orient="row")
 
 
 def p_above(differences: Differences, bound: float) -> float:
@@ -177,12 +183,14 @@ def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, 
     """Yield column, variant, planned configurations and pair of each row of the verdicts."""
     baseline = _compare(study).baseline
     planned = {label: [str(row[VARIANT]) for row in study.design(label)] for label in study.labels}
-    for column, datasets in columns(study).items():
+    sampled = sampled_columns(study)
+    for column, datasets in (columns(study) | sampled).items():
         counts = {row.name: sum(planned[label].count(row.name) for label in datasets) for row in study.rows}
         others = measured.usable(runs.of(datasets, baseline))
         for name in (name for name, count in counts.items() if count and name != baseline):
             places = measured.usable(runs.of(datasets, name))
-            yield column, name, counts[name], pair_by_seed(runs, measured, places, others)
+            paired = pair_by_dataset if column in sampled else pair_by_seed
+            yield column, name, counts[name], paired(runs, measured, places, others)
 
 
 def _row(study: Study, metric: str, look: int, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
@@ -192,13 +200,15 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     one_sided = ERROR * share_of(look)  # error of each test against the margin
     levels = {"": 0.95, "margin_": 1 - 2 * one_sided}
     spans = {prefix: t_interval(differences.tolist(), level=level) for prefix, level in levels.items()}
-    tested = len(differences) > 1 and bool(np.isfinite(differences).all())
+    fewest = 2 if pair.over == "seeds" else FEWEST_DATASETS
+    tested = len(differences) >= fewest and bool(np.isfinite(differences).all())
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
     found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
     found |= {"look": look}
     found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
+    found |= {"over": pair.over, "sd_between": pair.between}
     found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
     found |= {
         f"{kind}{end}": getattr(span, end) if tested else None
@@ -209,7 +219,8 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     found |= {"p": p_two_sided(differences) if tested else None, "detectable": None, "pair": pair}
     found |= {"against": margin_p(gains, margin) if tested and margin is not None else {}}
     level = 1 - 2 * ERROR * share_of(look + 1)  # further seeds are another look
-    found |= {"seeds_needed": seeds_needed(margin / sd, level=level) if sd and margin else None}
+    needed = seeds_needed(margin / sd, level=level) if sd and margin else None
+    found["seeds_needed"] = None if needed is None else max(needed, fewest)
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
     return found
 
@@ -246,6 +257,7 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterator[str]:
+    over = row["over"]
     if HARMFUL in claims and verdict != HARMFUL:
         yield "a loss is established, and it is smaller than the margin"
     if BY_MARGIN in claims:
@@ -253,13 +265,16 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None) -> Iterat
     elif SUPERIOR in claims and EQUIVALENT in claims:
         yield "the gain is smaller than the margin"
     if row["sd"] == 0:
-        yield "the difference is the same in every seed: a sign test decides, not a t test"
+        yield f"the difference is the same in every {over[:-1]}: a sign test decides, not a t test"
     if row["difference"] is not None and math.isnan(row["difference"]):
         yield "a seed diverged, so there is no difference"
+    elif over != "seeds" and 0 < row["n"] < FEWEST_DATASETS:
+        count = f"{row['n']} data set{'s' * (row['n'] != 1)}"
+        yield f"{count}, and a verdict about others needs at least {FEWEST_DATASETS}"
     elif row["n"] == 1:
         yield "one seed has no interval"
     if row["outlying"]:
-        yield f"far from the other seeds: seed {row['outlying']}"
+        yield f"far from the other {over}: {over[:-1]} {row['outlying']}"
     if row["n"] and row["compared"] < row["planned"]:
         yield f"compared over {row['compared']} of {row['planned']} configurations"
 

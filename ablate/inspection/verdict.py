@@ -11,6 +11,7 @@ import polars as pl
 
 from ablate.analysis.comparison import columns
 from ablate.analysis.comparison_warnings import comparison_warnings
+from ablate.analysis.data_sets import sampled_columns
 from ablate.analysis.looks import compared_looks
 from ablate.analysis.next_step import NextStep, next_step
 from ablate.analysis.study_warnings import StudyWarning
@@ -125,7 +126,7 @@ def _read(text: str, study: Study) -> Requirement:
     for what, name, known in (
         ("claim", claim, CLAIMS),
         ("variant", variant.strip(), variants),
-        ("column", column, list(columns(study))),
+        ("column", column, list(columns(study) | sampled_columns(study))),
     ):
         if name is not None and name not in known:
             rule = "write 'VARIANT CLAIM' or 'COLUMN: VARIANT CLAIM'"

@@ -11,7 +11,7 @@ from ablate.objectives import COST_METRICS, is_higher_better, is_share, on_test
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
-from ablate.study.sections import Compare, Tune
+from ablate.study.sections import FEWEST_DATASETS, Compare, Tune
 from ablate.study.space import is_same
 from ablate.study.study import Study
 from ablate.study.tuning_seeds import tuning_seeds
@@ -101,6 +101,10 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     for column, labels in compare.columns.items():
         yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
     yield from _margin_faults(study, compare)
+    most = max((len(labels) for labels in compare.sampled(study.datasets).values()), default=FEWEST_DATASETS)
+    if most < FEWEST_DATASETS:
+        rule = f"a verdict about other data sets needs at least {FEWEST_DATASETS} in one column, and here are {most}"
+        yield Fault(path="compare.datasets", value="random", rule=rule)
     columns = list(compare.columns) or list(study.datasets)
     for metric, by_column in compare.published.items():
         path = f"compare.published.{metric}"

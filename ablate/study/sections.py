@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
@@ -16,6 +17,7 @@ from ablate.study.design import REMOVED, Design
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
 
+FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -389,12 +391,21 @@ class Compare(Section):
     """What a seed that diverges counts as, by metric. Without it, a cell with such a seed has no mean."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Columns of the table, each the mean over the data sets listed. Default: one column per data set."""
+    datasets: Literal["fixed", "random"] = "fixed"
+    """`random`: add verdicts for which the data sets of a column are a sample of others like them; at least five."""
     published: dict[str, dict[str, dict[str, Cell]]] = Field(default_factory=dict)
     """Published figures: metric, column, variant."""
     source: str = ""
     """The source of the published figures."""
     notes: tuple[str, ...] = ()
     """Differences from the published settings, with reasons."""
+
+    def sampled(self, datasets: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the columns whose data sets are a sample of others; `datasets` are all of the file."""
+        if self.datasets == "fixed":
+            return {}
+        pooled = {name: labels for name, labels in self.columns.items() if len(labels) > 1}
+        return {f"{name}, as a sample": own for name, own in (pooled or {"all data sets": tuple(datasets)}).items()}
 
     def of_rows(self) -> dict[str, Any]:
         """Return what the file gives here that decides which networks are trained, as JSON values."""

@@ -158,6 +158,34 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
     assert (page.parent / "difference-val_accuracy.png").is_file()
 
 
+def test_verdicts_about_other_data_sets_are_in_terminal_page_csv_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = STUDY.replace("datasets: {here: {}}", "datasets: {a: {}, b: {}, c: {}, d: {}, e: {}}")
+    text = text.replace("replicates: 8", "replicates: 2").replace(
+        "baseline: whole", "baseline: whole\n  datasets: random"
+    )
+    few = text.replace(", e: {}", "").replace("planted\n", "few\n", 1)
+    home = write_study(tmp_path, {"planted_code.py": CODE, "study.yaml": text, "few.yaml": few})
+    run_once(home, "planted", monkeypatch, capfd)
+    found = as_json(capfd, "--require", "all data sets, as a sample: better superior", "--require", "worse superior")
+    assert [each["answer"] for each in found["required"]] == ["holds", "refuted"]
+    rows = {row["variant"]: row for row in found["verdicts"] if row["over"] == "data sets"}
+    assert [rows[name]["verdict"] for name in ("null", "worse", "better")] == ["equivalent", "harmful", "superior"]
+    assert {(row["n"], row["family"], row["column"]) for row in rows.values()} == {
+        (5, 24, "all data sets, as a sample")
+    }
+    _, out, _ = run(capfd, "verdict", "planted")
+    says = "They say nothing of a single one, nor if data sets were chosen by their results."
+    assert says in " ".join(out.split())
+    report = home / "runs" / "planted" / "report"
+    assert says in (report / "index.html").read_text()
+    assert pl.read_csv(report / "verdicts.csv").filter(pl.col("over") == "data sets")["n"].to_list() == [5] * 4
+    code, _, err = run(capfd, "plan", "few.yaml")
+    assert code == 2
+    assert "a verdict about other data sets needs at least 5 in one column, and here are 4" in " ".join(err.split())
+
+
 def events(folder: Path) -> list[dict[str, Any]]:
     with Ledger.open(f"sqlite:///{folder}/runs/late/ledger.sqlite") as ledger:
         return [event.payload for event in ledger.events("late") if event.kind == "plan"]

@@ -28,6 +28,7 @@ ROW: dict[str, Any] = {
     "metric": "val_accuracy", "column": "lists", "variant": "kv", "verdict": "non-inferior", "claims": "non-inferior",
     "margin": 0.005, "difference": -0.0012, "low": -0.004, "high": 0.0016, "n": 10, "detectable": 0.0034,
     "seeds_needed": 14, "remark": "", "scaled": False, "family": 3, "samples_low": None, "samples_high": None,
+    "over": "seeds",
 }  # fmt: skip
 
 
@@ -57,6 +58,16 @@ STEP = NextStep(undecided=1, rows=2, seeds=22, hours=2.5, margin=0.0123, share=0
             {"verdict": "harmful", "low": -0.002, "high": -0.0004, "scaled": True, "remark": "why"},
             "harmful at a margin of 0.5 points: loses 0.12* points (95% interval 0.04* to 0.20*, 10 seeds, on these"
             " samples only); why.",
+        ),
+        (
+            {"over": "data sets", "verdict": "inconclusive", "n": 6},
+            "inconclusive at a margin of 0.5 points: loses 0.12 points (95% interval from 0.40 lost to 0.16 gained, 6"
+            " data sets); the smallest detectable effect is 0.34 points, and 14 data sets find an equal variant"
+            " non-inferior with 80% power.",
+        ),
+        (
+            {"over": "data sets", "verdict": "inconclusive", "low": None, "remark": "3 data sets, and five are needed"},
+            "inconclusive: 3 data sets, and five are needed.",
         ),
         ({"verdict": None}, "not compared yet: no configuration is complete in both."),
         (

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 
 from ablate.analysis.comparison import CONSTANTS
+from ablate.analysis.data_sets import sampled_columns
 from ablate.objectives import is_share
 from ablate.report.comparison.table import require_comparison
 from ablate.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
@@ -57,7 +58,7 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
 
 def column_number(study: Study, column: str) -> int:
     """Return the number of the column, which makes the file stem unique: two names may give the same stem."""
-    return list(require_comparison(study).columns or study.datasets).index(column)
+    return [*(require_comparison(study).columns or study.datasets), *sampled_columns(study)].index(column)
 
 
 def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:

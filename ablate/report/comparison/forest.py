@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from ablate.analysis.data_sets import sampled_columns
 from ablate.objectives import given_for, is_share
 from ablate.report.comparison.figures import ROW_HEIGHT, column_number
 from ablate.report.comparison.table import require_comparison
@@ -37,11 +38,13 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
     unit = " in points" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
     baseline = printable(require_comparison(study).baseline)
+    of_samples = "; as a sample, all of it is over data sets" if sampled_columns(study) else ""
     return Figure(
         stem=f"difference-{safe_stem(metric)}",
         title=f"Differences from {baseline}{unit}{star}",
         caption=f"Points are mean differences, variant − {baseline}, paired by seed. Thin bars are 95% t intervals, "
-        f"thick bars 90% ones, short ticks the single seeds. The line is at 0.{band} Each panel has its own scale.",
+        f"thick bars 90% ones, short ticks the single seeds{of_samples}. The line is at 0.{band} Each panel has "
+        "its own scale.",
         panels=panels,
     )
 

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ablate.analysis.data_sets import sampled_columns
 from ablate.analysis.intervals import Interval
 from ablate.analysis.looks import share_of
 from ablate.analysis.next_step import NextStep
@@ -37,6 +38,10 @@ from ablate.study.tuning_seeds import shared_tuning_text
 
 Row = Mapping[str, Any]
 Answers = list[tuple[str, list[tuple[str, str]]]]
+AS_A_SAMPLE = (
+    ' Rows "as a sample" are of the mean difference over all data sets from which these were drawn, by a t test over '
+    "data sets. They say nothing of a single one, nor if data sets were chosen by their results."
+)
 WIDEST_VARIANT = 24  # characters in a terminal
 
 
@@ -135,7 +140,7 @@ def verdict_sentence(row: Row) -> str:
         return _noise_text(row)
     if row["verdict"] is None:
         return "not compared yet: no configuration is complete in both."
-    if row["difference"] is None or math.isnan(row["difference"]):
+    if row["difference"] is None or math.isnan(row["difference"]) or (row["over"] != "seeds" and row["low"] is None):
         return f"{row['verdict']}: {row['remark']}."
     metric, star = row["metric"], "*" if row["scaled"] else ""
     text = f"{row['verdict']} at a margin of {unit_text(metric, row['margin'])}"
@@ -143,7 +148,7 @@ def verdict_sentence(row: Row) -> str:
     if row["verdict"] == INCONCLUSIVE and row["detectable"] is not None:
         text += f"; the smallest detectable effect is {unit_text(metric, row['detectable'])}"
         if row["seeds_needed"] is not None and row["seeds_needed"] > row["n"]:
-            text += f", and {row['seeds_needed']} seeds find an equal variant non-inferior with 80% power"
+            text += f", and {row['seeds_needed']} {row['over']} find an equal variant non-inferior with 80% power"
     return f"{text}{'; ' * bool(row['remark'])}{row['remark']}."
 
 
@@ -177,12 +182,15 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
     low, high = (math.nan if row[name] is None else row[name] for name in ("low", "high"))
     span = Interval(mean=mean, low=low, high=high, n=n, sd=math.nan, level=0.95)
     difference = format_signed(metric, row["difference"])
-    half = "" if math.isnan(mean) else reach(metric, mean, row["low"], row["high"], n)
+    half = "" if math.isnan(mean) else reach(metric, mean, row["low"], row["high"], n).replace("seeds", row["over"])
     verdict = {"verdict": (row["verdict"] or DASH) + notes.mark(row["remark"])} if judged else {}
     apart = (
         {"difference": f"{difference}{half}{star * (difference != DASH)}"}
         if narrow
-        else {"difference": difference + star * (difference != DASH), "95% interval": _signed_span(metric, span, star)}
+        else {
+            "difference": difference + star * (difference != DASH),
+            "95% interval": _signed_span(metric, span, star).replace("seeds", row["over"]),
+        }
     )
     detectable = DASH if row["detectable"] is None else unit_text(metric, row["detectable"]).partition(" ")[0]
     return {
@@ -192,7 +200,7 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
         "adjusted p": p_text(row["p_adjusted"]),
         "wins": DASH if row["wins"] is None else f"{100 * row['wins']:.0f}%",
         "detects" if narrow else "smallest detectable": detectable,
-        **({} if narrow else {"seeds": str(n) if n else DASH}),
+        **({} if narrow else {"seeds": f"{n}{' data sets' * (row['over'] != 'seeds')}" if n else DASH}),
         **({} if judged or not row["remark"] else {"variant": printable(row["variant"]) + notes.mark(row["remark"])}),
     }
 
@@ -212,7 +220,7 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     name = spell_metric(metric)
     text = f"{name[:1].upper()}{name[1:]}: variant − {printable(require_comparison(study).baseline)}, paired by seed"
     text += ", in points" if is_share(metric) else ""
-    seeds = table.filter(pl.col("n") > 0)["n"].unique().sort().to_list()
+    seeds = table.filter(pl.col("n") > 0, pl.col("over") == "seeds")["n"].unique().sort().to_list()
     if seeds:
         text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     tests = table["family"][0] if table.height else 0
@@ -224,15 +232,18 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
         each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     whole = study.tune is not None and shared_tuning_text(study) is None
-    return f"{text}.{' Each verdict is of the part and its tuning.' * whole}"
+    text += "." + " Each verdict is of the part and its tuning." * whole
+    return text + AS_A_SAMPLE * bool(sampled_columns(study))
 
 
 def _span(row: Row, star: str) -> str:
     if row["low"] is None:
         return "one seed, no interval"
     if equal_seeds(row["low"], row["high"]):
-        return f"the same in each of {row['n']} seeds"
-    text = f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} seeds"
+        return f"the same in each of {row['n']} {row['over']}"
+    text = f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} {row['over']}"
+    if row["over"] != "seeds":
+        return text
     if row["samples_low"] is None:
         return f"{text}, on these samples only" if is_evaluated(row["metric"]) else text
     return f"{text}; for other samples too {span_text(row['metric'], row['samples_low'], row['samples_high'], star)}"
@@ -240,7 +251,7 @@ def _span(row: Row, star: str) -> str:
 
 def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:
     """Return the sentence on a variant's size, or an empty text if a size is not known."""
-    if cells is None:
+    if cells is None or row["over"] != "seeds":
         return ""
     baseline = require_comparison(study).baseline
     own = cells.filter(pl.col("metric") == row["metric"], pl.col("column") == row["column"])
