@@ -209,6 +209,6 @@ def test_a_placebo_that_differs_is_a_warning(
     _, out, _ = run(capfd, "verdict", "unlucky", "--json")
     texts = {warning["code"]: warning["text"] for warning in json.loads(out)["warnings"]}
     assert (
-        "On here the placebo, which is the baseline on other seeds, differs from the baseline (p = 0.0"
+        "On here the placebo, which is the baseline on other seeds, differs from the baseline in val_accuracy (p = 0.0"
         in (texts["placebo-differs"])
     )
