@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import outlying
 
-LEAN = 1.8  # standard errors of the rows' mean skewness beyond which they are skewed; normal rows pass it in 1% to 4%
+LEAN, FEW_LEAN = 1.8, {1: 2.1, 3: 2.1}  # standard errors of mean skewness beyond which rows are skewed; by few rows
 Gains = NDArray[np.float64]
 
 
@@ -33,9 +33,9 @@ def doubts(rows: Sequence[Gains], collapsed: Sequence[bool]) -> list[Doubts]:
     If seeds have a tail of losses, most samples miss it: their mean is too high, their spread too small, and t tests
     find gains too easily. A tail of gains does the same to losses.
     """
-    found = lean(rows)
+    found, limit = lean(rows), FEW_LEAN.get(len(rows), LEAN)
     spread = math.sqrt(float(np.mean([row.var(ddof=1) for row in rows]))) if rows else 0.0
-    gain, loss = (spread if sign * found > LEAN else None for sign in (-1, 1))
+    gain, loss = (spread if sign * found > limit else None for sign in (-1, 1))
     return [Doubts(gain=0.0 if gain is None and fell else gain, loss=loss) for fell in collapsed]
 
 

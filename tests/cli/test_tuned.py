@@ -120,6 +120,9 @@ def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.Cap
     assert rows["placebo"]["p_holm"] is None
     assert abs(rows["placebo"]["difference"]) < 0.01
     assert rows["without-part"]["verdict"] == "equivalent", "at its own best rate it is as good"
+    own, paired = (f"{100 * rows[name]['sd']:.3g} points" for name in ("placebo", "without-part"))
+    said = " ".join(run(capfd, "verdict", "tuned")[1].split())
+    assert f"without pairing: its differences vary by {own} between seeds, those of the paired rows by {paired}" in said
     assert rows["without-part"]["p_holm"] == rows["without-part"]["p"], "a placebo is no member of the family"
 
 
