@@ -357,7 +357,7 @@ def test_a_diverged_seed_makes_the_verdict_inconclusive_unless_the_file_says_wha
     assert "a seed diverged" in found["remark"]
 
 
-@pytest.mark.parametrize("scored", [0.1, 0.0])
+@pytest.mark.parametrize("scored", [0.1, 0.0, 0.75])
 def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
     """A trial with one diverged seed is complete; its other seeds count as they are."""
     study = make_study(replicates=5, compare=compared(diverged={"val_accuracy": scored}))
@@ -380,7 +380,9 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
     assert ours["remark"] == f"diverged in 1 of 8 configurations, each such seed counted as {scored:g}"
     assert math.isnan(one(found, "kv", metric="val_loss")["ours"]), "the file gives no value for this metric"
     tables = (trials, reports)
-    assert one(verdicts(study, *tables), "kv")["difference"] == pytest.approx(theirs["baseline_difference"])
+    row = one(verdicts(study, *tables), "kv")
+    assert row["difference"] == pytest.approx(theirs["baseline_difference"])
+    assert row["collapsed"] == 1, "whatever it counts as"
 
 
 def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_seed_has_no_number() -> None:
