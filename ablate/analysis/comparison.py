@@ -370,7 +370,7 @@ def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places)
     return Paired(
         own=measured.seed_means(first)[shared],
         baseline=measured.seed_means(second)[shared],
-        lost=measured.lost[flat].any(axis=0)[shared],
+        lost=np.asarray(measured.lost[flat].any(axis=0))[shared],
         seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
         compared=len(flat),
         spread=measured.samples.spread(first, shared, minus=second),
