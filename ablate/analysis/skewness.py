@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import outlying
 
-LEAN, FEW_LEAN = 1.8, {1: 2.1, 3: 2.1}  # standard errors of mean skewness beyond which rows are skewed; by few rows
+LEAN, FEW_LEAN = 1.8, {1: 2.4, 3: 2.1}  # standard errors of mean skewness beyond which rows are skewed; by few rows
 Gains = NDArray[np.float64]
 
 
