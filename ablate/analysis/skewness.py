@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.intervals import outlying
 
-LEAN, FEW_LEAN = 1.8, {1: 2.4, 3: 2.1}  # standard errors of mean skewness beyond which rows are skewed; by few rows
+LEAN, FEW_LEAN = 1.8, {1: 2.1, 3: 2.1}  # standard errors of mean skewness beyond which rows are skewed; by few rows
 Gains = NDArray[np.float64]
 
 
@@ -72,11 +72,12 @@ def collapsed_seeds(gains: Gains, margin: float | None, rows: int) -> list[int]:
 
     They are the k worst, where the best one of them is outlying beside the others (`outlying`) and worse than their
     mean by more than the margin; k is the largest number for which this holds, so that two hide no more than one does.
+    One row is judged as strictly as one of two, because several k are tried.
     """
     order = np.argsort(gains, kind="stable")
     worst_first = gains[order].tolist()
     for count in range(len(gains) // 2, 0, -1):
         last, rest = worst_first[count - 1], worst_first[count:]
-        if last < np.mean(rest) - (margin or 0.0) and 0 in outlying("", [last, *rest], rows=rows):
+        if last < np.mean(rest) - (margin or 0.0) and 0 in outlying("", [last, *rest], rows=max(rows, 2)):
             return sorted(order[:count].tolist())
     return []
