@@ -44,6 +44,7 @@ from calibration_intervals import (
 )
 from calibration_rows import Row
 from calibration_samples import best_of_several, other_samples, populations
+from calibration_skewed import collapsing_rows, placebos, second_test_power, skewed_rows
 from calibration_tuning import tuned_verdicts
 from record import RESULTS, ROOT, commit, versions
 
@@ -60,6 +61,10 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     tuned_verdicts,
     verdict_rules,
     verdict_families,
+    skewed_rows,
+    collapsing_rows,
+    second_test_power,
+    placebos,
     looks,
     answers,
     best_networks,

@@ -131,12 +131,14 @@ class Measured:
 class Paired:
     """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have.
 
-    `spread` is that of the difference over seeds and samples, None if the samples' values were not kept. Data sets may
-    take the place of the seeds (`pair_by_dataset`): `seeds` names them and `between` is their standard deviation.
+    `lost` says in which seeds the variant diverged. `spread` is that of the difference over seeds and samples, None if
+    the samples' values were not kept. Data sets may take the place of the seeds (`pair_by_dataset`): `seeds` names them
+    and `between` is their standard deviation.
     """
 
     own: Values
     baseline: Values
+    lost: NDArray[np.bool_]
     seeds: tuple[int, ...] | tuple[str, ...]
     compared: int
     spread: Spread | None
@@ -367,11 +369,13 @@ def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places)
         for group in (places, others)
     )
     shared = measured.shared_seeds(first, second)
+    flat = [place for own in first.values() for place in own.values()]
     return Paired(
         own=measured.seed_means(first)[shared],
         baseline=measured.seed_means(second)[shared],
+        lost=np.asarray(measured.lost[flat].any(axis=0))[shared],
         seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
-        compared=sum(map(len, first.values())),
+        compared=len(flat),
         spread=measured.samples.spread(first, shared, minus=second),
     )
 
@@ -396,7 +400,7 @@ def _remarks(study: Study, cell: Mapping[str, Any], untuned: int) -> Iterator[st
         as_what = "" if counted is None else f", each such seed counted as {counted:g}"
         yield f"diverged in {cell['diverged']} of {cell['planned']} configurations{as_what}"
     if _compare(study).placebo and cell["variant"] == PLACEBO:
-        yield f"{_compare(study).baseline} again on other seeds, paired by position: differences are noise"
+        yield f"{_compare(study).baseline} again on other seeds: its differences are noise, without pairing"
     asked = _compare(study).columns.get(cell["column"], ())
     row = next(row for row in study.rows if row.name == cell["variant"])
     own = [label for label in asked if label in study.labels and (row.datasets is None or label in row.datasets)]

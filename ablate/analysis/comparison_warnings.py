@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import Runs, collect
 from ablate.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.analysis.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
@@ -136,18 +137,19 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
 
 
 def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
-    """Warn where the baseline on other seeds differs from the baseline, by a t test at .05 over all columns."""
+    """Warn where the baseline on other seeds differs from the baseline, by Holm over all metrics and columns at .05."""
     assert study.compare is not None
     if not study.compare.placebo:
         return
     found = verdicts(study, trials, reports)
-    own = found.filter(pl.col("metric") == study.compare.metrics[0], pl.col("variant") == PLACEBO)
-    for row in own.iter_rows(named=True):
-        if row["p"] is not None and row["p"] < ERROR / own.height:
+    own = found.filter(pl.col("variant") == PLACEBO, pl.col("p").is_not_null()).rows(named=True)
+    for row, p in zip(own, holm([row["p"] for row in own]), strict=True):
+        if p < ERROR:
+            tests = f", Holm's over {len(own)} tests" if len(own) > 1 else ""
             text = (
-                f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline "
-                f"(p = {row['p']:.4f}): the luck of these seeds makes "
-                "differences as large as this, which no interval contains. Add seeds."
+                f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline in "
+                f"{row['metric']} (p = {p:.4f}{tests}). Chance alone gives this warning in 5% of studies; otherwise "
+                "seeds vary more than the intervals say, for example by the luck of tuning. Add seeds."
             )
             yield StudyWarning(code="placebo-differs", text=text)
 

@@ -34,6 +34,7 @@ def pair_by_dataset(runs: Runs, measured: Measured, places: Places, others: Plac
     return Paired(
         own=np.array([pair.own.mean() for pair in pairs.values()]),
         baseline=np.array([pair.baseline.mean() for pair in pairs.values()]),
+        lost=np.zeros(len(pairs), dtype=np.bool_),
         seeds=tuple(pairs),
         compared=sum(pair.compared for pair in pairs.values()),
         spread=None,

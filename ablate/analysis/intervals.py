@@ -125,6 +125,13 @@ def outlying(metric: str, values: Sequence[float], *, samples: int | None = None
     return found
 
 
+def clopper_pearson(count: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Return the exact interval of a chance that was met `count` times in n (Clopper and Pearson 1934)."""
+    tail = 0.5 - level / 2
+    low = float(scipy.special.betaincinv(count, n - count + 1, tail)) if count else 0.0
+    return low, float(scipy.special.betaincinv(count + 1, n - count, 1 - tail)) if count < n else 1.0
+
+
 def natural_bounds(metric: str) -> tuple[float, float]:
     """Return the bounds of a metric: 0 to 1 for an accuracy, 0 upwards for a loss."""
     if is_share(metric):

@@ -42,12 +42,11 @@ def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextSt
     needed = rows["seeds_needed"].to_list()
     seeds = None if None in needed else max(*needed, study.replicates + 1)
     spent = trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
-    lost = pl.when(pl.col("better") == "higher").then(-pl.col("margin_low")).otherwise(pl.col("margin_high"))
     return NextStep(
         undecided=rows.height,
         rows=judged.height,
         seeds=seeds,
         hours=None if seeds is None else spent * (seeds / study.replicates - 1),
-        margin=float(rows.select(lost.max()).item()),
+        margin=max(rows["margin_now"].to_list()),
         share=share_of(rows["look"][0] + 1),
     )

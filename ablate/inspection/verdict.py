@@ -66,7 +66,8 @@ class Judgement:
         assert self.study.compare is not None
         rows = [{name: _plain(value) for name, value in row.items()} for row in self.table.iter_rows(named=True)]
         for row in rows:
-            row["claims"] = None if row["claims"] is None else [name for name in row["claims"].split(", ") if name]
+            for name in ("claims", "refuted"):
+                row[name] = None if row[name] is None else list(filter(None, row[name].split(", ")))
         return {
             "study": self.study.name,
             "finished": self.finished,

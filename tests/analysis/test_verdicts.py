@@ -20,7 +20,9 @@ from ablate.analysis.adjustment import holm
 from ablate.analysis.comparison import cells
 from ablate.analysis.intervals import seeds_needed, smallest_effect
 from ablate.analysis.verdicts import (
+    DENIED,
     VERDICT_COLUMNS,
+    answer_to,
     claims_of,
     margin_p,
     p_above,
@@ -187,6 +189,38 @@ def test_an_outlying_seed_is_named() -> None:
     assert "far from the other seeds: seed 4" in found["remark"]
 
 
+def test_a_row_says_how_many_of_its_seeds_collapsed() -> None:
+    study = make_study(replicates=10, compare=compared())
+
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        return truth(variant, dataset, others, seed) - 0.3 * (variant == "kv" and seed in (2, 5))
+
+    table = verdicts(study, *plant(study, value=value))
+    fallen, whole = one(table, "kv"), one(table, "k")
+    exact = stats.binomtest(2, 10).proportion_ci(0.95, method="exact")
+    assert (fallen["collapsed"], whole["collapsed"], fallen["verdict"]) == (2, 0, "inconclusive")
+    assert f"2 of 10 seeds collapsed ({exact.low:.1%} to {exact.high:.1%})" in fallen["remark"]
+
+
+def test_no_row_of_a_skewed_page_is_non_inferior_by_a_t_test_alone() -> None:
+    """Ten arms lose one margin; their seeds have a tail of losses, so the mean of most samples is too high."""
+    names = [f"v{i}" for i in range(10)]
+    rows = [{"name": "qkv"}, *({"name": name, "model": {"similarity": "shared"}} for name in names)]
+
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        steady, own = normal("skewed", variant, seed, size=(2,))
+        return 0.8 + 1e-4 * steady - MARGIN * (variant != "qkv") * (1 + (math.exp(own) - math.exp(0.5)) / 2)
+
+    study = make_study(variants=rows, replicates=10, compare=compared(columns={"images": ["vision"]}))
+    table = verdicts(study, *plant(study, value=value)).filter(pl.col("metric") == "val_accuracy")
+    alone = table.filter(pl.col("margin_low") > -MARGIN)["variant"].to_list()
+    assert len(alone) >= 2, "a t test claims it of these"
+    for row in table.iter_rows(named=True):
+        assert "non-inferior" not in row["claims"]
+        assert answer_to("non-inferior", row) == "undecided"
+        assert (DENIED in row["remark"]) >= (row["variant"] in alone)
+
+
 def shifted(shifts: dict[str, float], spread: float) -> Callable[..., float]:
     """Return planted accuracies whose differences from qkv have these means, and this spread over seeds."""
 
@@ -325,7 +359,7 @@ def test_a_diverged_seed_makes_the_verdict_inconclusive_unless_the_file_says_wha
     assert "a seed diverged" in found["remark"]
 
 
-@pytest.mark.parametrize("scored", [0.1, 0.0])
+@pytest.mark.parametrize("scored", [0.1, 0.0, 0.75])
 def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
     """A trial with one diverged seed is complete; its other seeds count as they are."""
     study = make_study(replicates=5, compare=compared(diverged={"val_accuracy": scored}))
@@ -348,7 +382,9 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
     assert ours["remark"] == f"diverged in 1 of 8 configurations, each such seed counted as {scored:g}"
     assert math.isnan(one(found, "kv", metric="val_loss")["ours"]), "the file gives no value for this metric"
     tables = (trials, reports)
-    assert one(verdicts(study, *tables), "kv")["difference"] == pytest.approx(theirs["baseline_difference"])
+    row = one(verdicts(study, *tables), "kv")
+    assert row["difference"] == pytest.approx(theirs["baseline_difference"])
+    assert row["collapsed"] == 1, "whatever it counts as"
 
 
 def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_seed_has_no_number() -> None:

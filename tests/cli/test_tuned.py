@@ -120,6 +120,9 @@ def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.Cap
     assert rows["placebo"]["p_adjusted"] is None
     assert abs(rows["placebo"]["difference"]) < 0.01
     assert rows["without-part"]["verdict"] == "equivalent", "at its own best rate it is as good"
+    own, paired = (f"{100 * rows[name]['sd']:.3g} points" for name in ("placebo", "without-part"))
+    said = " ".join(run(capfd, "verdict", "tuned")[1].split())
+    assert f"without pairing: its differences vary by {own} between seeds, those of the paired rows by {paired}" in said
     alone = min(rows["without-part"]["p"] / 0.8, 1)  # the first look
     assert rows["without-part"]["p_adjusted"] == alone, "a placebo is no member of the family"
 
@@ -210,6 +213,6 @@ def test_a_placebo_that_differs_is_a_warning(
     _, out, _ = run(capfd, "verdict", "unlucky", "--json")
     texts = {warning["code"]: warning["text"] for warning in json.loads(out)["warnings"]}
     assert (
-        "On here the placebo, which is the baseline on other seeds, differs from the baseline (p = 0.0"
+        "On here the placebo, which is the baseline on other seeds, differs from the baseline in val_accuracy (p = 0.0"
         in (texts["placebo-differs"])
     )

@@ -77,6 +77,8 @@ def test_the_planted_truth_is_found(here: Path, capfd: pytest.CaptureFixture[str
     assert rows["worse"]["difference"] == pytest.approx(-0.05, abs=0.003)
     assert rows["better"]["claims"] == ["superior", "non-inferior", "superior-by-margin"]
     assert rows["lost"]["outlying"] == "3", "the diverged seed counts as 0.1"
+    assert [row["collapsed"] for row in rows.values()] == [0, 0, 0, 1]
+    assert rows["worse"]["refuted"] == ["superior", "equivalent", "non-inferior", "superior-by-margin"]
     assert rows["lost"]["n"] == 8
     assert (found["finished"], found["baseline"], found["metric"]) == (True, "whole", "val_accuracy")
     [warning] = found["warnings"]
@@ -143,6 +145,8 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
     assert "null: equivalent at a margin of 1 point: " in text
     assert "worse: harmful at a margin of 1 point: loses 5." in text
     assert "Warning (diverged-seeds): 1 seed diverged" in text
+    assert "1 of 8 seeds collapsed (0.3% to 52.7%)" in text
+    assert "A row of 8 seeds without a collapse may still collapse in up to 37% of seeds." in text
     table = out[out.index("variant") :]
     assert max(map(len, table.splitlines())) <= 80
     assert text.index("equivalent at") < text.index("Warning") < text.index("variant verdict ")
@@ -150,6 +154,7 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
     page = here / "runs" / "planted" / "report" / "index.html"
     before = page.read_bytes()
     assert b"harmful at a margin of 1 point" in before
+    assert b"1 of 8 seeds collapsed (0.3% to 52.7%)" in before
     assert b"no effect" not in before[: before.index(b"<script")].lower()
     assert run(capfd, "report", "planted")[0] == 0
     assert page.read_bytes() == before

@@ -93,7 +93,7 @@ def test_redundant_parts_of_a_users_function_are_named_on_the_page_and_in_the_ta
     text = Reader((tmp_path / "runs" / "redundant" / "report" / "index.html").read_text()).text
     assert "Effects and interactions" in text
     assert "A part that gains more when it is added than it costs to leave out is redundant" in text
-    assert "complete again on other seeds, paired by position" in text
+    assert "complete again on other seeds: its differences are noise, without pairing" in text
 
 
 def test_the_design_is_in_the_plan_and_its_effects_are_on_the_page(

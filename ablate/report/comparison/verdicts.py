@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.analysis.data_sets import sampled_columns
-from ablate.analysis.intervals import Interval
+from ablate.analysis.intervals import Interval, clopper_pearson
 from ablate.analysis.looks import share_of
 from ablate.analysis.next_step import NextStep
 from ablate.analysis.study_warnings import StudyWarning
@@ -127,17 +127,20 @@ def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | Non
             sentences = list(_by_verdict(rows))
         else:
             sentences = [
-                (f"{spell_variant(study, row['variant'])}:", verdict_sentence(row) + _sized(study, row, cells))
+                (f"{spell_variant(study, row['variant'])}:", verdict_sentence(row, rows) + _sized(study, row, cells))
                 for row in rows
             ]
         found.append((printable(rows[0]["column"]), sentences))
     return found
 
 
-def verdict_sentence(row: Row) -> str:
-    """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`."""
+def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
+    """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`.
+
+    `rows` are those of the row's metric and column, beside which a placebo is described.
+    """
     if _is_noise(row):
-        return _noise_text(row)
+        return _noise_text(row, rows)
     if row["verdict"] is None:
         return "not compared yet: no configuration is complete in both."
     if row["difference"] is None or math.isnan(row["difference"]) or (row["over"] != "seeds" and row["low"] is None):
@@ -231,6 +234,9 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     if margin is not None:
         each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
+    if margin is not None and seeds:
+        chance = clopper_pearson(0, seeds[0])[1]
+        text += f". A row of {seeds[0]} seeds without a collapse may still collapse in up to {chance:.0%} of seeds"
     whole = study.tune is not None and shared_tuning_text(study) is None
     text += "." + " Each verdict is of the part and its tuning." * whole
     return text + AS_A_SAMPLE * bool(sampled_columns(study))
@@ -268,7 +274,7 @@ def _by_verdict(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
         if names:
             yield f"{(verdict or 'not compared yet').capitalize()}:", f"{', '.join(names)}."
     for row in filter(_is_noise, rows):
-        yield f"{printable(row['variant']).capitalize()}:", _noise_text(row)
+        yield f"{printable(row['variant']).capitalize()}:", _noise_text(row, rows)
 
 
 def _is_noise(row: Row) -> bool:
@@ -276,10 +282,22 @@ def _is_noise(row: Row) -> bool:
     return row["verdict"] is None and row["margin"] is not None and row["family"] is None and bool(row["n"])
 
 
-def _noise_text(row: Row) -> str:
+def _noise_text(row: Row, rows: Sequence[Row]) -> str:
+    """Return a placebo's difference, and the spread that differences have without pairing and with it."""
     star = "*" if row["scaled"] else ""
     change = change_text(row["metric"], row["difference"], star)
-    return f"the baseline on other seeds {change} ({_span(row, star)}); that is what other seeds do, without pairing."
+    text = f"the baseline on other seeds {change} ({_span(row, star)}), without pairing"
+    paired = paired_sd(rows)
+    if row["sd"] is None or paired is None:
+        return f"{text}."
+    own, others = (unit_text(row["metric"], sd) for sd in (row["sd"], paired))
+    return f"{text}: its differences vary by {own} between seeds, those of the paired rows by {others} (sd)."
+
+
+def paired_sd(rows: Sequence[Row]) -> float | None:
+    """Return the standard deviation over seeds of paired differences, pooled over the rows but a placebo."""
+    found = [row["sd"] ** 2 for row in rows if row["family"] is not None and row["sd"] is not None]
+    return math.sqrt(math.fsum(found) / len(found)) if found else None
 
 
 def _table(found: VerdictBlock) -> Table:
