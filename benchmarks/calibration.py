@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from calibration_answers import (
     answers,
     best_networks,
-    hypervolumes,
     near_one,
     redundant_pairs,
     unlike_networks,
@@ -28,6 +27,7 @@ from calibration_answers import (
     verdict_rules,
 )
 from calibration_fits import exponents, other_laws, true_laws
+from calibration_fronts import front_chances, hypervolumes, unequal_seeds
 from calibration_importance import importance_rows
 from calibration_intervals import (
     bootstrap,
@@ -65,6 +65,8 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     populations,
     other_samples,
     best_of_several,
+    unequal_seeds,
+    front_chances,
     hypervolumes,
     redundant_pairs,
     importance_rows,

@@ -115,26 +115,27 @@ def unselected_best(values: Values, metric: str = "", *, samples: int | None = N
     own = metric_interval(metric, seeds.tolist(), samples=samples)
     if len(values) < 2 or len(seeds) < FEWEST or not math.isfinite(own.low) or not found.is_known:
         return own
-    mean, ends = cross_fitted(values, found), _hybrid_ends(found, best)
+    mean, ends = cross_fitted(values), _hybrid_ends(found, best)
     if seeds.var(ddof=1) > found.total:
         ends = (min(ends[0], own.low), max(ends[1], own.high))
     return replace(own, mean=mean, low=min(ends[0], mean), high=max(ends[1], mean))
 
 
-def cross_fitted(values: Values, found: Layout) -> float:
+def cross_fitted(values: Values) -> float:
     """Return the mean over seeds of the network that is best on the other seeds, for `values` [networks, seeds].
 
-    Where networks lack seeds, the effect of each seed is taken off, and a seed counts if that network has it.
+    Where networks lack seeds, each seed that all have is left out together with a share of the others, so that every
+    network is measured in every part. With fewer than two such seeds the result is the mean of the best.
     """
-    if np.isfinite(values).all():
+    there = np.isfinite(values).all(axis=0)
+    if there.all():
         chosen = (values.sum(axis=1, keepdims=True) - values).argmax(axis=0)
         return float(values[chosen, np.arange(values.shape[1])].mean())
-    read = []
-    for seed, effect in enumerate(found.effects):
-        rest = np.delete(values, seed, axis=1)
-        known = np.flatnonzero(np.isfinite(rest).any(axis=1))
-        read.append(values[known[lay_out(rest[known]).means.argmax()], seed] - effect)
-    return float(np.nanmean(read)) if np.isfinite(read).any() else float(found.means.max())
+    if there.sum() < 2:
+        return float(lay_out(values).means.max())
+    part = np.where(there, np.cumsum(there) - 1, np.cumsum(~there) % there.sum())
+    sides = [(lay_out(values[:, part != i]), lay_out(values[:, part == i])) for i in range(there.sum())]
+    return float(np.mean([left_out.means[rest.means.argmax()] for rest, left_out in sides]))
 
 
 def _hybrid_ends(found: Layout, best: int) -> tuple[float, float]:

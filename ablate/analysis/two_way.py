@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_SPREAD = 1e-18  # a variance below this: the seeds do not differ, so they say nothing about noise
+ROUNDING = 1e-9  # an eigenvalue below this share of the largest is 0
 Values = NDArray[np.float64]
 
 
@@ -67,7 +68,8 @@ def lay_out(values: Values) -> Layout:
     else:
         share = there / count[:, None]
         normal = np.diag(there.sum(axis=0)) - there.T @ share  # of the seed effects, networks eliminated
-        inverse, rank = np.linalg.pinv(normal, hermitian=True), int(np.linalg.matrix_rank(normal, hermitian=True))
+        inverse = np.linalg.pinv(normal, rcond=ROUNDING, hermitian=True)
+        rank = int(np.linalg.matrix_rank(normal, rtol=ROUNDING, hermitian=True))
         effects = inverse @ within.sum(axis=0)
         means, own = plain - share @ effects, np.diag(1 / count) + share @ inverse @ share.T
     freedom = int(count.sum()) - networks

@@ -124,8 +124,8 @@ def hypervolume_text(study: Study, found: Findings) -> str:
     value = f"{found.hypervolume.value:.5g}"
     if volume is not None:
         value = (
-            f"{volume.value:.5g} (95% interval {volume.low:.5g} to {volume.high:.5g}); that of the measured means, which "
-            f"noise makes too large, is {value}"
+            f"{volume.value:.5g} (95% interval {volume.low:.5g} to {volume.high:.5g}); that of the "
+            f"measured means, which noise makes too large, is {value}"
         )
     return f"Hypervolume {value}. {found.hypervolume.rule}"
 
