@@ -105,7 +105,8 @@ def front_chances(share: float) -> Iterator[Row]:
             chances = np.mean([nondominated_losses(np.column_stack([each, costs])) for each in drawn], axis=0)
             on = nondominated_losses(np.column_stack([errors, costs]))
             said.setdefault(("P(front)", name), []).extend(zip(chances.tolist(), on, strict=True))
-            bound = Bound(metric="", op="<=", bound=float(np.quantile(errors, random.uniform(0.1, 0.9))), asked="")
+            asked = float(np.quantile(errors, random.uniform(0.1, 0.9)) + 0.005 * random.standard_normal())
+            bound = Bound(metric="", op="<=", bound=asked, asked="")
             if (kept := np.flatnonzero(losses.mean(axis=1) <= bound.bound)).size:
                 order = [int(kept[0]), *(i for i in range(networks) if i != kept[0])]
                 found = keeping_probabilities(losses[order], costs[order, None], bound, random)
