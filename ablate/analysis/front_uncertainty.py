@@ -16,7 +16,7 @@ from ablate.objectives import nondominated_losses
 DRAWS = 2000
 LEVEL = 0.95
 FINEST, STEPS = 0.2, 6  # smallest standard deviation of a grid, in standard errors of a mean, and their number
-NONE = 4  # prior weight of no spread at all, where each standard deviation of the grid has weight 1
+NONE, WEIGHT = 1e-4, 4  # a scatter so small that equal networks are in any order; prior weight of none, of a step: 1
 EXACT = 1e-10  # smallest variance of a seed, in squares of the range of means: below it matrices are singular
 QUARTILES = (25, 50, 75)
 Values = NDArray[np.float64]
@@ -68,14 +68,16 @@ def _priors(means: Values, noise: Values, walk: Values, df: float) -> tuple[Valu
     """Return the probabilities [g] of the spreads of a grid, given the means, and the prior covariances [g, n, n]."""
     error, networks = math.sqrt(noise.diagonal().mean()), len(means)
     steps = np.geomspace(FINEST * error, 2 * max(float(np.ptp(means)), 2 * error), STEPS)
-    trend, scatter = (each.ravel() for each in np.meshgrid([0.0, *steps**2], [0.0, *steps**2]))
+    trend, scatter = (each.ravel() for each in np.meshgrid([0.0, *steps**2], [(NONE * error) ** 2, *steps**2]))
     prior = np.einsum("g,ij->gij", trend, walk) + np.einsum("g,ij->gij", scatter, np.eye(networks))
     inverse = np.linalg.inv(prior + noise)
     known = inverse.sum(axis=(1, 2))
     rest = means - (inverse.sum(axis=2) @ means / known)[:, None]
     misfit = np.einsum("gi,gij,gj->g", rest, inverse, rest)
     fit = np.linalg.slogdet(inverse)[1] - np.log(known) - (df + networks - 1) * np.log1p(misfit / df)
-    chances = np.exp((fit - fit.max()) / 2) * np.where(trend > 0, 1, NONE) * np.where(scatter > 0, 1, NONE)
+    chances = (
+        np.exp((fit - fit.max()) / 2) * np.where(trend > 0, 1, WEIGHT) * np.where(scatter > scatter.min(), 1, WEIGHT)
+    )
     return chances / chances.sum(), prior
 
 

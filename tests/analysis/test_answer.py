@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ablate.analysis import t_interval
-from ablate.analysis.answer import compare_with_best, cross_fitted, noise, unselected_best
+from ablate.analysis.answer import compare_with_best, cross_fitted, unselected_best
+from ablate.analysis.two_way import lay_out
 
 PAGES = 1500
 MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of PAGES pages
@@ -182,7 +183,7 @@ def test_a_number_is_cross_fitted() -> None:
 def test_noise_that_all_networks_share_is_told_from_their_own() -> None:
     rng = np.random.default_rng(0)
     shared, own = rng.standard_normal(4000), rng.standard_normal((4, 4000))
-    found = noise(3 * shared + own)
+    found = lay_out(3 * shared + own)
     assert found.total == pytest.approx(10, rel=0.05)
     assert found.residual == pytest.approx(1, rel=0.05)
     assert found.shared == pytest.approx(0.9, abs=0.01)
