@@ -360,7 +360,7 @@ def test_page_terminal_and_csv_show_each_network_with_its_own_number_of_seeds(tm
     page = write_report(study, trials, reports, tmp_path, notes=snapshot.notes).read_text()
     given = sum(len(r["given"]) for r in rounds(tmp_path))
     assert f"{given} further seeds were given in {len(rounds(tmp_path)) - 1} rounds to networks whose place" in page
-    assert "The budget of 40 seeds is spent. It is still uncertain whether these are on the front" in page
+    assert "The budget of 40 seeds is spent. It is still uncertain whether the networks of search trials" in page
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(result_lines(study, trials, reports, snapshot.notes))
     assert f"{given} further seeds were given" in " ".join(console.export_text().split())
