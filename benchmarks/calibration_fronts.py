@@ -22,6 +22,8 @@ CORNER = np.array([0.4, 5.5])
 SEED_SD, BINS, BUDGET = 0.015, 5, 60
 FRONT, ABOUT = "P(front)", "P(front) of draws about the means (not used)"
 PICK, FRESH, ALONE = "ablate pick, mean", "ablate pick, fresh training", "ablate pick, t of the picked seeds (not used)"
+LAW, EQUAL = "scattered about a law", "almost equal (a known limit above .4)"
+CLOSE = "close to a law (a known limit)"
 NOT_USED = (ABOUT, ALONE)
 FEW = 100  # statements below which a bin has no row
 Values = np.ndarray
@@ -89,11 +91,11 @@ def worlds(random: np.random.Generator, networks: int) -> dict[str, tuple[Values
     costs = np.sort(random.uniform(2.5, 5, networks))
     law, noise = 0.02 + 2 * 10 ** (-0.5 * costs), random.standard_normal(networks)
     return {
-        "scattered about a law": (costs, law + 0.01 * noise),
+        LAW: (costs, law + 0.01 * noise),
         "scattered, no law": (costs, 0.1 + 0.01 * noise),
-        "almost equal": (costs, 0.1 + 1e-7 * noise),
+        EQUAL: (costs, 0.1 + 1e-7 * noise),
         "well separated": (costs, 0.1 + 0.1 * random.permutation(networks)),
-        "close to a law (a known limit)": (costs, law + 0.003 * noise),
+        CLOSE: (costs, law + 0.003 * noise),
     }
 
 
@@ -123,11 +125,11 @@ def front_chances(share: float) -> Iterator[Row]:
                 said.setdefault((FRESH, name), []).append((fresh, new))
     for what in (FRONT, PICK, FRESH, ABOUT, ALONE):
         own = {name: pairs for (whose, name), pairs in said.items() if whose == what}
-        for name, pairs in own.items() if what in (FRONT, ABOUT) else ():
-            yield from bin_rows(what, name, pairs)
-        yield from bin_rows(
-            what, "the four other worlds", [p for name in own if "limit" not in name for p in own[name]]
-        )
+        for name in {FRONT: list(own), ABOUT: [LAW, EQUAL]}.get(what, ()):
+            yield from bin_rows(what, name, own[name])
+        if what != ABOUT:
+            four = [pair for name, pairs in own.items() if name != CLOSE for pair in pairs]
+            yield from bin_rows(what, "the four other worlds", four)
 
 
 def lowest(losses: Values) -> Values:
@@ -151,7 +153,7 @@ def bin_rows(what: str, name: str, pairs: list[tuple[float, bool]]) -> Iterator[
 
 def hypervolumes(share: float) -> Iterator[Row]:
     """Bias of the hypervolume and coverage of its interval."""
-    for name, networks in itertools.product(("scattered about a law", "almost equal"), (6, 20, 30)):
+    for name, networks in itertools.product((LAW, EQUAL), (6, 20, 30)):
         for shared in SHARES:
             random, hits, bias, plain = generator("hypervolume", name, networks, str(shared)), [], [], []
             for repetition in range(repetitions(300, share)):
@@ -165,7 +167,7 @@ def hypervolumes(share: float) -> Iterator[Row]:
                 hits.append(low <= true <= high)
                 bias.append(np.mean(drawn) / true - 1)
                 plain.append(volume(losses.mean(axis=1), costs[:, None], CORNER) / true - 1)
-            setting = f"{networks} networks {name}, 3 to 10 seeds, {shared:g} of the variance shared"
+            setting = f"{networks} networks {name.partition(' (')[0]}, 3 to 10 seeds, {shared:g} of the variance shared"
             yield rate("hypervolume: coverage", setting, hits, (0.92, 1.0))
             yield average("hypervolume: bias as a share", setting, np.array(bias), (-0.01, 0.01))
             yield average(
