@@ -145,7 +145,8 @@ def bin_rows(what: str, name: str, pairs: list[tuple[float, bool]]) -> Iterator[
         inside = (chances > k / BINS) & (chances <= (k + 1) / BINS) & (chances > 0.01) & (chances < 0.99)
         if inside.sum() >= FEW:
             mean = float(chances[inside].mean())
-            slack = 0.35 if "known limit" in name or what in NOT_USED else 0.05
+            limited = name == CLOSE or (name == EQUAL and k > 1) or what in NOT_USED
+            slack = 0.35 if limited else 0.05
             target = (round(max(mean - slack, 0), 3), round(min(mean + slack, 1), 3))
             setting = f"said {k / BINS:g} to {(k + 1) / BINS:g}, mean {mean:.2f}; {name}"
             yield rate(f"{what}: true share", setting, true[inside], target)

@@ -103,6 +103,18 @@ def test_a_network_that_alone_is_not_worse_is_the_best(tmp_path: Path) -> None:
     assert "For a verdict" not in page
 
 
+def test_a_network_that_is_best_only_after_the_adjustment_for_seeds_is_named(tmp_path: Path) -> None:
+    """Two networks on the three easy seeds, one of them on ten further, hard ones: there its plain mean is lower."""
+    easy = np.array([0.9, 0.902, 0.898])
+    lucky = (4000, 0.9, easy.tolist())
+    better = (16_000, 0.9, [0.921, 0.921, 0.918, *(0.8 + 0.001 * np.arange(10))])
+    page, terminal, rows = shown(make_study(confirm={"replicates": 3}), *planted([lucky, better]), tmp_path)
+    assert [(row["trial"], float(row["difference"])) for row in rows] == [("10", pytest.approx(-0.02))]
+    for said in (page, terminal):
+        assert "is the best of the front by its own seeds: 90.00% test accuracy with 4,000 parameters." in said
+        assert "Adjusted for unequal seeds, trial 11 is best: it has 83.14% (" in said
+
+
 def test_a_loss_is_better_where_it_is_lower() -> None:
     objectives = [
         {"metric": "val_loss", "direction": "minimize"},

@@ -54,6 +54,9 @@ def summary(
     chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
     if assessed is None:
         answer = _single_numbers(study, dataset, rows, best)
+    elif assessed.best not in (row["trial"] for row in rows):
+        answer = f"On {dataset}, {network(study, best)} is the best of the front by its own seeds: "
+        answer += f"{_split_quality(study, best)} {_sizes(study, best)}. {_best_number(study, best, assessed)}"
     else:
         named, role = _named(assessed, rows, size)
         chosen[named["trial"]] = (role, named)
