@@ -157,7 +157,7 @@ def hypervolumes(share: float) -> Iterator[Row]:
     for name, networks in itertools.product((LAW, EQUAL), (6, 20, 30)):
         for shared in SHARES:
             random, hits, bias, plain = generator("hypervolume", name, networks, str(shared)), [], [], []
-            for repetition in range(repetitions(300, share)):
+            for repetition in range(repetitions(600, share)):
                 costs, errors = worlds(random, networks)[name]
                 losses = SEED_SD * seeded(random, errors / SEED_SD, (3, 5, 10)[repetition % 3], shared)
                 true = volume(errors, costs[:, None], CORNER)
