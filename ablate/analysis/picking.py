@@ -178,6 +178,7 @@ def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: p
         near = [i for i in np.argsort(steps, kind="stable").tolist() if math.isfinite(measured[i])][:MOST_NETWORKS]
         values = values_by_seed(reports, dataset, rows["trial"][near].to_list(), bound.metric)
         draws = stream(study.seed, dataset, 0, "pick", bound.metric)
-        found = keeping_probabilities(values, costs[near], bound, draws) if values.size else None
+        there = np.isfinite(values).sum(axis=1) > 0
+        found = keeping_probabilities(values[there], costs[near][there], bound, draws) if there[0] else None
     new_seed, true_mean = found or (None, None)
     return Kept(limit=bound, value=float(measured[place]), new_seed=new_seed, true_mean=true_mean)
