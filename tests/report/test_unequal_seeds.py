@@ -79,7 +79,7 @@ def test_differences_use_every_seed_and_say_that_they_are_adjusted(
     for said in (page, status):
         assert "Differences to the best are adjusted for the seeds that a network lacks" in said
         assert f"at {min(counts)} to {max(counts)} seeds" in said
-    assert "that of the measured means, which noise makes too large, is" in page
+    assert "), corrected for noise; that of the measured means is" in page
 
     code, out, _ = run(capfd, "pick", "looked", "--min", f"val_accuracy={min(plain) - 0.001}", *place)
     assert code == 0

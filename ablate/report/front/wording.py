@@ -123,10 +123,8 @@ def hypervolume_text(study: Study, found: Findings) -> str:
     volume = found.assessed.volume if found.assessed is not None else None
     value = f"{found.hypervolume.value:.5g}"
     if volume is not None:
-        value = (
-            f"{volume.value:.5g} (95% interval {volume.low:.5g} to {volume.high:.5g}); that of the "
-            f"measured means, which noise makes too large, is {value}"
-        )
+        interval = f"(95% interval {volume.low:.5g} to {volume.high:.5g})"
+        value = f"{volume.value:.5g} {interval}, corrected for noise; that of the measured means is {value}"
     return f"Hypervolume {value}. {found.hypervolume.rule}"
 
 
