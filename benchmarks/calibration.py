@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from calibration_answers import (
     answers,
     best_networks,
-    hypervolumes,
     looks,
     near_one,
     redundant_pairs,
@@ -30,6 +29,7 @@ from calibration_answers import (
 )
 from calibration_datasets import other_datasets, unequal_datasets
 from calibration_fits import exponents, other_laws, true_laws
+from calibration_fronts import front_chances, hypervolumes, unequal_seeds
 from calibration_importance import importance_rows
 from calibration_intervals import (
     bootstrap,
@@ -75,6 +75,8 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     best_of_several,
     other_datasets,
     unequal_datasets,
+    unequal_seeds,
+    front_chances,
     hypervolumes,
     redundant_pairs,
     importance_rows,

@@ -14,16 +14,12 @@ from ablate.analysis import metric_interval, smallest_effect, t_interval
 from ablate.analysis.adjustment import holm
 from ablate.analysis.answer import compare_with_best, unselected_best
 from ablate.analysis.effects import shapley_weights
-from ablate.analysis.front_uncertainty import draw_means, volume
 from ablate.analysis.looks import ERROR, share_of
 from ablate.analysis.verdicts import HARMFUL, NON_INFERIOR, SUPERIOR, adjust, claims_of, margin_p, p_two_sided
 
 SEEDS, NETWORKS, ACCURACY = 5, 6, "test_accuracy"
 EQUAL = np.zeros(NETWORKS)
 LAW = -4 * np.exp(-np.arange(NETWORKS) * 2 / 3)  # quality that saturates with size, in standard deviations of a seed
-COSTS = np.linspace(2.5, 5, 10)  # log10 of the parameters
-ERRORS = 0.02 + 2 * 10 ** (-0.5 * COSTS)
-CORNER = np.array([0.4, 5.5])
 
 
 def pages(name: str, truth: np.ndarray, n: int) -> Iterator[np.ndarray]:
@@ -158,23 +154,6 @@ def verdict_families(share: float) -> Iterator[Row]:
             hits.append(min(adjust(p, family=familywise)) < ERROR)
         setting = f"10 arms at the margin, {SEEDS} seeds, {'familywise' if familywise else 'each row by itself'}"
         yield rate("non-inferiority claimed of any arm at the margin", setting, hits, target)
-
-
-def hypervolumes(share: float) -> Iterator[Row]:
-    """Coverage of the interval of the hypervolume, basic and percentile."""
-    true, others = volume(ERRORS, COSTS[:, None], CORNER), COSTS[:, None]
-    for spread in (0.01, 0.03):
-        random, basic, percentile = generator("hypervolume", str(spread)), [], []
-        for _ in range(repetitions(1_000, share)):
-            losses = ERRORS[:, None] + spread * random.standard_normal((len(COSTS), SEEDS))
-            value = volume(losses.mean(axis=1), others, CORNER)
-            drawn = [volume(row, others, CORNER) for row in draw_means(losses, random, draws=300)]
-            low, high = np.quantile(drawn, (0.025, 0.975))
-            basic.append(2 * value - high <= true <= 2 * value - low)
-            percentile.append(low <= true <= high)
-        setting = f"{len(COSTS)} networks, {SEEDS} seeds, sd {spread:g}"
-        yield rate("hypervolume, basic interval: coverage", setting, basic, (0.93, 0.97))
-        yield rate("hypervolume, percentile interval (not used): coverage", setting, percentile, (0.50, 0.96))
 
 
 def redundant_pairs(share: float) -> Iterator[Row]:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ablate.analysis.adjustment import holm
 from ablate.analysis.intervals import Interval, metric_interval
 from ablate.analysis.studentized_range import range_quantile
+from ablate.analysis.two_way import Layout, lay_out
 
 LEVEL = 0.95
 FEWEST = 3  # seeds below which a best network's number is not corrected for being chosen
 PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
-NO_SPREAD = 1e-18  # a variance below this: the seeds do not differ, so they say nothing about noise
 Verdict = Literal["best", "non-inferior", "worse", "not distinguished"]
 Values = NDArray[np.float64]
 
@@ -36,46 +36,24 @@ class Difference:
     verdict: Verdict
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """The variances of one seed: `total` within a network, `residual` without what all networks share in a seed."""
-
-    total: float
-    residual: float
-    shape: tuple[int, int]
-
-    @property
-    def residual_df(self) -> int:
-        """Degrees of freedom of `residual`: (networks - 1)(seeds - 1)."""
-        return (self.shape[0] - 1) * (self.shape[1] - 1)
-
-    @property
-    def shared(self) -> float:
-        """The correlation of two networks in a seed, 0 to 1."""
-        return min(max(1 - self.residual / self.total, 0.0), 1.0) if self.total > 0 else 0.0
-
-    @property
-    def total_df(self) -> float:
-        """Degrees of freedom of `total`: between seeds - 1 (all shared) and networks times that (nothing shared)."""
-        networks, seeds = self.shape
-        return networks * (seeds - 1) / (1 + (networks - 1) * self.shared**2)
-
-
 def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[Difference, ...] | None:
     """Return each network's difference to the best, for `values` [networks, seeds], larger is better.
 
-    The best has the highest mean; of equal ones, the first. Differences are paired by seed. The standard error of a
-    pair is the larger of two: that of the pair alone, and the one pooled over all networks. *worse*: the upper
-    bound is below 0; bounds are those of all pairs (Tukey), so equal networks give any such verdict in at most 5%
-    of pages. *non-inferior*: by a one-sided test the network is less than `margin` below each of the others, Holm
-    over networks; because it is compared with all, it does not matter which of them is the best. Returns None for
+    A value is NaN where a network was not trained on a seed; means are adjusted for the seeds that a network lacks
+    (`lay_out`). The best has the highest mean; of equal ones, the first. Differences are paired by seed. The standard
+    error of a pair is the larger of two: that of the pair alone, and the one pooled over all networks. *worse*: the
+    upper bound is below 0; bounds are those of all pairs (Tukey and Kramer), so equal networks give any such verdict in
+    at most 5% of pages. *non-inferior*: by a one-sided test the network is less than `margin` below each of the others,
+    Holm over networks; because it is compared with all, it does not matter which of them is the best. Returns None for
     fewer than two networks or seeds, or if the seeds do not differ.
     """
-    networks, seeds = values.shape
-    if networks < 2 or seeds < 2 or not np.isfinite(values).all() or noise(values).residual < NO_SPREAD:
+    networks = len(values)
+    if networks < 2 or np.isinf(values).any() or not np.isfinite(values).any(axis=1).all():
         return None
-    found = noise(values)
-    means = values.mean(axis=1)
+    found = lay_out(values)
+    if not found.is_known:
+        return None
+    means = found.means
     gaps = means[:, None] - means[None, :]
     errors = _errors(values, found)
     reach = range_quantile(LEVEL, networks, found.residual_df) / math.sqrt(2) * errors
@@ -110,60 +88,63 @@ def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[
     return [p <= 1 - LEVEL for p in holm(scipy.special.stdtr(df, -scores.min(axis=1)))]
 
 
-def _errors(values: Values, found: Noise) -> Values:
+def _errors(values: Values, found: Layout) -> Values:
     """Return the standard error of each paired difference, [networks, networks]: its own, at least the pooled one."""
-    seeds = values.shape[1]
     pairs = values[:, None, :] - values[None, :, :]
-    own = pairs.var(axis=2, ddof=1)
-    return np.asarray(np.sqrt(np.maximum(own, 2 * found.residual) / seeds))
-
-
-def noise(values: Values) -> Noise:
-    """Return the variances of `values` [networks, seeds], pooled over networks."""
-    networks, seeds = values.shape
-    within = values - values.mean(axis=1, keepdims=True)
-    residual = within - within.mean(axis=0, keepdims=True)
-    total = float((within**2).sum() / (networks * (seeds - 1)))
-    df = (networks - 1) * (seeds - 1)
-    return Noise(total=total, residual=float((residual**2).sum() / df) if df else total, shape=(networks, seeds))
+    both = np.isfinite(pairs).sum(axis=2)
+    apart = np.nan_to_num(pairs - (np.nansum(pairs, axis=2) / np.maximum(both, 1))[:, :, None])
+    own = (apart**2).sum(axis=2) / np.maximum(both - 1, 1)
+    weight = found.own.diagonal()[:, None] + found.own.diagonal() - 2 * found.own
+    return np.asarray(np.sqrt(np.maximum(own / 2, found.residual) * weight))
 
 
 def unselected_best(values: Values, metric: str = "", *, samples: int | None = None) -> Interval:
     """Return mean and 95% interval of the network with the highest mean, as if it had not been chosen by it.
 
-    `values` are [networks, seeds], larger is better, at least two seeds. The mean is cross-fitted: each seed is read
-    from the network that is best on the other seeds. The interval is the hybrid one of Andrews, Kitagawa and McCloskey,
-    "Inference on winners" (Quarterly Journal of Economics 2024): the chosen mean is a normal value that is known to
-    exceed the runner-up, and it lies within simultaneous bounds. Variances are pooled over networks, so t replaces the
-    normal distribution. If the best varies more than the others, the interval also covers `metric_interval` of its
-    seeds, for which `metric` and `samples` are. The interval contains the mean. Below FEWEST seeds nothing is
-    corrected, and the result is `metric_interval` of the best network's seeds.
+    `values` are [networks, seeds], larger is better, NaN where a network was not trained. The mean is cross-fitted:
+    each seed is read from the network that is best on the other seeds. The interval is the hybrid one of Andrews,
+    Kitagawa and McCloskey, "Inference on winners" (Quarterly Journal of Economics 2024): the chosen mean is a normal
+    value that is known to exceed the runner-up, and it lies within simultaneous bounds. Variances are pooled over
+    networks, so t replaces the normal distribution. If the best varies more than the others, the interval also covers
+    `metric_interval` of its seeds, for which `metric` and `samples` are. The interval contains the mean. Below FEWEST
+    seeds nothing is corrected, and the result is `metric_interval` of the best network's seeds.
     """
-    networks, seeds = values.shape
-    best = int(values.mean(axis=1).argmax())
-    own, found = metric_interval(metric, values[best].tolist(), samples=samples), noise(values)
-    if networks < 2 or seeds < FEWEST or not math.isfinite(own.low) or found.residual < NO_SPREAD:
+    found = lay_out(values)
+    best = int(found.means.argmax())
+    seeds = values[best][np.isfinite(values[best])]
+    own = metric_interval(metric, seeds.tolist(), samples=samples)
+    if len(values) < 2 or len(seeds) < FEWEST or not math.isfinite(own.low) or not found.is_known:
         return own
-    mean, ends = cross_fitted(values), _hybrid_ends(values.mean(axis=1), best, found)
-    if values[best].var(ddof=1) > found.total:
+    mean, ends = cross_fitted(values), _hybrid_ends(found, best)
+    if seeds.var(ddof=1) > found.total:
         ends = (min(ends[0], own.low), max(ends[1], own.high))
     return replace(own, mean=mean, low=min(ends[0], mean), high=max(ends[1], mean))
 
 
 def cross_fitted(values: Values) -> float:
-    """Return the mean over seeds of the network that is best on the other seeds, for `values` [networks, seeds]."""
-    chosen = (values.sum(axis=1, keepdims=True) - values).argmax(axis=0)
-    return float(values[chosen, np.arange(values.shape[1])].mean())
+    """Return the mean over seeds of the network that is best on the other seeds, for `values` [networks, seeds].
+
+    Where networks lack seeds, each seed that all have is left out together with a share of the others, so that every
+    network is measured in every part. With fewer than two such seeds the result is the mean of the best.
+    """
+    there = np.isfinite(values).all(axis=0)
+    if there.all():
+        chosen = (values.sum(axis=1, keepdims=True) - values).argmax(axis=0)
+        return float(values[chosen, np.arange(values.shape[1])].mean())
+    if there.sum() < 2:
+        return float(lay_out(values).means.max())
+    part = np.where(there, np.cumsum(there) - 1, np.cumsum(~there) % there.sum())
+    sides = [(lay_out(values[:, part != i]), lay_out(values[:, part == i])) for i in range(there.sum())]
+    return float(np.mean([left_out.means[rest.means.argmax()] for rest, left_out in sides]))
 
 
-def _hybrid_ends(means: Values, best: int, found: Noise) -> tuple[float, float]:
+def _hybrid_ends(found: Layout, best: int) -> tuple[float, float]:
     """Return the ends: where the chosen mean is the 97.5% and the 2.5% quantile of its truncated t distribution."""
-    networks, seeds = found.shape
-    error, df = math.sqrt(max(found.total, found.residual) / seeds), found.total_df
-    shared = min(found.shared, 0.999)
-    at = float(means[best])
-    runner_up = float(np.delete(means, best).max())
-    beaten = min((runner_up - shared * at) / (1 - shared), at)  # the chosen mean is known to be above this
+    networks, df, means = len(found.means), found.total_df, found.means
+    covariance = found.residual * found.own[best] + found.common
+    error, at = math.sqrt(covariance[best]), float(means[best])
+    shared = np.clip(np.delete(covariance, best) / covariance[best], 0.0, 0.999)
+    beaten = min(float(((np.delete(means, best) - shared * at) / (1 - shared)).max()), at)  # the chosen is above this
     reach = float(scipy.special.stdtrit(df, 1 - PROJECTION / (2 * networks)))
     tail = (1 - LEVEL - PROJECTION) / (1 - PROJECTION) / 2
 

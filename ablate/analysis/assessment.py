@@ -40,14 +40,14 @@ class Attained:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """The confirmed networks of a data set over the seeds that all of them have; numbers in the metric's own unit.
+    """The confirmed networks of a data set over all their seeds; numbers in the metric's own unit.
 
-    The keys of `differences` and `front` are numbers of trials. `margin` is `confirm.margin` of the quality, or None.
-    `best_number` is the best network's quality as if it had not been chosen by it, for other seeds and, where each
-    sample's value is known, for other samples.
+    `seeds` are the fewest and the most seeds of a network. The keys of `differences` and `front` are numbers of trials.
+    `margin` is `confirm.margin` of the quality, or None. `best_number` is the best network's quality as if it had not
+    been chosen by it, for other seeds and, where each sample's value is known, for other samples.
     """
 
-    seeds: int
+    seeds: tuple[int, int]
     margin: float | None
     best: int
     best_number: Interval
@@ -58,7 +58,7 @@ class Assessment:
 
 
 def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str) -> Assessment | None:
-    """Return the assessment of a data set, or None: fewer than two confirmed networks or shared seeds, equal seeds.
+    """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds.
 
     `trials` and `reports` are pooled tables (`pooled`).
     """
@@ -70,12 +70,13 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     rows = _cheapest_first(rows, others)
     numbers = rows["trial"].to_list()
     metric = metric_at(quality.metric, "confirm")
-    measured = _shared_seeds(reports, dataset, numbers, metric)
+    measured = values_by_seed(reports, dataset, numbers, metric)
     sign = 1.0 if is_maximized(quality) else -1.0
     margin = study.confirm.margin.get(quality.metric) if study.confirm else None
     found = compare_with_best(sign * measured, margin=margin) if len(numbers) else None
     if found is None:
         return None
+    counts = np.isfinite(measured).sum(axis=1)
     losses, fixed = -sign * measured, _losses(rows, others)
     probabilities = front_probabilities(losses, fixed, stream(study.seed, dataset, 0, "front"))
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
@@ -83,7 +84,7 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     number = _in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples))
     spread = _spread_of_best(reports, dataset, numbers[best], metric)
     return Assessment(
-        seeds=measured.shape[1],
+        seeds=(int(counts.min()), int(counts.max())),
         margin=margin,
         best=numbers[best],
         best_number=number if spread is None else widened(quality.metric, number, spread),
@@ -121,18 +122,18 @@ def _losses(rows: pl.DataFrame, objectives: list[Objective]) -> Values:
     return np.array(columns, dtype=np.float64).reshape(len(objectives), rows.height).T
 
 
-def _shared_seeds(reports: pl.DataFrame, dataset: str, numbers: list[int], metric: str) -> Values:
-    """Return a metric of the last reports of these trials over the seeds common to all, [trials, seeds]."""
-    empty = np.empty((len(numbers), 0))
+def values_by_seed(reports: pl.DataFrame, dataset: str, numbers: Sequence[int], metric: str) -> Values:
+    """Return a metric of the last reports of these trials, [trials, seeds]; NaN where a trial lacks a seed."""
     if metric not in reports.columns:
-        return empty
+        return np.empty((len(numbers), 0))
     own = reports.filter(pl.col("dataset") == dataset, pl.col("trial").is_in(numbers))
     last = own.filter(pl.col("epoch") == pl.col("epoch").max().over("trial"), pl.col(metric).is_not_null())
-    found: dict[int, dict[int, float]] = {number: {} for number in numbers}
+    seeds = {seed: place for place, seed in enumerate(sorted(set(last["seed"])))}
+    rows = {number: place for place, number in enumerate(numbers)}
+    found = np.full((len(rows), len(seeds)), math.nan)
     for number, seed, value in last.select("trial", "seed", metric).iter_rows():
-        found[number][seed] = value
-    shared = sorted(set.intersection(*(set(values) for values in found.values()))) if found else []
-    return np.array([[found[n][seed] for seed in shared] for n in numbers], dtype=np.float64) if shared else empty
+        found[rows[number], seeds[seed]] = value
+    return found
 
 
 def _spread_of_best(reports: pl.DataFrame, dataset: str, number: int, metric: str) -> Spread | None:
@@ -165,11 +166,11 @@ def _volume(study: Study, trials: pl.DataFrame, losses: Values, fixed: Values) -
 
 
 def _attained(rows: pl.DataFrame, others: list[Objective], losses: Values, sign: float) -> tuple[Attained, ...]:
-    """Return the attained qualities by cost where there is one other objective, which is minimised."""
-    if len(others) != 1 or is_maximized(others[0]):
+    """Return the attained qualities by cost where there is one other objective, minimised: over seeds that all have."""
+    if len(others) != 1 or is_maximized(others[0]) or not np.isfinite(losses).all(axis=0).any():
         return ()
     costs = np.array([signed(others[0], v) for v in objective_values(rows, others, "confirm")[:, 0].tolist()])
-    table = attainment(losses, costs)
+    table = attainment(losses[:, np.isfinite(losses).all(axis=0)], costs)
     found = [
         Attained(cost=float(c), quarter=-sign * a, half=-sign * b, three_quarters=-sign * d)
         for c, (a, b, d) in zip(costs, table.tolist(), strict=True)

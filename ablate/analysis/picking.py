@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import polars as pl
-import scipy
+from numpy.typing import NDArray
 
-from ablate.analysis.front import candidates, confirmed, metric_at, metric_values
+from ablate.analysis.assessment import values_by_seed
+from ablate.analysis.front import candidates, confirmed, metric_at, metric_values, objective_values
+from ablate.analysis.front_uncertainty import cost_ranks, draw_means
 from ablate.analysis.intervals import Interval, natural_bounds, t_interval
 from ablate.analysis.pooling import pooled
-from ablate.objectives import COST_METRICS, constraint_text, room, signed, violation
+from ablate.analysis.two_way import NO_SPREAD, lay_out
+from ablate.base.randomness import stream
+from ablate.objectives import COST_METRICS, constraint_text, quality_objective, room, signed, violation
 
 if TYPE_CHECKING:
-    from ablate.study.sections import Constraint, Objective
+    from ablate.study import Study
+
+MOST_NETWORKS = 100  # that a probability is computed from: the nearest in cost
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +46,8 @@ class Bound:
 class Kept:
     """How surely a bound is kept: by the mean over the seeds, by one fresh training, and by the mean of many.
 
-    The probabilities are those of the t distribution over the seeds. They are None where one seed tells no spread, and
-    for costs, which are exact.
+    The probabilities are those of `keeping_probabilities`. They are None where one seed tells no spread, and for costs,
+    which are exact.
     """
 
     limit: Bound
@@ -70,23 +78,18 @@ class NoChoice:
 
 
 def choose(
-    trials: pl.DataFrame,
-    reports: pl.DataFrame,
-    dataset: str,
-    *,
-    objectives: Sequence[Objective],
-    constraints: Sequence[Constraint],
-    asked: Sequence[Bound],
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str, asked: Sequence[Bound]
 ) -> Choice | NoChoice:
     """Return the network of `dataset` that keeps every bound by its mean and is best on the objectives not bounded.
 
     It is one of the confirmed networks, or of the complete search trials if none is confirmed. The first objective
     without a bound decides, the others break ties. If all are bounded, all decide, in the order of the file.
     """
+    objectives = study.objectives
     own = trials.filter(pl.col("dataset") == dataset)
     own, own_reports = pooled(own, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
     stage = "confirm" if confirmed(own).height else "search"
-    rows = candidates(own, objectives, dataset=dataset, stage=stage, constraints=constraints)
+    rows = candidates(own, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
     values = [metric_values(rows, bound.metric).tolist() for bound in bounds]
     misses = [max(violation(b, v[i]) for b, v in zip(bounds, values, strict=True)) for i in range(rows.height)]
@@ -109,25 +112,29 @@ def choose(
         stage=stage,
         among=rows.height,
         metrics={metric: t_interval(found, within=natural_bounds(metric)) for metric, found in seeds.items()},
-        kept=tuple(_kept(bound, row, seeds[bound.metric]) for bound in bounds),
+        kept=tuple(_kept(study, bound, rows, best, own_reports) for bound in bounds),
     )
 
 
-def keeping_probabilities(values: Sequence[float], bound: Bound) -> tuple[float, float] | None:
-    """Return the probabilities that a new seed keeps `bound`, and that the mean of many does, from the t distribution.
+def keeping_probabilities(
+    values: Values, others: Values, bound: Bound, rng: np.random.Generator
+) -> tuple[float, float] | None:
+    """Return the probabilities that a new seed of the first network keeps `bound`, and that the mean of many does.
 
-    A new value of normal seeds is distributed as mean + t(n-1) sd √(1 + 1/n), the mean as mean + t(n-1) sd / √n. None
-    for fewer than two values. Without spread, the probabilities are 1 or 0.
+    `values` [networks, seeds] are of the networks that it was picked among, NaN where one was not trained; `others`
+    [networks, m] are their costs. The mean is one of `draw_means`, so that the luck of the pick is taken back; a new
+    seed varies about it by the variance pooled over networks. None if no network has two seeds. Without spread, the
+    probabilities are 1 or 0.
     """
-    n = len(values)
-    if n < 2:
+    found = lay_out(values)
+    if not found.overlap.trace() > 0.5:
         return None
-    found = t_interval(values)
-    gap = room(bound, found.mean)
-    if found.sd == 0:
-        return float(gap >= 0), float(gap >= 0)
-    new, mean = (gap / (found.sd * math.sqrt(share)) for share in (1 + 1 / n, 1 / n))
-    return float(scipy.special.stdtr(n - 1, new)), float(scipy.special.stdtr(n - 1, mean))
+    if found.total < NO_SPREAD:
+        return (float(room(bound, found.means[0]) >= 0),) * 2
+    means = draw_means(values, others, rng)[:, 0]
+    new = means + math.sqrt(found.total) * rng.standard_t(found.total_df, len(means))
+    fresh, true = (float(np.mean([room(bound, each) >= 0 for each in draws.tolist()])) for draws in (new, means))
+    return fresh, true
 
 
 def _at(bound: Bound, stage: str) -> Bound:
@@ -159,7 +166,19 @@ def _seed_values(reports: pl.DataFrame, row: dict[str, Any], metric: str) -> lis
     return [math.nan if value is None else float(value)]
 
 
-def _kept(bound: Bound, row: dict[str, Any], values: Sequence[float]) -> Kept:
-    found = None if bound.metric in COST_METRICS else keeping_probabilities(values, bound)
+def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: pl.DataFrame) -> Kept:
+    """Return how surely the network at `place` of the candidates keeps a bound."""
+    found, measured = None, metric_values(rows, bound.metric)
+    if bound.metric not in COST_METRICS and reports.height:
+        dataset, quality = str(rows["dataset"][place]), quality_objective(study.objectives)
+        others = [objective for objective in study.objectives if objective is not quality]
+        costs = objective_values(rows, others, str(rows["stage"][place]))
+        steps = np.abs(cost_ranks(costs) - cost_ranks(costs)[place])
+        steps[place] = -1
+        near = [i for i in np.argsort(steps, kind="stable").tolist() if math.isfinite(measured[i])][:MOST_NETWORKS]
+        values = values_by_seed(reports, dataset, rows["trial"][near].to_list(), bound.metric)
+        draws = stream(study.seed, dataset, 0, "pick", bound.metric)
+        there = np.isfinite(values).sum(axis=1) > 0
+        found = keeping_probabilities(values[there], costs[near][there], bound, draws) if there[0] else None
     new_seed, true_mean = found or (None, None)
-    return Kept(limit=bound, value=float(row[bound.metric]), new_seed=new_seed, true_mean=true_mean)
+    return Kept(limit=bound, value=float(measured[place]), new_seed=new_seed, true_mean=true_mean)

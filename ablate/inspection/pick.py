@@ -55,7 +55,7 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
     configs = {(t.key.dataset, t.key.number): t.config for t in found.snapshot.trials}
     picks = []
     for label in study.labels if dataset is None else (dataset,):
-        choice = choose(trials, reports, label, objectives=study.objectives, constraints=study.constraints, asked=asked)
+        choice = choose(study, trials, reports, label, asked)
         config = configs[label, choice.row["trial"]] if isinstance(choice, Choice) else None
         picks.append(Pick(choice=choice, config=config))
     return picks

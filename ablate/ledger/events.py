@@ -33,7 +33,7 @@ def _payload(needed: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 _TRIAL = _payload({"trial": NonNegativeInt}, {"epoch": NonNegativeInt})
 _COUNT = {"search_trials": NonNegativeInt}
 _RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": dict[Number, bool], "budget": int}
-_RACED |= {"probability": dict[Number, Finite | None], "seeds": dict[Number, int]}
+_RACED["seeds"] = dict[Number, int]
 _ANSWER = {"request": int, "start": NonNegativeInt, "command": str, "trial": NonNegativeInt, "refused": str}
 PAYLOADS: Mapping[str, type[BaseModel]] = {
     "driver_started": _payload({"holder": str}),

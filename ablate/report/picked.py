@@ -26,7 +26,7 @@ def choice_lines(choice: Choice) -> Iterator[str]:
     for kept in choice.kept:
         yield from (f"  {line}" for line in _kept_lines(kept))
     if choice.stage == "confirm" and choice.among > 1 and any(k.new_seed is not None for k in choice.kept):
-        yield "  The pick depends on these numbers, so the probabilities are somewhat too high."
+        yield "  The probabilities allow for the pick among these networks, the intervals do not."
 
 
 def missed_line(choice: NoChoice) -> str:
@@ -61,7 +61,7 @@ def _kept_lines(kept: Kept) -> Iterator[str]:
         return
     yield (
         f"{kept.limit.text}: a fresh training keeps it with probability {_share(kept.new_seed)}, the mean of many"
-        f" with {_share(kept.true_mean)} (t distribution over the seeds)."
+        f" with {_share(kept.true_mean)} (draws of the true means of all these networks)."
     )
 
 

@@ -38,16 +38,11 @@ def _end(last: Mapping[str, Any]) -> str:
         return f"Round {last['round']} is under way."
     if last["reason"] == "certain":
         return "Of each confirmed network it is certain (5% error over all rounds) whether it is on the front."
-    open_ones = sorted(int(n) for n in last["probability"] if n not in last["decided"])
-    shown = _list([f"{n}{_chance(last['probability'][str(n)])}" for n in open_ones])
+    shown = _list([str(n) for n in sorted(int(n) for n in last["seeds"] if n not in last["decided"])])
     return (
-        f"The budget of {_count(last['budget'], 'seed')} is spent. It is still uncertain whether these are on the front"
-        f" (search trial, probability): {shown}."
+        f"The budget of {_count(last['budget'], 'seed')} is spent. It is still uncertain whether the networks of search"
+        f" trials {shown} are on the front."
     )
-
-
-def _chance(probability: float | None) -> str:
-    return "" if probability is None else f" ({probability:.2f})"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -254,7 +254,7 @@ class DatasetSearch(RecordedSearch):
     def next_round(self) -> tuple[list[NewTrial], dict[str, Any]]:
         """Return the trials of the next round of further seeds, and the event that records it."""
         trials = list(self.trials.values())
-        found = plan_round(self.study, self.dataset, trials, self.race)
+        found = plan_round(self.study, trials, self.race)
         wanted = [(self.trials[number].config, (seed,)) for number, seed in found.given]
         return confirmation_trials(trials, wanted, self.suggester.facts()) if wanted else [], found.payload()
 

@@ -1,4 +1,4 @@
-"""How surely a network is on the front, when each mean over seeds has an error and costs are known exactly."""
+"""How surely a network dominates another one, when each mean over seeds has an error and costs are known exactly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-DRAWS = 4000
 Floats = NDArray[np.float64]
 
 
@@ -44,29 +43,6 @@ def pool_seeds(samples: Sequence[Floats], noisy: Sequence[bool]) -> SeedMeans:
         df=df,
         noisy=mask,
     )
-
-
-def nondominated_probability(found: SeedMeans, draws: np.random.Generator, *, count: int = DRAWS) -> Floats:
-    """Return the probability [n] that no other network dominates each one, from `count` parametric draws of the means.
-
-    A draw adds a t-distributed error with the pooled covariance divided by the seeds, all networks sharing the draw of
-    the variance. The result is NaN if the variance is unknown (one seed each).
-    """
-    n, m = found.means.shape
-    if found.df == 0 and found.noisy.any():
-        return np.full(n, np.nan)
-    values, vectors = np.linalg.eigh(found.covariance)
-    root = vectors * np.sqrt(np.clip(values, 0.0, None))
-    normal = draws.standard_normal((count, n, m)) @ root.T
-    scale = np.sqrt(max(found.df, 1) / draws.chisquare(max(found.df, 1), size=(count, 1, 1)))
-    drawn = found.means + scale * normal / np.sqrt(found.seeds)[:, None]
-    no_worse = np.ones((count, n, n), dtype=bool)  # [draw, j, i]: j is no worse than i
-    better = np.zeros((count, n, n), dtype=bool)
-    for k in range(m):
-        column = drawn[:, :, k] if found.noisy[k] else np.broadcast_to(found.means[:, k], (count, n))
-        no_worse &= column[:, :, None] <= column[:, None, :]
-        better |= column[:, :, None] < column[:, None, :]
-    return np.asarray(1.0 - (no_worse & better).any(axis=1).mean(axis=0), dtype=np.float64)
 
 
 def domination_bounds(found: SeedMeans) -> tuple[Floats, Floats]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.base.randomness import stream
 from ablate.base.spending import spend
 from ablate.objectives import COST_METRICS, may_stand, mean, on_test, signed
 from ablate.trial import CONFIRM_SEED_BASE, TrialState
-from ablate.tuning.front_probability import SeedMeans, domination_bounds, nondominated_probability, pool_seeds
+from ablate.tuning.front_probability import SeedMeans, domination_bounds, pool_seeds
 from ablate.tuning.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ class Round:
     number: int
     given: tuple[tuple[int, int], ...]  # (number of the search trial, seed)
     decided: Mapping[int, bool]
-    probability: Mapping[int, float | None]
     seeds: Mapping[int, int]
     spent: int
     budget: int
@@ -69,7 +67,6 @@ class Round:
             "round": self.number,
             "given": [list(pair) for pair in self.given],
             "decided": {str(n): on for n, on in self.decided.items()},
-            "probability": {str(n): p for n, p in self.probability.items()},
             "level": spend(ERROR_RATE, self.number),
             "seeds": {str(n): k for n, k in self.seeds.items()},
             "spent": self.spent,
@@ -131,16 +128,13 @@ def contenders(study: Study, trials: Sequence[TrialProgress]) -> list[Contender]
     return found
 
 
-def plan_round(study: Study, dataset: str, trials: Sequence[TrialProgress], race: Race) -> Round:
+def plan_round(study: Study, trials: Sequence[TrialProgress], race: Race) -> Round:
     """Return the next round, once every confirmation trial has ended."""
     those, number = contenders(study, trials), race.rounds + 1
     budget, spent = budget_of(study) or 0, spent_seeds(trials)
-    decided, probability, wanted = dict(race.decided), dict[int, float | None](), list[int]()
+    decided, wanted = dict(race.decided), list[int]()
     if those:
         means = pool_seeds([c.losses for c in those], [o.metric not in COST_METRICS for o in study.objectives])
-        draws = stream(study.seed, dataset, 0, "race", number)
-        chances = nondominated_probability(means, draws)
-        probability = {c.number: None if np.isnan(p) else float(p) for c, p in zip(those, chances, strict=True)}
         for place, on in decide(means, spend(ERROR_RATE, number)).items():
             decided.setdefault(those[place].number, on)
         open_places = [i for i, c in enumerate(those) if c.number not in decided]
@@ -150,7 +144,6 @@ def plan_round(study: Study, dataset: str, trials: Sequence[TrialProgress], race
         number=number,
         given=given,
         decided={c.number: decided[c.number] for c in those if c.number in decided},
-        probability=probability,
         seeds={c.number: len(c.seeds) for c in those},
         spent=spent,
         budget=budget,

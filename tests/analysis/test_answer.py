@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ablate.analysis import t_interval
-from ablate.analysis.answer import compare_with_best, cross_fitted, noise, unselected_best
+from ablate.analysis.answer import compare_with_best, cross_fitted, unselected_best
+from ablate.analysis.two_way import lay_out
 
 PAGES = 1500
 MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of PAGES pages
@@ -171,7 +172,76 @@ def test_two_seeds_are_not_corrected(shared: float) -> None:
         assert 0 <= found.low <= found.mean <= found.high <= 1
 
 
+def test_complete_tables_have_the_numbers_of_plain_means() -> None:
+    """Numbers of the rule over shared seeds, before networks could have unequal ones."""
+    values = np.array([[61, 64, 62, 66, 60], [63, 67, 62, 69, 65], [55, 52, 57, 58, 50], [66, 63, 64, 69, 64]]) / 100
+    rows = compare_with_best(values, margin=0.05)
+    assert rows is not None
+    assert [row.verdict for row in rows] == ["not distinguished", "non-inferior", "worse", "best"]
+    assert [row.mean for row in rows] == pytest.approx([-0.026, 0, -0.108, 0], abs=1e-12)
+    lows = [-0.06421319062343284, -0.038213190623433035, -0.16617834275464566, -0.03821319062343281]
+    assert [row.low for row in rows] == pytest.approx(lows, abs=1e-12)
+    assert rows[2].high == pytest.approx(-0.06978680937656706, abs=1e-12)
+    number = unselected_best(values)
+    assert (number.mean, number.low, number.high) == pytest.approx((0.642, 0.596072671297499, 0.642), abs=1e-12)
+
+
+def unequal(rng: np.random.Generator, shared: float, counts: list[int]) -> NDArray[np.float64]:
+    """Return values of equal networks, seed variance 1, NaN after the first `counts` seeds of each."""
+    seeds, own = rng.standard_normal(max(counts)), rng.standard_normal((len(counts), max(counts)))
+    values = math.sqrt(shared) * seeds + math.sqrt(1 - shared) * own
+    return np.where(np.arange(max(counts)) < np.array(counts)[:, None], values, np.nan)
+
+
+def test_unequal_seeds_are_fitted_as_by_least_squares_on_networks_and_seeds() -> None:
+    from statsmodels.formula.api import ols
+
+    values = unequal(np.random.default_rng(4), 0.5, [3, 7, 5, 7])
+    values[1, 2] = np.nan
+    rows = [(i, j, values[i, j]) for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True)]
+    network, seed, value = zip(*rows, strict=True)
+    fit = ols("v ~ C(n) + C(s)", {"v": value, "n": [f"n{i}" for i in network], "s": [f"s{j}" for j in seed]}).fit()
+    found = lay_out(values)
+    assert (found.residual, found.residual_df) == (pytest.approx(fit.mse_resid), fit.df_resid)
+    for i in (1, 2, 3):
+        name = f"C(n)[T.n{i}]"
+        error = math.sqrt(found.residual * (found.own[0, 0] + found.own[i, i] - 2 * found.own[0, i]))
+        expected = fit.params[name], fit.bse[name]
+        assert (found.means[i] - found.means[0], error) == pytest.approx(expected)
+    adjusted = found.means[:, None] + found.effects
+    assert adjusted[np.isfinite(values)] == pytest.approx(fit.fittedvalues.to_numpy())
+    assert found.effects.sum() == pytest.approx(0, abs=1e-12)
+    apart = np.array([[1.0, 2, np.nan, np.nan], [np.nan, np.nan, 3, 4]])
+    assert compare_with_best(apart) is None
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_unequal_seeds_keep_the_error_rate_and_the_coverage(shared: float) -> None:
+    rng, worse, covered, bias = np.random.default_rng(2), [], [], []
+    for _ in range(PAGES // 3):
+        values = unequal(rng, shared, [3, 20, 20, 20])
+        worse.append(any(row.verdict == "worse" for row in compare_with_best(values) or ()))
+        found = unselected_best(values)
+        covered.append(found.low <= 0 <= found.high)
+        bias.append(found.mean)
+    assert np.mean(worse) <= 0.05 + 1.7 * MONTE_CARLO
+    assert 0.94 - 1.7 * MONTE_CARLO <= np.mean(covered) <= 0.99
+    assert abs(np.mean(bias)) < 0.05
+
+
+def test_further_seeds_make_differences_more_certain() -> None:
+    values = unequal(np.random.default_rng(1), 0.5, [3, 20, 20, 20])
+    few, all_of_them = (compare_with_best(each) for each in (values[:, :3], values))
+    assert few is not None
+    assert all_of_them is not None
+    widths = [[row.high - row.low for row in rows[1:]] for rows in (few, all_of_them)]
+    assert np.mean(widths[1]) < 0.6 * np.mean(widths[0])
+
+
 def test_a_number_is_cross_fitted() -> None:
+    lacking = np.array([[1.0, 0.2, np.nan, np.nan], [0.3, 0.6, 0.4, 0.6]])
+    # parts: seeds 0 and 3, where the first network is better by 0.7, and 1 and 2, where the second is by 0.4
+    assert cross_fitted(lacking) == pytest.approx(((0.3 + 0.6) / 2 + (0.2 + 0.2 - 0.2) / 2) / 2)
     values = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.6]])
     assert cross_fitted(values) == pytest.approx(
         (0.0 + 0.0 + 0.0) / 3
@@ -182,7 +252,7 @@ def test_a_number_is_cross_fitted() -> None:
 def test_noise_that_all_networks_share_is_told_from_their_own() -> None:
     rng = np.random.default_rng(0)
     shared, own = rng.standard_normal(4000), rng.standard_normal((4, 4000))
-    found = noise(3 * shared + own)
+    found = lay_out(3 * shared + own)
     assert found.total == pytest.approx(10, rel=0.05)
     assert found.residual == pytest.approx(1, rel=0.05)
     assert found.shared == pytest.approx(0.9, abs=0.01)

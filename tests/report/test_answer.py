@@ -85,6 +85,7 @@ def test_without_a_margin_the_page_says_what_is_not_distinguished_and_how_to_get
             "2 of the 3 networks on the front are not distinguished at 5 seeds; the smallest of them, width 16" in said
         )
         assert "such as confirm: {margin: {val_accuracy: 0.01}}" in said
+    assert "to the best, and could be 0.517 points worse than the best" in page  # in the tile
     assert [row["verdict"] for row in rows] == ["worse", "not distinguished", "best"]
 
 
@@ -100,6 +101,18 @@ def test_a_network_that_alone_is_not_worse_is_the_best(tmp_path: Path) -> None:
     page, _, _ = shown(make_study(confirm={"replicates": 5}), *planted(networks), tmp_path)
     assert "is the best of the front: the other network is worse at 5 seeds." in page
     assert "For a verdict" not in page
+
+
+def test_a_network_that_is_best_only_after_the_adjustment_for_seeds_is_named(tmp_path: Path) -> None:
+    """Two networks on the three easy seeds, one of them on ten further, hard ones: there its plain mean is lower."""
+    easy = np.array([0.9, 0.902, 0.898])
+    lucky = (4000, 0.9, easy.tolist())
+    better = (16_000, 0.9, [0.921, 0.921, 0.918, *(0.8 + 0.001 * np.arange(10))])
+    page, terminal, rows = shown(make_study(confirm={"replicates": 3}), *planted([lucky, better]), tmp_path)
+    assert [(row["trial"], float(row["difference"])) for row in rows] == [("10", pytest.approx(-0.02))]
+    for said in (page, terminal):
+        assert "is the best of the front by its own seeds: 90.00% test accuracy with 4,000 parameters." in said
+        assert "Adjusted for unequal seeds, trial 11 is best: it has 83.14% (" in said
 
 
 def test_a_loss_is_better_where_it_is_lower() -> None:
@@ -216,7 +229,7 @@ def test_networks_of_unknown_size_have_an_answer_and_no_columns_of_sizes(tmp_pat
     if seeds == 1:
         said += " One seed does not tell networks apart: raise confirm.replicates."
     else:
-        said += " 1 of the others is not distinguished at 5 seeds. The best has 8"
+        said += " 1 of the others is not distinguished at 5 seeds, and could be 0.517 points worse than the best."
     for text in (page, terminal):
         assert said in text
         assert "no trial of this data set" not in text

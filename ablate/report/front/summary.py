@@ -54,6 +54,9 @@ def summary(
     chosen = {cheapest["trial"]: ("Cheapest on the front", cheapest)}
     if assessed is None:
         answer = _single_numbers(study, dataset, rows, best)
+    elif assessed.best not in (row["trial"] for row in rows):
+        answer = f"On {dataset}, {network(study, best)} is the best of the front by its own seeds: "
+        answer += f"{_split_quality(study, best)} {_sizes(study, best)}. {_best_number(study, best, assessed)}"
     else:
         named, role = _named(assessed, rows, size)
         chosen[named["trial"]] = (role, named)
@@ -106,11 +109,10 @@ def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, as
     text += f", the best of the {len(rows)} on the front."
     if assessed is None:
         return f"{text} {_why_not_compared(best)}"
-    some = len(_open(rows)) - 1
-    others = (
-        "All others are worse" if not some else f"{some} of the others {'is' if some == 1 else 'are'} not distinguished"
-    )
-    return f"{text} {others} at {assessed.seeds} seeds. {_best_number(study, best, assessed)}"
+    some = [row for row in _open(rows) if row is not best]
+    others = f"{len(some)} of the others {'is' if len(some) == 1 else 'are'} not distinguished" if some else ""
+    said = f"{others or 'All others are worse'} at {seeds_text(assessed)} seeds{_worst(study, *some)}."
+    return f"{text} {said} {_best_number(study, best, assessed)}"
 
 
 def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) -> str:
@@ -136,7 +138,7 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
     """Return the answer where networks are compared over the seeds that they share."""
     number = _best_number(study, best, assessed)
     if assessed.margin is None:
-        text = f"On {dataset}, {_open_text(study, rows, named, assessed.seeds)} {number}"
+        text = f"On {dataset}, {_open_text(study, rows, named, assessed)} {number}"
         return text if len(_open(rows)) < 2 else f"{text} {_how_to_get_a_verdict(study)}"
     margin, size = amount(quality_name(study), assessed.margin), size_metric(study)
     if named["verdict"] == "non-inferior":
@@ -146,9 +148,9 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
             f"{_share(best[size], named[size])} of the best's. {number}"
         )
     if len(rows) == 1 or len(_open(rows)) == 1:
-        return f"On {dataset}, {_open_text(study, rows, named, assessed.seeds)} {number}"
+        return f"On {dataset}, {_open_text(study, rows, named, assessed)} {number}"
     return (
-        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {assessed.seeds} seeds. "
+        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {seeds_text(assessed)} seeds. "
         f"{_open_text(study, rows, named)} {number}"
     )
 
@@ -162,9 +164,9 @@ def _how_to_get_a_verdict(study: Study) -> str:
     )
 
 
-def _open_text(study: Study, rows: Sequence[Row], named: Row, seeds: int | None = None) -> str:
+def _open_text(study: Study, rows: Sequence[Row], named: Row, assessed: Assessment | None = None) -> str:
     """Return how many networks are not distinguished from the best, and the smallest of them."""
-    some, at = _open(rows), f" at {seeds} seeds" if seeds else ""
+    some, at = _open(rows), f" at {seeds_text(assessed)} seeds" if assessed else ""
     if len(rows) == 1:
         return f"{network(study, named)} is the only network on the front, so no cheaper one is compared with it."
     if len(some) == 1:
@@ -176,12 +178,18 @@ def _open_text(study: Study, rows: Sequence[Row], named: Row, seeds: int | None 
     )
 
 
-def _worst(study: Study, row: Row) -> str:
-    """Return by how much a network that is not distinguished could be worse than the best: the end of its interval."""
-    if row["difference"] is None or row["verdict"] == "best":
+def seeds_text(assessed: Assessment) -> str:
+    """Return `5`, or `3 to 20` where networks have unequal seeds."""
+    return " to ".join(map(str, sorted(set(assessed.seeds))))
+
+
+def _worst(study: Study, *rows: Row) -> str:
+    """Return by how much networks that are not distinguished could be worse than the best: the end of the interval."""
+    up = is_maximized(quality_objective(study.objectives))
+    ends = [row["difference_low"] if up else -row["difference_high"] for row in rows if row["difference"] is not None]
+    if not ends or rows[0]["verdict"] == "best":
         return ""
-    worst = row["difference_low"] if is_maximized(quality_objective(study.objectives)) else -row["difference_high"]
-    return f", and could be {amount(quality_name(study), max(-worst, 0.0))} worse than the best"
+    return f", and could be {amount(quality_name(study), max(-min(ends), 0.0))} worse than the best"
 
 
 def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
@@ -191,7 +199,12 @@ def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
     corrected = "corrected for being chosen as the best"
     if number.n < FEWEST:
         corrected = f"not {corrected}, which takes {FEWEST} seeds"
-    text = f"The best has {quantity(name, number.mean)} ({interval}) {measured}, {corrected}."
+    who = (
+        "The best"
+        if best["trial"] == assessed.best
+        else f"Adjusted for unequal seeds, trial {assessed.best} is best: it"
+    )
+    text = f"{who} has {quantity(name, number.mean)} ({interval}) {measured}, {corrected}."
     return f"{text} {sources_text(study, best)}".rstrip()
 
 
@@ -250,7 +263,8 @@ def _pick(study: Study, role: str, row: Row, best: Row, assessed: Assessment | N
         if number.n >= FEWEST:
             spread += f", corrected for being chosen (mean {quantity(name, row[name])})"
     elif row["difference"] is not None:
-        spread += f"; {difference_text(study, row)} to the best"
+        worst = _worst(study, row) if row["verdict"] == "not distinguished" else ""
+        spread += f"; {difference_text(study, row)} to the best{worst}"
     cost, known = "", row[size] is not None
     if known:
         share = f", {_share(best[size], row[size])} of the best" if row[size] < best[size] else ""

@@ -34,11 +34,13 @@ def intervals_text(study: Study, front: pl.DataFrame) -> str:
     rows = [row for row in front.iter_rows(named=True) if row[f"{name}_low"] is not None]
     if not rows:
         return ""
+    unequal = len({row["replicates"] for row in rows if row["verdict"]}) > 1
+    adjusted = ". Differences to the best are adjusted for the seeds that a network lacks" if unequal else ""
     if any(row[f"{name}_over"] != SAMPLES_TOO for row in rows):
-        return f"Intervals are for other seeds, on {_these(study, rows[0])} only"
+        return f"Intervals are for other seeds, on {_these(study, rows[0])} only{adjusted}"
     return (
         "Intervals of means are for other seeds and other samples of the same kind; differences to the best and "
-        f"verdicts are for other seeds, on {_these(study, rows[0])} only"
+        f"verdicts are for other seeds, on {_these(study, rows[0])} only{adjusted}"
     )
 
 

@@ -121,8 +121,11 @@ def hypervolume_text(study: Study, found: Findings) -> str:
     if len(study.objectives) == 1:
         return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
     volume = found.assessed.volume if found.assessed is not None else None
-    interval = f" (95% interval {volume.low:.5g} to {volume.high:.5g})" if volume is not None else ""
-    return f"Hypervolume {found.hypervolume.value:.5g}{interval}. {found.hypervolume.rule}"
+    value = f"{found.hypervolume.value:.5g}"
+    if volume is not None:
+        interval = f"(95% interval {volume.low:.5g} to {volume.high:.5g})"
+        value = f"{volume.value:.5g} {interval}, corrected for noise; that of the measured means is {value}"
+    return f"Hypervolume {value}. {found.hypervolume.rule}"
 
 
 CONFIRMATION = {
@@ -134,8 +137,9 @@ CONFIRMATION = {
 COMPARED = (
     (
         "To the best",
-        "Differences are paired by seed, over the seeds that all confirmed networks have. Each interval is of the "
-        "difference to the best of the other networks, whichever that is; all of a table hold together with 95%.",
+        "Differences are paired by seed and adjusted for the seeds that a network lacks (least squares on networks and "
+        "seeds). Each interval is of the difference to the best of the other networks, whichever that is; all of a "
+        "table hold together with 95%.",
     ),
     (
         "Verdict",
@@ -149,8 +153,9 @@ COMPARED = (
     ),
     (
         "P(front)",
-        "The share of 2,000 parametric bootstrap draws of the means in which the network is on the front; the seeds' "
-        "variance is pooled over networks. The hypervolume's interval is the basic one (2h − q) of such draws.",
+        "The share of 2,000 draws of the true means in which the network is on the front. A draw is from the "
+        "posterior: means are drawn towards those of networks of similar cost, the more the noisier they are. "
+        "The hypervolume and its interval are the mean and the quantiles of such draws.",
     ),
 )
 METHODS = (
