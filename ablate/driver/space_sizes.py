@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.stats import qmc
 
 from ablate.analysis.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
 from ablate.base.errors import AblateError
@@ -179,6 +178,8 @@ class SpaceSizes:
 
     def _drawn(self, names: Sequence[str]) -> tuple[list[list[Pair]], float]:
         """Return the total shares by metric from rounds of keyed Sobol' points, and the largest standard error."""
+        from scipy.stats import qmc  # takes a second
+
         base, width = self._point(self._ranges, itertools.repeat(None)), len(names)
         rounds: list[Values] = []
         found, error = [], math.inf
