@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,17 +101,17 @@ class SpaceSizes:
         """Return the payload of the event: first-order and total share of each setting by metric, or a reason."""
         self._begun = self.clock()
         shares: dict[str, dict[str, Pair]] = {}
-        error, reason = 0.0, ""
+        error, networks = 0.0, 0
         try:
             self._compare(trials)
             names = self._entering()
-            found, error = self._exact(names) or self._drawn(names)
+            found, networks, error = self._exact(names) or self._drawn(names)
             for metric, own in zip(self.metrics, found, strict=True):
                 shares[metric] = {name: pair for name, pair in zip(names, own, strict=True) if pair[1] > 0}
             reason = "all networks of the space have the same size"
         except (_UncountedError, AblateError) as why:
-            shares, error, reason = {}, 0.0, str(why)
-        return {"shares": shares, "networks": len(self._known), "error": error, "reason": reason}
+            reason = str(why)
+        return {"shares": shares, "networks": networks, "error": error, "reason": reason}
 
     def _compare(self, trials: Iterable[TrialRecord]) -> None:
         """Raise if the networks that are counted are not those that were trained: a function may report what it likes.
@@ -153,8 +154,11 @@ class SpaceSizes:
                 return True
         return False
 
-    def _exact(self, names: Sequence[str]) -> tuple[list[list[Pair]], float] | None:
-        """Return the shares by metric from all combinations, or None if they are too many for the time that is left."""
+    def _exact(self, names: Sequence[str]) -> tuple[list[list[Pair]], int, float] | None:
+        """Return the shares by metric from all combinations, the number of networks, and no error.
+
+        Returns None if they are too many for the time that is left.
+        """
         shape = [self._ranges[name].count() for name in names]
         sizes = [size for size in shape if size is not None]
         if len(sizes) < len(shape) or math.prod(sizes) > CELLS:
@@ -167,17 +171,19 @@ class SpaceSizes:
         begun, counted = self.clock(), len(self._known)
         for place in stream(self.study.seed, self.dataset, 0, "importance", "timed").permutation(len(cells))[:TIMED]:
             self._size(cells[place])
-        networks = len({tuple(sorted(map(str, self._active(cell).items()))) for cell in cells})
+        keys = [json.dumps(self._active(cell)) for cell in cells]
         each = (self.clock() - begun) / max(len(self._known) - counted, 1)
-        if each * networks > self._left():
+        if each * len(set(keys)) > self._left():
             return None
         missing = np.full(len(self.metrics), np.nan)
         found = [missing if size is None else size for size in map(self._size, cells)]
+        networks = len({key for key, size in zip(keys, found, strict=True) if size is not missing})
         table = np.array(found).T.reshape(len(self.metrics), *sizes)
-        return [cell_shares(own, [_chances(self._ranges[name]) for name in names]) for own in table], 0.0
+        weights = [_chances(self._ranges[name]) for name in names]
+        return [cell_shares(own, weights) for own in table], networks, 0.0
 
-    def _drawn(self, names: Sequence[str]) -> tuple[list[list[Pair]], float]:
-        """Return the total shares by metric from rounds of keyed Sobol' points, and the largest standard error."""
+    def _drawn(self, names: Sequence[str]) -> tuple[list[list[Pair]], int, float]:
+        """Return total shares by metric from rounds of keyed Sobol' points, the number of draws, and the error."""
         from scipy.stats import qmc  # takes a second
 
         base, width = self._point(self._ranges, itertools.repeat(None)), len(names)
@@ -202,7 +208,7 @@ class SpaceSizes:
                 found, error = [own for own, _ in each], max(own for _, own in each)
         if error > LARGEST_ERROR:
             raise _UncountedError(TOO_FEW.format(self.seconds))
-        return found, error
+        return found, len(rounds) * POINTS * (width + 1), error
 
     def _point(self, names: Iterable[str], shares: Iterable[float | None]) -> dict[str, Any]:
         """Return a value of each setting at its share of its range, 0 to 1; a value in the middle for None."""
