@@ -28,7 +28,7 @@ from calibration_answers import (
     verdict_rules,
 )
 from calibration_fits import exponents, other_laws, true_laws
-from calibration_importance import importance_rows
+from calibration_importance import importance_rows, size_rows
 from calibration_intervals import (
     bootstrap,
     family_wise,
@@ -68,6 +68,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     hypervolumes,
     redundant_pairs,
     importance_rows,
+    size_rows,
     true_laws,
     exponents,
     other_laws,

@@ -121,13 +121,16 @@ def hypervolume_text(study: Study, found: Findings) -> str:
     if len(study.objectives) == 1:
         return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
     volume = found.assessed.volume if found.assessed is not None else None
-    interval = f" (95% interval {volume.low:.5g} to {volume.high:.5g})" if volume is not None else ""
+    interval = ""
+    if volume is not None:
+        interval = f" (95% interval {volume.low:.5g} to {volume.high:.5g}, without what noise adds to the value)"
     return f"Hypervolume {found.hypervolume.value:.5g}{interval}. {found.hypervolume.rule}"
 
 
 CONFIRMATION = {
     "held_out": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds and only "
-    "then read on the test split; only those numbers are estimates.",
+    "then read on the test split. Those numbers chose no network that was retrained; the front among the retrained ones "
+    "is selected by them.",
     "paper": "Where a confirmation stage ran, the front's configurations were retrained on fresh seeds. They were "
     "chosen on the test split that they are measured on, so their numbers still look better than they are.",
 }
