@@ -178,6 +178,8 @@ class SpaceSizes:
         missing = np.full(len(self.metrics), np.nan)
         found = [missing if size is None else size for size in map(self._size, cells)]
         networks = len({key for key, size in zip(keys, found, strict=True) if size is not missing})
+        if not networks:
+            raise _UncountedError("no network can be built beside the middle values of the other settings")
         table = np.array(found).T.reshape(len(self.metrics), *sizes)
         weights = [_chances(self._ranges[name]) for name in names]
         return [cell_shares(own, weights) for own in table], networks, 0.0
@@ -239,7 +241,7 @@ class SpaceSizes:
             if self._left() <= 0:
                 raise _TooFewSecondsError(TOO_FEW.format(self.seconds))
             if not self._told and self._left() < self.seconds - QUIET_SECONDS:
-                self.say(f"Counting the networks of {self.dataset}'s space, {self.seconds:g} s at most.")
+                self.say(f"Counting the networks of {self.dataset}'s space, {self.seconds:.0f} s at most.")
                 self._told = True
             self._known[key] = self._measured(settings)
         return self._known[key]
