@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
 from ablate.ledger import Ledger
 from ablate.study import Study
+from ablate.trial import TrialState
 from support.commands import LOCAL, TINY, run, write_study
 from support.ledgers import SHAPE
 from support.searches import study_of
@@ -90,6 +92,15 @@ def test_counting_ends_with_its_time_and_is_announced():
     found = sizes(Planted(), clock=lambda: float(next(ticks)), said=said).shares([])
     assert (found["shares"], found["reason"]) == ({}, "20 s for counting networks are too few for this space")
     assert said == ["Counting the networks of digits's space, 20 s at most."]
+
+
+@pytest.mark.parametrize(("params", "known"), [(64, True), (65, False)])
+def test_trials_that_report_other_sizes_than_their_networks_have_refuse_the_shares(params, known):
+    settings = study_of(model={"width": 8, "depth": 1, "mlp": "none"}).settings_of("digits", {})
+    trial = SimpleNamespace(state=TrialState.COMPLETE, params=params, config=SimpleNamespace(settings=settings))
+    found = sizes(Planted()).shares([trial])
+    assert bool(found["shares"]) == known
+    assert found["reason"].startswith("the trials report other sizes") != known
 
 
 class Function(Planted):
