@@ -103,14 +103,12 @@ def size_rows(share: float) -> Iterator[Row]:
 
 def _random_points(space: Space, number: int, seed: int) -> list[dict[str, Any]]:
     """Return random configurations of a space."""
-    points = []
-    for shares in generator("importance", "sizes", seed).random((number, len(space.ranges))):
-        point: dict[str, Any] = {}
-        for (name, spec), share in zip(space.ranges.items(), shares, strict=True):
-            if space.is_active(name, point):
-                point[name] = decode(spec, inner_at_share(spec, share))
-        points.append(point)
-    return points
+    units = generator("importance", "sizes", seed).random((number, len(space.ranges)))
+    specs = space.ranges.items()
+    return [
+        space.active({name: decode(spec, inner_at_share(spec, u)) for (name, spec), u in zip(specs, row, strict=True)})
+        for row in units
+    ]
 
 
 def searched(

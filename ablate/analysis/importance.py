@@ -144,15 +144,7 @@ def _blocks(space: Space, names: Sequence[str], rng: np.random.Generator, draws:
         for units in rng.random((2, draws, len(space.ranges)))
     )
     swapped = ([{**a, name: b[name]} for a, b in zip(one, two, strict=True)] for name in names)
-    return np.array([[_encoded(space, _active(space, values)) for values in block] for block in (one, two, *swapped)])
-
-
-def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    own: dict[str, Any] = {}
-    for name in space.ranges:
-        if space.is_active(name, own):
-            own[name] = values[name]
-    return own
+    return np.array([[_encoded(space, space.active(values)) for values in block] for block in (one, two, *swapped)])
 
 
 def _value(spec: Range, unit: float) -> Any:

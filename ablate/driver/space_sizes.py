@@ -18,7 +18,6 @@ from ablate.analysis.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_sh
 from ablate.base.errors import AblateError
 from ablate.base.randomness import stream
 from ablate.config import DatasetFacts, TrainableSettings
-from ablate.driver.own_sizes import middle
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.objectives import SIZE_METRICS
 from ablate.registry import TRAINABLES
@@ -95,7 +94,8 @@ class SpaceSizes:
     _known: dict[str, Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ranges = self.study.space_for(self.dataset).ranges
+        self._space = self.study.space_for(self.dataset)
+        self._ranges = self._space.ranges
 
     def shares(self, trials: Iterable[TrialRecord]) -> dict[str, Any]:
         """Return the payload of the event: first-order and total share of each setting by metric, or a reason."""
@@ -135,18 +135,16 @@ class SpaceSizes:
             if spec.count() == 1 or not self.study.is_architecture(name):
                 continue
             if (known and spec.count() is not None) or self._changes(name):
-                found |= {name, *self._above(name)}
+                found.add(name)
+        for name in reversed(list(self._ranges)):
+            found |= self._ranges[name].when.keys() if name in found else set()
         return [name for name in self._ranges if name in found]
 
-    def _above(self, name: str) -> set[str]:
-        own = {other for other in self._ranges[name].when if other in self._ranges}
-        return own.union(*(self._above(other) for other in own))
-
     def _changes(self, name: str) -> bool:
-        rng = stream(self.study.seed, self.dataset, 0, "importance", "tried", name)
+        rng = self._stream("tried", name)
         for _ in range(TRIED):
             points = (self._point(self._ranges, shares) for shares in rng.random((100, len(self._ranges))))
-            point = next((each for each in points if name in self._active(each)), None)
+            point = next((each for each in points if name in self._space.active(each)), None)
             if point is None:
                 continue
             one, two = self._size(point), self._size(point | self._point([name], [rng.random()]))
@@ -163,15 +161,15 @@ class SpaceSizes:
         sizes = [size for size in shape if size is not None]
         if len(sizes) < len(shape) or math.prod(sizes) > CELLS:
             return None
-        base = self._point(self._ranges, itertools.repeat(None))
+        base = self._point(self._ranges, itertools.repeat(0.5))
         cells = [
             base | dict(zip(names, values, strict=True))
             for values in itertools.product(*(self._ranges[name].grid() or () for name in names))
         ]
         begun, counted = self.clock(), len(self._known)
-        for place in stream(self.study.seed, self.dataset, 0, "importance", "timed").permutation(len(cells))[:TIMED]:
+        for place in self._stream("timed").permutation(len(cells))[:TIMED]:
             self._size(cells[place])
-        keys = [json.dumps(self._active(cell)) for cell in cells]
+        keys = [json.dumps(self._space.active(cell)) for cell in cells]
         each = (self.clock() - begun) / max(len(self._known) - counted, 1)
         if each * len(set(keys)) > self._left():
             return None
@@ -188,12 +186,11 @@ class SpaceSizes:
         """Return total shares by metric from rounds of keyed Sobol' points, the number of draws, and the error."""
         from scipy.stats import qmc  # takes a second
 
-        base, width = self._point(self._ranges, itertools.repeat(None)), len(names)
+        base, width = self._point(self._ranges, itertools.repeat(0.5)), len(names)
         rounds: list[Values] = []
         found, error = [], math.inf
         while len(rounds) < ROUNDS and error > PRECISE:
-            rng = stream(self.study.seed, self.dataset, 0, "importance", "draws", len(rounds))
-            units = qmc.Sobol(2 * width, rng=rng).random(POINTS)
+            units = qmc.Sobol(2 * width, rng=self._stream("draws", len(rounds))).random(POINTS)
             swapped = np.repeat(units[None, :, :width], width + 1, axis=0)
             for i in range(width):
                 swapped[i + 1, :, i] = units[:, width + i]
@@ -212,25 +209,15 @@ class SpaceSizes:
             raise _UncountedError(TOO_FEW.format(self.seconds))
         return found, len(rounds) * POINTS * (width + 1), error
 
-    def _point(self, names: Iterable[str], shares: Iterable[float | None]) -> dict[str, Any]:
-        """Return a value of each setting at its share of its range, 0 to 1; a value in the middle for None."""
+    def _point(self, names: Iterable[str], shares: Iterable[float]) -> dict[str, Any]:
+        """Return a value of each setting at its share of its range, from 0 to below 1."""
         specs = ((name, self._ranges[name], share) for name, share in zip(names, shares, strict=False))
-        return {
-            name: middle(spec) if share is None else decode(spec, inner_at_share(spec, share))
-            for name, spec, share in specs
-        }
-
-    def _active(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        space, found = self.study.space_for(self.dataset), dict[str, Any]()
-        for name in self._ranges:
-            if space.is_active(name, found):
-                found[name] = point[name]
-        return found
+        return {name: decode(spec, inner_at_share(spec, share)) for name, spec, share in specs}
 
     def _size(self, point: Mapping[str, Any]) -> Values | None:
         """Return log10 of the sizes [metrics] of a network, None of an impossible one."""
         try:
-            settings = self.study.settings_of(self.dataset, self._active(point))
+            settings = self.study.settings_of(self.dataset, self._space.active(point))
         except ValidationError:
             return None
         return self._count(settings)
@@ -255,6 +242,9 @@ class SpaceSizes:
                 raise _UncountedError(counted.note or "only training tells the sizes")
             found = [counted.params]
         return _logarithms(found)
+
+    def _stream(self, *path: str | int) -> np.random.Generator:
+        return stream(self.study.seed, self.dataset, 0, "importance", *path)
 
     def _left(self) -> float:
         return self._begun + self.seconds - self.clock()
