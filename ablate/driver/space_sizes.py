@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from ablate.tuning.search_space import decode, inner_at_share
 SECONDS, MOST_SECONDS, PART = 20.0, 120.0, 0.01  # for counting; between them, this part of the time of the study
 QUIET_SECONDS = 2.0  # after these the user is told what takes time
 CELLS = 4096  # combinations that are counted all; of more, draws are
-TRIED = 16  # pairs of networks by which a setting is found to change a size or not
+TRIED, DRAWN = 8, 500  # pairs of networks that show whether a setting changes a size, and draws to find them
 TIMED = 8  # networks by which the time for all is judged
 POINTS, LEAST_ROUNDS, ROUNDS = 32, 4, 16  # draws
 TOO_FEW = "{:.0f} s for counting networks are too few for this space"
@@ -108,7 +109,7 @@ class SpaceSizes:
             found, networks, error = self._exact(names) or self._drawn(names)
             for metric, own in zip(self.metrics, found, strict=True):
                 shares[metric] = {name: pair for name, pair in zip(names, own, strict=True) if pair[1] > 0}
-            reason = "all networks of the space have the same size"
+            reason = "" if all(shares.values()) else "all networks of the space have the same size"
         except (_UncountedError, AblateError) as why:
             reason = str(why)
         return {"shares": shares, "networks": networks, "error": error, "reason": reason}
@@ -127,30 +128,34 @@ class SpaceSizes:
     def _entering(self) -> list[str]:
         """Return the settings that may change a size, after those that their conditions name.
 
-        A finite axis of the built-in networks may. Another setting of the network is tried in TRIED pairs of networks.
+        A finite axis of the built-in networks may. Other settings of the network are tried.
         """
         known = self.study.trainable in TRAINABLES.names()
-        found: set[str] = set()
-        for name, spec in self._ranges.items():
-            if spec.count() == 1 or not self.study.is_architecture(name):
-                continue
-            if (known and spec.count() is not None) or self._changes(name):
-                found.add(name)
+        asked = [name for name, spec in self._ranges.items() if self.study.is_architecture(name) and spec.count() != 1]
+        finite = {name for name in asked if known and self._ranges[name].count() is not None}
+        found = finite | self._changing([name for name in asked if name not in finite])
         for name in reversed(list(self._ranges)):
             found |= self._ranges[name].when.keys() if name in found else set()
         return [name for name in self._ranges if name in found]
 
-    def _changes(self, name: str) -> bool:
-        rng = self._stream("tried", name)
-        for _ in range(TRIED):
-            points = (self._point(self._ranges, shares) for shares in rng.random((100, len(self._ranges))))
-            point = next((each for each in points if name in self._space.active(each)), None)
-            if point is None:
-                continue
-            one, two = self._size(point), self._size(point | self._point([name], [rng.random()]))
-            if one is not None and two is not None and (one != two).any():
-                return True
-        return False
+    def _changing(self, names: Sequence[str]) -> set[str]:
+        """Return which settings change a size in TRIED pairs of networks in which they are searched.
+
+        All that have changed none so far are changed together, and one by one if that makes a difference.
+        """
+        found, tried = set[str](), Counter[str]()
+        for units in self._stream("tried").random((DRAWN, 2, len(self._ranges))):
+            point, other = (self._point(self._ranges, row) for row in units)
+            active = self._space.active(point)
+            asked = [name for name in names if name in active and name not in found and tried[name] < TRIED]
+            if asked and self._differ(point, {name: other[name] for name in asked}):
+                found |= {name for name in asked if self._differ(point, {name: other[name]})}
+            tried.update(asked)
+        return found
+
+    def _differ(self, point: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+        one, two = self._size(point), self._size({**point, **changes})
+        return one is not None and two is not None and bool((one != two).any())
 
     def _exact(self, names: Sequence[str]) -> tuple[list[list[Pair]], int, float] | None:
         """Return the shares by metric from all combinations, the number of networks, and no error.

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ablate.analysis.size_shares import cell_shares
 from ablate.config import Counted, Size
 from ablate.driver import run as driver
 from ablate.driver import space_sizes
@@ -100,7 +101,9 @@ def test_trials_that_report_other_sizes_than_their_networks_have_refuse_the_shar
     trial = SimpleNamespace(state=TrialState.COMPLETE, params=params, config=SimpleNamespace(settings=settings))
     found = sizes(Planted()).shares([trial])
     assert bool(found["shares"]) == known
-    assert found["reason"].startswith("the trials report other sizes") != known
+    assert found["reason"] == (
+        "" if known else "the trials report other sizes than their networks have before training"
+    )
 
 
 class Function(Planted):
@@ -111,16 +114,17 @@ class Function(Planted):
 
     def count_by_running(self, settings, dataset):
         self.asked += 1
-        return Counted(params=settings.config["width"] ** settings.config["depth"])
+        return Counted(params=settings.config["width"] ** settings.config.get("depth", 1))
 
 
 def test_a_setting_of_a_function_that_changes_no_size_is_found_by_trying():
-    rate, width = {"float": [1e-4, 1e-1], "log": True}, {"choices": [4, 16]}
+    config = {"rate": {"float": [1e-4, 1e-1], "log": True}, "width": {"choices": [4, 16]}}
+    config |= {"kind": {"choices": list("abcd")}, "depth": {"int": [1, 2], "when": {"config.kind": ["d"]}}}
     study = Study.model_validate(
         {
             "study": "s",
             "trainable": "mine:train",
-            "config": {"rate": rate, "width": width, "depth": {"int": [1, 2]}},
+            "config": config,
             "epochs": 1,
             "objectives": [{"metric": name, "direction": "minimize"} for name in ("val_loss", "params")],
             "budget": {"trials": 2},
@@ -128,13 +132,12 @@ def test_a_setting_of_a_function_that_changes_no_size_is_found_by_trying():
     )
     trainable = Function()
     found = sizes(trainable, study=study, dataset=study.labels[0]).shares([])
-    values = np.outer(np.log10([4, 16]), [1, 2])
-    first = [values.mean(axis=1 - axis).var() / values.var() for axis in (0, 1)]
-    assert found["shares"]["params"] == {
-        "config.width": pytest.approx((first[0], 1 - first[1])),
-        "config.depth": pytest.approx((first[1], 1 - first[0])),
-    }
-    assert trainable.asked < 60, "the rate is tried in 16 pairs, and is not a reason to count more"
+    values = np.log10([[[w] * 2] * 3 + [[w, w**2]] for w in (4, 16)])  # [width, kind, depth]
+    names = ("config.width", "config.kind", "config.depth")
+    expected = cell_shares(values, [np.full(count, 1 / count) for count in values.shape])
+    assert found["shares"]["params"] == {name: pytest.approx(pair) for name, pair in zip(names, expected, strict=True)}
+    assert found["networks"] == 10
+    assert trainable.asked < 50, "the rate is tried in 8 pairs"
 
 
 CODE = """\
