@@ -30,7 +30,7 @@ from calibration_answers import (
 from calibration_datasets import other_datasets, unequal_datasets
 from calibration_fits import exponents, other_laws, true_laws
 from calibration_fronts import front_chances, hypervolumes, unequal_seeds
-from calibration_importance import importance_rows
+from calibration_importance import importance_rows, size_rows
 from calibration_intervals import (
     bootstrap,
     family_wise,
@@ -80,6 +80,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     hypervolumes,
     redundant_pairs,
     importance_rows,
+    size_rows,
     true_laws,
     exponents,
     other_laws,

@@ -1,22 +1,31 @@
-"""Rows on importance: a planted world in which only the width matters, searched by random draws and by TPE."""
+"""Rows on importance: a planted world in which only the width matters, searched by random draws and by TPE.
+
+And importance for the number of parameters in the digits' space: draws and a forest against all networks.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import optuna
-from calibration_rows import Row, generator, rate, repetitions
+from calibration_rows import Row, average, generator, rate, repetitions
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState
 
 from ablate.analysis.importance import importances
+from ablate.driver import space_sizes
+from ablate.driver.space_sizes import SpaceSizes
+from ablate.study import read_study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
-from ablate.tuning.search_space import SearchSpace
+from ablate.trainable import load_trainable
+from ablate.tuning.search_space import SearchSpace, decode, inner_at_share
 
 SPACE = SearchSpace.of(
     Space(
@@ -29,6 +38,7 @@ SPACE = SearchSpace.of(
         }
     )
 )
+DIGITS = Path(__file__).parents[1] / "search_spaces" / "digits.yaml"
 GAIN = {8: 0.0, 16: 1.0, 32: 1.6, 64: 2.0}  # in standard deviations of a seed
 EPOCHS, RUNGS = 9, (1, 3)
 SAMPLERS = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
@@ -57,6 +67,48 @@ def importance_rows(share: float) -> Iterator[Row]:
     yield rate(
         "importance: told of a setting where none has influence", "tpe, 60 trials, early stopping", false, (0, 0.05)
     )
+
+
+def size_rows(share: float) -> Iterator[Row]:
+    """How far the total shares for a size are from the exact ones, from draws of the space and from 60 trials."""
+    study, _ = read_study(DIGITS)
+    trainable = load_trainable(study.trainable)
+    facts = trainable.find_facts(study.datasets["digits"], None)
+    space = study.space_for("digits")
+    settings = {"dataset": "digits", "metrics": ["params"], "trainable": trainable, "facts": facts}
+    settings |= {"say": print, "clock": lambda: 0.0, "seconds": 1.0}
+    exact = SpaceSizes(study=study, **settings).shares([])["shares"]["params"]
+    truth = {name: exact.get(name, (0.0, 0.0))[1] for name in space.names()}
+    covered, drawn, listed, forest, told = [], [], [], [], []
+    for seed in range(repetitions(24, share)):
+        with patch.object(space_sizes, "CELLS", 0):
+            found = SpaceSizes(study=study.model_copy(update={"seed": seed}), **settings).shares([])
+        totals = {name: total for name, (_, total) in found["shares"]["params"].items()}
+        drawn.append(max(abs(totals.get(name, 0.0) - truth[name]) for name in truth))
+        covered.append(drawn[-1] <= 2 * found["error"])
+        listed += [name in totals for name in truth if truth[name] == 0]
+        points = _random_points(space, 60, seed)
+        sizes = [trainable.measure(study.settings_of("digits", point), facts).params for point in points]
+        rows = importances("params", np.log10(sizes).tolist(), points, space, study_seed=seed, dataset="digits").rows
+        forest.append(max(abs(row.total - truth[row.parameter]) for row in rows))
+        told += [row.is_told for row in rows if truth[row.parameter] == 0]
+    setting = "digits, parameters"
+    yield rate("importance of a size: draws are within two standard errors", setting, covered, (0.9, 1.0))
+    yield average("importance of a size: largest error of a share, from draws", setting, np.array(drawn), (0.0, 0.05))
+    yield rate("importance of a size: a setting that cannot enter is listed", setting, listed, (0.0, 0.0))
+    name = "importance of a size by the forest of 60 trials (not used)"
+    yield average(f"{name}: largest error of a share", setting, np.array(forest), (0.0, 0.5))
+    yield rate(f"{name}: told of a setting that cannot enter", setting, told, (0.0, 0.05))
+
+
+def _random_points(space: Space, number: int, seed: int) -> list[dict[str, Any]]:
+    """Return random configurations of a space."""
+    units = generator("importance", "sizes", seed).random((number, len(space.ranges)))
+    specs = space.ranges.items()
+    return [
+        space.active({name: decode(spec, inner_at_share(spec, u)) for (name, spec), u in zip(specs, row, strict=True)})
+        for row in units
+    ]
 
 
 def searched(

@@ -29,31 +29,38 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """The importance of one setting: its `first`-order and `total` share of the variance of the surrogate, 0 to 1.
+    """The importance of one setting: its `first`-order and `total` share of the variance over the space, 0 to 1.
 
-    `p` is that of the permutation test; `active` counts the trials in which the setting was searched.
+    `p` is that of the permutation test; `active` counts the trials in which the setting was searched. Both are of the
+    surrogate; a size, which is counted and not learnt, has neither. From draws of a size `first` is not known.
     """
 
     parameter: str
-    first: float
+    first: float | None
     total: float
-    p: float
-    active: int
+    p: float | None = None
+    active: int | None = None
 
     @property
     def is_told(self) -> bool:
-        """Whether the trials tell the setting's influence from chance."""
-        return self.p <= LEVEL
+        """Whether the setting's influence is told from chance."""
+        return self.p is None or self.p <= LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importances:
-    """The importances for one objective over `trials`, the largest total first; without any, `reason` says why."""
+    """The importances for one objective, the largest total first; without any, `reason` says why.
+
+    They rest on `trials`, or for a size on counted `networks`; `error` is the largest standard error of a share, 0 of
+    shares that are exact.
+    """
 
     metric: str
-    trials: int
     rows: tuple[Importance, ...]
+    trials: int | None = None
     reason: str = ""
+    networks: int = 0
+    error: float = 0.0
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -137,15 +144,7 @@ def _blocks(space: Space, names: Sequence[str], rng: np.random.Generator, draws:
         for units in rng.random((2, draws, len(space.ranges)))
     )
     swapped = ([{**a, name: b[name]} for a, b in zip(one, two, strict=True)] for name in names)
-    return np.array([[_encoded(space, _active(space, values)) for values in block] for block in (one, two, *swapped)])
-
-
-def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    own: dict[str, Any] = {}
-    for name in space.ranges:
-        if space.is_active(name, own):
-            own[name] = values[name]
-    return own
+    return np.array([[_encoded(space, space.active(values)) for values in block] for block in (one, two, *swapped)])
 
 
 def _value(spec: Range, unit: float) -> Any:

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,7 @@ from ablate.driver.options import RunOptions
 from ablate.driver.own_sizes import refuse_impossible_parts
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
+from ablate.driver.space_sizes import note_size_shares
 from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
@@ -128,7 +129,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
                 discard=discard,
                 keep_going=options.keep_going,
             )
-            report, unshown = _run(engine, executor, ledger, writer, options, console)
+            count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
+            report, unshown = _run(engine, executor, ledger, writer, options, console, count)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
         snapshot = with_files(ledger.snapshot(study.name), options)
@@ -209,9 +211,15 @@ def _check_options(options: RunOptions) -> None:
 
 
 def _run(
-    engine: Search, executor: Executor, ledger: Ledger, writer: StudyWriter, options: RunOptions, console: Console
+    engine: Search,
+    executor: Executor,
+    ledger: Ledger,
+    writer: StudyWriter,
+    options: RunOptions,
+    console: Console,
+    count: Callable[[], None],
 ) -> tuple[Path, Sequence[str]]:
-    """Run a study to its end, then write its report and publish it.
+    """Run a study to its end, `count` the networks of its space, then write its report and publish it.
 
     Returns the path of the report page, and lines for the user on what the tracker could not show.
     """
@@ -234,6 +242,8 @@ def _run(
                 progress.update()
 
             executor.run(engine, on_event=on_event)
+        if engine.finished:
+            count()
         tracker.sync()  # the tables name each trial's run
         writer.renew()  # only the driver that holds the lease may write the results
         report = write_results(study, with_files(ledger.snapshot(study.name), options), home)

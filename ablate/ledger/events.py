@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 Number = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,17})$")]  # of a trial, as a key of JSON
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Pair = Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]  # search trial and seed
+Shares = Annotated[list[Finite | None], Field(min_length=2, max_length=2)]  # first-order and total
 STRICT = ConfigDict(strict=True)
 
 
@@ -48,6 +49,9 @@ PAYLOADS: Mapping[str, type[BaseModel]] = {
     "answered": _payload({}, _ANSWER),
     "warm_start": _payload({"study": str, "observations": dict[str, list[Observation]]}),
     "code": _payload({"files": dict[str, str]}),
+    "size_shares": _payload(
+        {"shares": dict[str, dict[str, Shares]], "networks": NonNegativeInt, "error": Finite, "reason": str},
+    ),
     "plan": _payload(
         {
             "margins": dict[str, Finite],

@@ -264,6 +264,14 @@ class Space:
             for other, allowed in self.ranges[name].when.items()
         )
 
+    def active(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of `values`, one for each setting, that are searched beside each other."""
+        own: dict[str, Any] = {}
+        for name in self.ranges:
+            if self.is_active(name, own):
+                own[name] = values[name]
+        return own
+
     def cardinality(self) -> int | None:
         """Return the number of distinct configurations, or None if there are too many to count."""
         if any(spec.grid() is None for spec in self.ranges.values()):

@@ -9,6 +9,9 @@ import polars as pl
 import pytest
 
 from ablate.analysis import front
+from ablate.analysis.size_shares import UNCOUNTED
+from ablate.ledger import EventRecord
+from ablate.ledger.events import check_payload
 from ablate.report import frame, write_report
 from ablate.report.drawing import drawn_data
 from ablate.report.front.axes import objective_axis, setting_axis
@@ -48,22 +51,54 @@ def planted(count=80, *, seed=0, states=("COMPLETE",), **changes):
     return study, trials_of(rows).with_columns(pl.Series("parameters", map(json.dumps, extra), pl.String()), *columns)
 
 
-def matters(study, trials):
+def noted(shares, *, networks=48, error=0.0, reason=""):
+    payload = {"shares": {"params": shares}, "networks": networks, "error": error, "reason": reason}
+    event = {"rowid": 1, "dataset": "digits", "driver_epoch": 1, "created_at": 0.0}
+    return [EventRecord(kind="size_shares", payload=check_payload("size_shares", payload), **event)]
+
+
+EXACT = noted({"model.mlp": [0.002, 0.004], "model.width": [0.95, 0.99]})
+
+
+def matters(study, trials, events=EXACT):
     reports = reports_of([])
-    return what_matters(study, findings(study, "digits", trials, reports, front_table(study, trials, reports)))
+    return what_matters(study, findings(study, "digits", trials, reports, front_table(study, trials, reports)), events)
 
 
 def test_each_objective_names_the_setting_that_decides_it():
     study, trials = planted()
-    accuracy, params = search_importances(study, "digits", trials, reports_of([]))
+    accuracy, params = search_importances(study, "digits", trials, reports_of([]), EXACT)
     assert (accuracy.metric, accuracy.order[0]) == ("val_accuracy", "training.learning_rate")
-    assert (params.metric, params.order[0]) == ("params", "model.width")
     assert accuracy.rows[0].total > 0.7
-    assert params.rows[0].total > 0.7
-    assert [row.parameter for each in (accuracy, params) for row in each.rows if row.is_told] == [
-        "training.learning_rate",
-        "model.width",
-    ]
+    assert [row.parameter for row in accuracy.rows if row.is_told] == ["training.learning_rate"]
+    assert (params.order, params.rows[0].total) == (("model.width", "model.mlp"), 0.99), "as noted, not as learnt"
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        (
+            EXACT,
+            "Parameters: counted on all 48 networks of the space, not learnt from trials. Without influence: "
+            "optimizer, learning rate, momentum.",
+        ),
+        (
+            noted({"model.width": [None, 0.97]}, networks=900, error=0.021),
+            "Parameters: estimated from 900 networks drawn from the space (standard error at most 2.1 points), not "
+            "learnt from trials. Without influence: mlp, optimizer, learning rate, momentum.",
+        ),
+        (noted({}, reason="20 s are too few"), "No importances for parameters: 20 s are too few."),
+        ([], f"No importances for parameters: {UNCOUNTED}."),
+    ],
+)
+def test_the_page_says_what_the_shares_of_a_size_rest_on(events, sentence):
+    found = matters(*planted(9), events)
+    assert sentence in found["sentences"]
+    rows = {row[0]: row[1:] for row in found["table"].groups[""]} if found["table"] else {}
+    assert {f"model.{name}" for name in rows} == {name for each in events for name in each.payload["shares"]["params"]}
+    if events == EXACT:
+        assert rows == {"width": ["99%", "95%"], "mlp": ["<1%", "<1%"]}
+        assert len(drawn_data(found["figures"][0])) == 2, "no bar for the rate"
 
 
 def curve(trial, epochs, last):
@@ -83,16 +118,17 @@ def test_a_trial_that_was_stopped_early_counts_with_its_forecast():
     assert np.isnan(found[3])
 
 
-def test_failed_and_confirmation_trials_do_not_enter_and_stopped_ones_do_for_sizes():
+def test_failed_and_confirmation_trials_do_not_enter():
     study, trials = planted(180, states=("COMPLETE", "PRUNED", "FAIL"))
     confirmed = trials.head(9).with_columns(
         trial=pl.col("trial") + 1000, stage=pl.lit("confirm"), state=pl.lit("COMPLETE")
     )
     found = matters(study, pl.concat([trials, confirmed]))
-    assert [each.trials for each in found["importances"]] == [60, 120], "a stopped trial without a report has a size"
-    assert found["sentences"][0] == "From 60 search trials."
+    assert [each.trials for each in found["importances"]] == [60, None]
+    assert "Validation accuracy: learnt from 60 search trials." in found["sentences"]
+    assert "The tpe sampler chose these trials: where it tried little, the forest knows little." in found["sentences"]
     alone = trials.filter(pl.col("state") != "FAIL")
-    assert found["importances"] == search_importances(study, "digits", alone, reports_of([]))
+    assert found["importances"] == search_importances(study, "digits", alone, reports_of([]), EXACT)
 
 
 def test_a_conditional_setting_says_in_how_many_trials_it_was_searched():
@@ -105,11 +141,14 @@ def test_a_conditional_setting_says_in_how_many_trials_it_was_searched():
 
 
 def test_too_few_trials_are_said_and_nothing_is_drawn_of_importances():
-    found = matters(*planted(9))
+    found = matters(*planted(9), noted({}, reason="why"))
     assert found["table"] is None
-    assert found["sentences"] == ["No importances for validation accuracy and parameters: 9 trials, 60 are needed."]
+    assert found["sentences"] == [
+        "No importances for validation accuracy: 9 trials, 60 are needed.",
+        "No importances for parameters: why.",
+    ]
     assert [figure.stem for figure in found["figures"]] == ["slices-digits-val_accuracy", "parallel-digits"]
-    assert matters(*planted(0))["figures"] == []
+    assert matters(*planted(0), [])["figures"] == []
 
 
 def test_the_variant_is_a_setting():
@@ -130,21 +169,22 @@ def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
     for name in ("write_png", "write_svg"):
         monkeypatch.setattr(frame, name, lambda figure, folder: folder)
     study, trials = planted()
-    path = write_report(study, trials, reports_of([]), tmp_path)
+    path = write_report(study, trials, reports_of([]), tmp_path, notes=EXACT)
     reader = Reader(path.read_text(encoding="utf-8"))
     with (path.parent / "importance.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    expected = search_importances(study, "digits", trials, reports_of([]))
+    expected = search_importances(study, "digits", trials, reports_of([]), EXACT)
     assert [(row["objective"], row["setting"]) for row in rows] == [
         (e.metric, r.parameter) for e in expected for r in e.rows
     ]
     for row, own in zip(rows, [r for e in expected for r in e.rows], strict=True):
-        assert [float(row[name]) for name in ("importance", "first_order", "p")] == [own.total, own.first, own.p]
+        assert [float(row[name]) for name in ("importance", "first_order")] == [own.total, own.first]
+        assert row["p"] == ("" if own.p is None else str(own.p))
     cells = table_cells((path.parent / "importance-digits.tex").read_text(encoding="utf-8"))
     assert cells[0] == ["Setting", "Validation accuracy", "Alone", "Parameters", "Alone", "Searched in"]
     assert all(row in [[" ".join(c.split()) for c in shown] for shown in reader.rows] for row in cells)
     assert cells[1][1] == f"{100 * expected[0].rows[0].total:.0f}%"
-    assert "What matters" in reader.text
+    assert "Importance of the settings" in reader.text
 
 
 def test_ten_thousand_trials_are_thinned_with_the_front_and_the_best_kept():

@@ -24,7 +24,7 @@ from ablate.report.drawing import (
     series_scale,
 )
 from ablate.report.front.axes import Axis, objective_axis, setting_axis
-from ablate.report.numbers import spell_metric
+from ablate.report.numbers import DASH, spell_metric
 from ablate.study import Study
 
 MOST_POINTS = 400  # trials in a slice
@@ -49,7 +49,7 @@ def matter_figures(
 
 
 def importance_figure(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Figure | None:
-    """Return the importances as bars with their ranges, one panel for each objective, settings in one order."""
+    """Return the importances as bars, one panel for each objective, settings in one order."""
     known = [each for each in objectives if each.rows]
     if not known:
         return None
@@ -57,11 +57,16 @@ def importance_figure(dataset: str, objectives: Sequence[Importances], labels: M
     panels = tuple(_bars(dataset, each, order, labels) for each in known)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}",
-        title=f"How much each setting decides on {dataset}",
+        title=f"Importance of the settings of {dataset}",
         caption="Bars are the share of the variance over the space that a setting has, alone and together with others. "
-        "A setting without a bar is not told from chance.",
+        "A setting without a bar is not told from chance or, for a size, never changes it.",
         panels=panels,
     )
+
+
+def share_text(share: float) -> str:
+    """Return a share in per cent, below one half as such: a setting that is listed has an influence."""
+    return f"{100 * share:.0f}%" if share >= 0.005 else "<1%"
 
 
 def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mapping[str, str]) -> Figure:
@@ -69,9 +74,9 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
         {
             "setting": labels[row.parameter],
             "share": rounded(100 * row.total) if row.is_told else 0,
-            "alone": rounded(100 * row.first) if row.is_told else 0,
-            "said": f"{100 * row.total:.0f}%" if row.is_told else UNTOLD,
-            "active": row.active,
+            "alone": share_text(row.first) if row.is_told and row.first is not None else DASH,
+            "said": share_text(row.total) if row.is_told else UNTOLD,
+            "active": DASH if row.active is None else row.active,
         }
         for row in found.rows
     ]

@@ -46,7 +46,7 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
     """Write the page and its files below home/report (see `ablate.report.write_report`)."""
     fronts, found = _found(study, trials, reports, notes)
     drawn = {part.dataset: figures(study, part) for part in found}
-    matters = {part.dataset: what_matters(study, part) for part in found}
+    matters = {part.dataset: what_matters(study, part, notes) for part in found}
     tables = {
         "front.csv": fronts,
         "trials.csv": with_front(trials, fronts),
@@ -63,7 +63,9 @@ def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path,
 def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
     """Return the figures of the page."""
     found = _found(study, trials, reports, notes)[1]
-    return [figure for part in found for figure in (*figures(study, part), *what_matters(study, part)["figures"])]
+    return [
+        figure for part in found for figure in (*figures(study, part), *what_matters(study, part, notes)["figures"])
+    ]
 
 
 def _found(
