@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
@@ -194,3 +196,13 @@ def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> No
             raise RequestError(
                 f"{called} holds a password, which everybody could read in {shown}. Set {variable}{where}."
             )
+
+
+def refuse_other_package() -> None:
+    """Raise RequestError if the distribution `ablate` is installed: another tool, whose files lie among ours."""
+    with suppress(metadata.PackageNotFoundError):
+        found = metadata.distribution("ablate")
+        raise RequestError(
+            f"the package ablate {found.version} is installed here: another tool of the same import name. Type: pip"
+            " uninstall ablate; then install ablate-search again"
+        )

@@ -48,3 +48,15 @@ def test_the_shell_completes_the_names_of_studies_without_heavy_imports(where: s
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["digits", "digits-2"], done.stderr
     assert "imported []" in done.stderr
+
+
+def test_the_other_package_of_this_name_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ablate-9.1.dist-info").mkdir()
+    (tmp_path / "ablate-9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ablate\nVersion: 9.1\n")
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(tmp_path)]))
+    command = [sys.executable, "-m", "ablate", "list"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("ablate: the package ablate 9.1 is installed here: another tool")
