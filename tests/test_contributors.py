@@ -35,7 +35,7 @@ def test_the_workflow_runs_what_ci_runs_on_each_python_of_the_project() -> None:
 def test_the_citation_has_the_version_and_license_of_the_project() -> None:
     cited = read("CITATION.cff")
     assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
-    assert cited["title"].startswith(PROJECT["name"])
+    assert cited["title"].startswith("ablate: ")
 
 
 @pytest.mark.parametrize("tool", ["ruff check", "ruff format", "mypy"])

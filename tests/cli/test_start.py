@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import run
+from support.paths import REPOSITORY
 
 COMPLETE = """
 import sys
@@ -50,13 +51,37 @@ def test_the_shell_completes_the_names_of_studies_without_heavy_imports(where: s
     assert "imported []" in done.stderr
 
 
-def test_the_other_package_of_this_name_is_named_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "ablate-9.1.dist-info").mkdir()
-    (tmp_path / "ablate-9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ablate\nVersion: 9.1\n")
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(tmp_path)]))
-    command = [sys.executable, "-m", "ablate", "list"]
+RECORD = "ablate/__init__.py,,\nablate/cli.py,,\n"
+EDITABLE = "__editable__.ablate-9.1.pth,,\nablate-9.1.dist-info/METADATA,,\n"
+
+
+@pytest.mark.parametrize(
+    ("owner", "record", "code"),
+    [
+        pytest.param("link", RECORD, 2, id="both own the files"),
+        pytest.param("file", RECORD, 2, id="a child process imports the other"),
+        pytest.param("link", EDITABLE, 0, id="this package under its former name"),
+        pytest.param("later", RECORD, 0, id="the other is never imported"),
+    ],
+)
+def test_the_other_package_of_this_name_is_refused_where_its_files_are_imported(
+    owner: str, record: str, code: int, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    (site / "ablate-9.1.dist-info").mkdir(parents=True)
+    (site / "ablate-9.1.dist-info" / "RECORD").write_text(record)
+    if owner == "link":
+        (site / "ablate").symlink_to(REPOSITORY / "ablate")
+    else:
+        (site / "ablate").mkdir()
+        (site / "ablate" / "__init__.py").touch()
+    path = os.pathsep.join([*([str(REPOSITORY)] if owner == "later" else []), str(site)])
+    command = [sys.executable, "-m", "ablate", "list", "--runs-dir", str(tmp_path / "runs")]
+    folder = REPOSITORY if owner == "file" else tmp_path
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}
+        command, capture_output=True, text=True, check=False, cwd=folder, env=os.environ | {"PYTHONPATH": path}
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("ablate: the package ablate 9.1 is installed here: another tool")
+    assert done.returncode == code, done.stderr
+    refused = f"ablate: {site / 'ablate-9.1.dist-info'} owns the folder ablate/; PyPI's package of that name is another"
+    assert done.stderr.startswith(refused) == (code == 2)
+    assert done.stderr.count("\n") == (code == 2), done.stderr
