@@ -10,11 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
-from ablate.kubernetes.pods import DRIVER_SECRETS, PLACES
 from ablate.kubernetes.quantities import number
-from ablate.kubernetes.rayjob import manifest
 from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.scheduling import node_labels
+from ablate.kubernetes.template import DRIVER_SECRETS, PLACES, manifest
 
 JOBS = "rayjobs.ray.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -183,9 +181,7 @@ def _node_notes(request: ClusterRequest, looks: _Looks) -> Iterator[str]:
     if nodes == {}:
         yield from looks.closed[before:]
         return
-    wanted = node_labels(request.node_selector, request.arch).items()
-    worker = next(each for each in manifest(request) if each["kind"] == "RayJob")["spec"]["rayClusterSpec"]
-    asked = worker["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    wanted, asked = request.node_labels.items(), request.worker_resources
     for node in (nodes or {}).get("items", []):
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         enough = all(number(allocatable.get(name, "0")) >= number(amount) for name, amount in asked.items())

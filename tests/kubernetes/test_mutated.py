@@ -176,7 +176,7 @@ def test_a_manifest_with_one_fault_is_refused(layer: str, mutate: Mutation, said
 
 
 def test_a_rule_that_the_template_breaks_is_said_of_what_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ablate.kubernetes.pods.GRACE_SECONDS", 60)
+    monkeypatch.setattr("ablate.kubernetes.template.GRACE_SECONDS", 60)
     found = [fault.render("manifest") for fault in faults(manifest(request()))]
     assert len(found) == 3
     assert all("terminationGracePeriodSeconds = 60: must be under 30" in line for line in found)

@@ -111,6 +111,7 @@ FAULTY = {
     "gpus-per-node-0": ({"gpus": 4, "gpus_per_node": 0}, "--gpus-per-node = 0"),
     "share-of-one-and-a-half": ({"gpus": 4, "gpus_per_trial": 1.5}, "a share from 0.01 to 1, or a whole number"),
     "share-nan": ({"gpus": 4, "gpus_per_trial": float("nan")}, "a share from 0.01 to 1"),
+    "share-infinite": ({"gpus": 4, "gpus_per_trial": float("inf")}, "a share from 0.01 to 1"),
     "trial-over-two-nodes": ({"gpus": 4, "gpus_per_trial": 2.0}, "a trial has its GPUs on one node, which has 1"),
     "nodes-beside-gpus": ({"gpus": 4, "nodes": 2}, "--nodes = 2"),
     "nodes-0": ({"nodes": -1}, "--nodes = -1: must be between 1"),
@@ -152,7 +153,10 @@ NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9-]{0,50}", fullmatch=True), st.tex
 GOOD_WORDS = st.sampled_from(["--tracker=none", "--deterministic", "--extend", "--cpus-per-trial=2"])
 FIELDS = {
     "name": NAMES,
-    "study_text": st.one_of(st.just(SEARCH), st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))),
+    "study_text": st.one_of(
+        st.sampled_from([SEARCH, "{{ r.name }}{% if %}", "a: &b\n---\n*b"]),
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc"])),
+    ),
     "image": st.sampled_from(["r/ablate:1", "ablate", "r:5/a:latest", "A:1", "r/a@sha256:" + "a" * 64, "a:1 ", ""]),
     "gpus": st.integers(-2, 40),
     "gpus_per_node": st.integers(-1, 9),
@@ -188,6 +192,7 @@ def test_a_request_is_refused_line_by_line_or_renders_what_every_reader_passes(d
         return
     assert refusals(manifest(found)) == {"crd": [], "core": [], "rules": []}
     assert list(yaml.safe_load_all(rendered(found))) == manifest(found)
+    assert manifest(found)[0]["data"] == {"study.yaml": found.study_text}, "no text changes the template"
 
 
 @given(st.text())

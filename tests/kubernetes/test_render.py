@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.kubernetes import ClusterRequest, entrypoint, manifest, rendered
-from ablate.kubernetes.pods import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
+from ablate.kubernetes.template import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
 from support.cluster_schemas import Plain, pods_of, refusals
 from support.manifests import REQUESTS, container, head, job, request, worker
 
@@ -36,6 +36,7 @@ def test_every_reader_passes_what_is_rendered(good: ClusterRequest) -> None:
 
 def test_yaml_says_the_same_as_the_manifest(good: ClusterRequest) -> None:
     assert list(yaml.safe_load_all(rendered(good))) == manifest(good)
+    assert manifest(good)[0]["data"] == {"study.yaml": good.study_text}
 
 
 def test_kubernetes_own_reader_of_yaml_says_the_same(tmp_path: Path) -> None:

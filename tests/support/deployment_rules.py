@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ablate.kubernetes.pods import METRICS_PORT
+from ablate.kubernetes.template import METRICS_PORT
 from support.cluster_rules import faults
 from support.cluster_schemas import core_refusals
 from support.deployed import (
