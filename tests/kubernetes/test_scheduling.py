@@ -28,7 +28,7 @@ def pod(group: Plain) -> Plain:
 
 def test_priority_nodes_and_tolerations_stand_where_they_are_read() -> None:
     objects = manifest(request(**CHOICES))
-    assert refusals(objects) == {"crd": [], "core": [], "rules": []}
+    assert refusals(objects) == []
     assert objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "ablate-urgent"
     assert pod(worker(objects))["nodeSelector"] == {
         "cloud.google.com/gke-accelerator": "nvidia-l4", "pool": "a", "kubernetes.io/arch": "arm64",
