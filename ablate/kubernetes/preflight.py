@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
@@ -128,11 +128,8 @@ def _database_fault(encoded: str) -> str | None:
         return "is a file on a pod's own disk, which ends with the pod: write postgresql+psycopg://USER@HOST/DATABASE."
     if url.scheme not in DATABASES or not url.path.strip("/"):
         return "is no address of a PostgreSQL database: write postgresql+psycopg://USER@HOST/DATABASE."
-    return "still holds a placeholder." if _placeholder(url, host or "") else None
-
-
-def _placeholder(url: SplitResult, host: str) -> bool:
-    return any(word in (url.password or "") or word in host for word in PLACEHOLDERS)
+    held = any(word in (url.password or "") or word in (host or "") for word in PLACEHOLDERS)
+    return "still holds a placeholder." if held else None
 
 
 def _settings_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
