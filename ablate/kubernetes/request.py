@@ -200,7 +200,7 @@ class ClusterRequest:
             rule = "is a fixed number of workers: give it or --workers, not both."
             yield Fault(path="--nodes", value=self.nodes, rule=rule)
         if self.queue is not None:
-            rule = "Kueue admits a fixed number of workers, not Ray's autoscaler: give it or --workers, not both."
+            rule = "Kueue admits a fixed number of workers and no autoscaler: give it or --workers, not both."
             yield Fault(path="--queue", value=self.queue, rule=rule)
 
     def _text_faults(self) -> Iterator[Fault]:
