@@ -27,15 +27,18 @@ def _texts(plan: Plan) -> Iterator[str]:
     if math.isinf(first.smallest_in_sd):
         yield f"{stage}: {seeds} per arm can show no difference, because one seed has no interval."
         return
-    family = "one comparison" if first.tests < 2 else f"shared by {first.tests} comparisons as in Holm's first step"
     yield (
         f"{stage}: {seeds} show a difference of {first.smallest_in_sd:.2g} sd(d) or more (paired t test, 80% power, "
-        f".05 two-sided, {family}). sd(d) is the spread over seeds of paired differences."
+        f".05 two-sided, {_family(first.tests)}). sd(d) is the spread over seeds of paired differences."
     )
     if plan.earlier is None:
         yield "--from STUDY reads sd(d) from an earlier study, such as a pilot with a few seeds."
     for part in plan.power:
         yield from _of_metric(plan, part)
+
+
+def _family(tests: int) -> str:
+    return "one comparison" if tests < 2 else f"shared by {tests} comparisons as in Holm's first step"
 
 
 def _of_metric(plan: Plan, part: PlannedPower) -> Iterator[str]:

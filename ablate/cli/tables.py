@@ -44,8 +44,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        length = max(row.settings.length for row in plan.rows if row.dataset == dataset)
-        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(length, plan.study.unit)}"
+        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(_epochs(plan, dataset), plan.study.unit)}"
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
             text += f", of {_count(total, 'architecture')} in full."
         else:
@@ -87,6 +86,10 @@ def _tuning_lines(plan: Plan, dataset: str) -> list[str]:
 
 def _count(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _epochs(plan: Plan, dataset: str) -> int:
+    return max(row.settings.length for row in plan.rows if row.dataset == dataset)
 
 
 def _time(seconds: float) -> str:
