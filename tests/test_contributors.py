@@ -35,7 +35,7 @@ def test_the_workflow_runs_what_ci_runs_on_each_python_of_the_project() -> None:
 def test_the_citation_has_the_version_and_license_of_the_project() -> None:
     cited = read("CITATION.cff")
     assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
-    assert cited["title"].startswith(PROJECT["name"])
+    assert cited["title"].startswith("ablate: ")
 
 
 @pytest.mark.parametrize("tool", ["ruff check", "ruff format", "mypy"])
@@ -47,3 +47,13 @@ def test_the_hooks_run_the_tools_of_the_project_s_environment(tool: str) -> None
 def test_the_package_declares_its_types() -> None:
     assert (REPOSITORY / "ablate" / "py.typed").is_file()
     assert "Typing :: Typed" in PROJECT["classifiers"]
+
+
+def test_every_text_that_installs_the_package_names_its_distribution() -> None:
+    """`ablate` on PyPI is another tool."""
+    assert PROJECT["name"] == "ablate-search"
+    texts = [path for place in ("ablate", "docs", "deploy", "examples") for path in (REPOSITORY / place).rglob("*")]
+    texts += [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
+    for path in (path for path in texts if path.suffix in {".py", ".md", ".sh", ""} and path.is_file()):
+        found = re.findall(r"pip install\s+['\"]{0,2}ablate(?!-search)\b", path.read_text(errors="replace"))
+        assert not found, path

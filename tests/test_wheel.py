@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / name, tree)
     command = [*PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(tree / "dist")]
     subprocess.run([*command, str(tree)], check=True, timeout=LIMIT, capture_output=True)
-    [made] = (tree / "dist").glob("ablate-*.whl")
+    [made] = (tree / "dist").glob("ablate_search-*.whl")
     return made
 
 

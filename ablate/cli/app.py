@@ -377,6 +377,7 @@ def main() -> None:
     """Run the command line; an AblateError becomes one message and its exit code."""
     with tolerant_streams():
         try:
+            options.refuse_other_package()
             _run()
         except AblateError as error:
             errors.print(f"ablate: {error}", style="red", highlight=False, soft_wrap=True)

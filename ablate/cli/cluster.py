@@ -217,7 +217,8 @@ def doctor(
     if wait is None:
         found = [_show(finding) for finding in examine(asked, file)]
     else:
-        _end_at_sigterm()
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # none for process 1 of a container
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         said: set[Examination] = set()  # what is sound is shown once, what is not each time
 
         def look() -> list[Examination]:
@@ -250,12 +251,6 @@ def _faulty(found: Sequence[Examination]) -> str:
 
 def _now() -> str:
     return f"{datetime.now(UTC):%H:%M:%SZ} "
-
-
-def _end_at_sigterm() -> None:
-    """End at once when a pod is deleted: process 1 of a container has no default action for SIGTERM."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:

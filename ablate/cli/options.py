@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+import ablate
 from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
 from ablate.locations import VARIABLES
@@ -194,3 +197,19 @@ def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> No
             raise RequestError(
                 f"{called} holds a password, which everybody could read in {shown}. Set {variable}{where}."
             )
+
+
+def refuse_other_package() -> None:
+    """Raise RequestError if the distribution `ablate`, on PyPI another tool, owns the files of this package.
+
+    It owns them if it is installed in the folder of this package, or in the folder that a child process imports from.
+    An editable installation of this package under its former name `ablate` owns none and is not refused.
+    """
+    spec = PathFinder.find_spec("ablate")
+    for folder in {Path(file).parents[1] for file in (ablate.__file__, spec and spec.origin) if file}:
+        for record in folder.glob("ablate-*.dist-info/RECORD"):
+            if re.search("^ablate/__init__.py,", record.read_text(errors="replace"), re.MULTILINE):
+                raise RequestError(
+                    f"{record.parent} owns the folder ablate/; PyPI's package of that name is another tool. Type: pip"
+                    " uninstall --yes ablate && pip install --force-reinstall --no-deps ablate-search"
+                )

@@ -67,7 +67,7 @@ def require_onnx() -> None:
     """Raise RequestError if a package of the extra `onnx` is missing."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise RequestError(f"ONNX needs {', '.join(missing)}: pip install 'ablate[onnx]'; {NO_ONNX}")
+        raise RequestError(f"ONNX needs {', '.join(missing)}: pip install 'ablate-search[onnx]'; {NO_ONNX}")
 
 
 def write_onnx(served: ServedModel, example: np.ndarray, file: Path) -> Checked:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ablate.kubernetes.preflight import BlindError, preflight
-from ablate.kubernetes.rayjob import entrypoint, manifest, rendered
 from ablate.kubernetes.request import ClusterRequest, Command, proposal
+from ablate.kubernetes.template import entrypoint, manifest, rendered
 
 __all__ = [
     "BlindError",

@@ -6,15 +6,13 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
-from ablate.kubernetes.pods import DRIVER_SECRETS, PLACES
 from ablate.kubernetes.quantities import number
-from ablate.kubernetes.rayjob import manifest
 from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.scheduling import node_labels
+from ablate.kubernetes.template import DRIVER_SECRETS, PLACES, manifest
 
 JOBS = "rayjobs.ray.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -110,31 +108,29 @@ def _secret_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
     if secret == {}:
         return
     data = (secret or {}).get("data") or {}
-    for key in [key for key, optional in DRIVER_SECRETS.values() if not optional]:
-        path = f"secret {request.secret}, key {key}"
-        if key not in data:
-            missing = "there is no such secret" if secret is None else "is missing"
-            yield Fault(path=path, value=None, rule=f"{missing}.", hint="deploy/secret.sh makes it.")
-        elif fault := _database_fault(str(data[key])):
-            yield Fault(path=path, value=None, rule=fault)
+    key = DRIVER_SECRETS["ABLATE_STORAGE"][0]
+    path = f"secret {request.secret}, key {key}"
+    if key not in data:
+        missing = "there is no such secret." if secret is None else "is missing."
+        yield Fault(path=path, value=None, rule=missing, hint="deploy/secret.sh makes it.")
+    elif fault := _database_fault(str(data[key])):
+        yield Fault(path=path, value=None, rule=fault)
 
 
 def _database_fault(encoded: str) -> str | None:
     """Return what is wrong with a storage URL, without quoting it."""
+    write = "write postgresql+psycopg://USER@HOST/DATABASE."
     try:
         url = urlsplit(base64.b64decode(encoded, validate=True).decode())
         host, _ = url.hostname, url.port
     except (binascii.Error, ValueError):
-        return "is no URL: write postgresql+psycopg://USER@HOST/DATABASE."
+        return f"is no URL: {write}"
     if url.scheme.startswith("sqlite"):
-        return "is a file on a pod's own disk, which ends with the pod: write postgresql+psycopg://USER@HOST/DATABASE."
+        return f"is a file on a pod's own disk, which ends with the pod: {write}"
     if url.scheme not in DATABASES or not url.path.strip("/"):
-        return "is no address of a PostgreSQL database: write postgresql+psycopg://USER@HOST/DATABASE."
-    return "still holds a placeholder." if _placeholder(url, host or "") else None
-
-
-def _placeholder(url: SplitResult, host: str) -> bool:
-    return any(word in (url.password or "") or word in host for word in PLACEHOLDERS)
+        return f"is no address of a PostgreSQL database: {write}"
+    held = any(word in (url.password or "") or word in (host or "") for word in PLACEHOLDERS)
+    return "still holds a placeholder." if held else None
 
 
 def _settings_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
@@ -162,30 +158,20 @@ def _claim_faults(claim: str, looks: _Looks) -> Iterator[Fault]:
         name = (found.get("spec") or {}).get("storageClassName")
         if name and looks.at("storageclass", name, namespaced=False) is None:
             yield Fault(path=path, value=None, rule=f"names the storage class {name!r}, and there is none.")
-        elif name is None and not _has_default_class(looks):
-            rule = "is not bound and names no storage class, and the cluster has no default one."
-            yield Fault(path=path, value=None, rule=rule, hint="Name one in the overlay (storageClassName).")
-
-
-def _has_default_class(looks: _Looks) -> bool:
-    """Return whether a storage class is the default one; True if that is not visible."""
-    found = looks.at("storageclass", namespaced=False)
-    if found == {}:
-        return True
-    classes = [(each.get("metadata") or {}).get("annotations") or {} for each in (found or {}).get("items", [])]
-    return any(annotations.get(DEFAULT_CLASS) == "true" for annotations in classes)
+        elif name is None and (classes := looks.at("storageclass", namespaced=False)) != {}:
+            notes = [(each.get("metadata") or {}).get("annotations") or {} for each in (classes or {}).get("items", [])]
+            if not any(each.get(DEFAULT_CLASS) == "true" for each in notes):
+                rule = "is not bound and names no storage class, and the cluster has no default one."
+                yield Fault(path=path, value=None, rule=rule, hint="Name one in the overlay (storageClassName).")
 
 
 def _node_notes(request: ClusterRequest, looks: _Looks) -> Iterator[str]:
     """Yield a remark if no existing node can hold a worker: an autoscaler may still add one."""
-    before = len(looks.closed)
     nodes = looks.at("nodes", namespaced=False)
     if nodes == {}:
-        yield from looks.closed[before:]
+        yield looks.closed[-1]
         return
-    wanted = node_labels(request.node_selector, request.arch).items()
-    worker = next(each for each in manifest(request) if each["kind"] == "RayJob")["spec"]["rayClusterSpec"]
-    asked = worker["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    wanted, asked = request.node_labels.items(), request.worker_resources
     for node in (nodes or {}).get("items", []):
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         enough = all(number(allocatable.get(name, "0")) >= number(amount) for name, amount in asked.items())
@@ -201,18 +187,15 @@ def _job_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
     if job:
         state = (job.get("status") or {}).get("jobDeploymentStatus") or "not started"
         rule = f"is there already ({state}), and `kubectl apply` would start nothing."
-        hint = f"To go on with the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
-        if state not in ENDED:
-            hint = "It is at work: nothing is to be done."
+        delete = f"To go on with the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
+        hint = delete if state in ENDED else "It is at work: nothing is to be done."
         yield Fault(path=f"rayjob {request.name}", value=None, rule=rule, hint=hint)
 
 
 def _over_quota(request: ClusterRequest, quotas: Sequence[Found]) -> Iterator[Fault]:
     wanted = needs(request)
-    wanted |= {f"count/{name}": Fraction(1) for name in OBJECTS} | {
-        "configmaps": Fraction(1),
-        "count/pods": wanted["pods"],
-    }
+    wanted |= {f"count/{name}": Fraction(1) for name in OBJECTS}
+    wanted |= {"configmaps": Fraction(1), "count/pods": wanted["pods"]}
     for quota in quotas:
         status = quota.get("status") or {}
         hard, used = status.get("hard") or quota.get("spec", {}).get("hard") or {}, status.get("used") or {}

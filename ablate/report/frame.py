@@ -14,6 +14,7 @@ import polars as pl
 import vl_convert
 from markupsafe import Markup
 
+from ablate import __version__
 from ablate.analysis import smallest_effect
 from ablate.analysis.tables import cannot_write
 from ablate.base.cache import cached_text
@@ -23,7 +24,7 @@ from ablate.report.latex import PageTable, write_latex
 from ablate.report.tables import write_csv
 from ablate.study import Study
 
-LIBRARIES = ("ablate", "polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
+LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
 
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
@@ -77,7 +78,7 @@ def write_files(
 
 def versions() -> list[str]:
     """Return the versions that built this page, without importing anything."""
-    found = [f"Python {platform.python_version()}"]
+    found = [f"Python {platform.python_version()}", f"ablate {__version__}"]
     for name in LIBRARIES:
         try:
             found.append(f"{name} {metadata.version(name)}")

@@ -9,7 +9,9 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("ablate", "torch", "ray", "optuna", "mlflow")
+from ablate import __version__
+
+PACKAGES = ("torch", "ray", "optuna", "mlflow")
 GIT_SECONDS = 5.0
 
 
@@ -22,6 +24,7 @@ def environment_tags(folder: Path | None = None) -> dict[str, str]:
         "mlflow.source.name": "ablate",
         "mlflow.source.type": "LOCAL",
         "mlflow.user": _user(),
+        "env.ablate": __version__,
         "env.python": platform.python_version(),
         "env.platform": platform.platform(terse=True),
         "env.hostname": socket.gethostname(),

@@ -37,5 +37,5 @@ def require_package(name: str) -> None:
     except ImportError as error:
         raise RequestError(
             f"--tracker {name} needs the package {name}, which is not installed ({error}). Type: pip install"
-            f" 'ablate[{name}]'"
+            f" 'ablate-search[{name}]'"
         ) from None

@@ -78,7 +78,8 @@ class Projector:
                 self._show(self._owed[key], record)
                 del self._owed[key]
             except RefusedError as error:
-                self._doubt(key)
+                self._trials.pop(key, None)
+                self._unsure.add(key)
                 refused = error
         if refused is not None:
             raise refused
@@ -263,10 +264,6 @@ class Projector:
             if not parent.deleted:
                 self._store.log(parent.run_id, tags={**states, REVISION: str(self._revision)})
             self._finished.discard(dataset)
-
-    def _doubt(self, key: TrialKey) -> None:
-        self._trials.pop(key, None)
-        self._unsure.add(key)
 
     def _set_status(self, shown: _Shown, status: str, end: int | None) -> None:
         if not shown.deleted and shown.status != status:

@@ -7,7 +7,6 @@ from typing import Any
 
 from ablate.objectives import is_maximized
 from ablate.study import Study
-from ablate.study.space import Range
 from ablate.tracking.contents import study_note_text
 
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
@@ -59,14 +58,10 @@ def _charts(study: Study) -> list[dict[str, Any]]:
             "yaxis": {"key": first, "type": "METRIC"},
         }
         charts.append(_chart("SCATTER", **axes))
-    if searched := [name for name, spec in study.space.ranges.items() if _on_axis(spec)][:MOST_COLUMNS]:
+    # MLflow excludes trials without a setting from the chart, so every trial has each of these.
+    if searched := [name for name, spec in study.space.ranges.items() if not spec.when][:MOST_COLUMNS]:
         charts.append(_chart("PARALLEL", selectedParams=searched, selectedMetrics=[first]))
     return charts
-
-
-def _on_axis(spec: Range) -> bool:
-    """Return whether every trial has the setting: MLflow excludes trials without one from the chart."""
-    return not spec.when
 
 
 def _chart(kind: str, **own: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import run
+from support.paths import REPOSITORY
 
 COMPLETE = """
 import sys
@@ -48,3 +49,39 @@ def test_the_shell_completes_the_names_of_studies_without_heavy_imports(where: s
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["digits", "digits-2"], done.stderr
     assert "imported []" in done.stderr
+
+
+RECORD = "ablate/__init__.py,,\nablate/cli.py,,\n"
+EDITABLE = "__editable__.ablate-9.1.pth,,\nablate-9.1.dist-info/METADATA,,\n"
+
+
+@pytest.mark.parametrize(
+    ("owner", "record", "code"),
+    [
+        pytest.param("link", RECORD, 2, id="both own the files"),
+        pytest.param("file", RECORD, 2, id="a child process imports the other"),
+        pytest.param("link", EDITABLE, 0, id="this package under its former name"),
+        pytest.param("later", RECORD, 0, id="the other is never imported"),
+    ],
+)
+def test_the_other_package_of_this_name_is_refused_where_its_files_are_imported(
+    owner: str, record: str, code: int, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    (site / "ablate-9.1.dist-info").mkdir(parents=True)
+    (site / "ablate-9.1.dist-info" / "RECORD").write_text(record)
+    if owner == "link":
+        (site / "ablate").symlink_to(REPOSITORY / "ablate")
+    else:
+        (site / "ablate").mkdir()
+        (site / "ablate" / "__init__.py").touch()
+    path = os.pathsep.join([*([str(REPOSITORY)] if owner == "later" else []), str(site)])
+    command = [sys.executable, "-m", "ablate", "list", "--runs-dir", str(tmp_path / "runs")]
+    folder = REPOSITORY if owner == "file" else tmp_path
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == code, done.stderr
+    refused = f"ablate: {site / 'ablate-9.1.dist-info'} owns the folder ablate/; PyPI's package of that name is another"
+    assert done.stderr.startswith(refused) == (code == 2)
+    assert done.stderr.count("\n") == (code == 2), done.stderr

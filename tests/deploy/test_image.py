@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.kubernetes.pods import RUNS, SCRATCH, STOP, USER
+from ablate.kubernetes.template import RUNS, SCRATCH, STOP, USER
 from support.deployed import built, containers
 from support.image_recipe import DOCKERFILE, REPOSITORY, Stage, build_script, debian_root, ignore_rules, ignored, parse
 from support.pod_security import SECRET_WORDS

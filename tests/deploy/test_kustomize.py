@@ -12,8 +12,8 @@ import pytest
 
 from ablate.base.errors import RequestError
 from ablate.kubernetes import ClusterRequest, manifest, preflight
-from ablate.kubernetes.pods import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES
 from ablate.kubernetes.quantities import number
+from ablate.kubernetes.template import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES
 from support.cluster_schemas import pods_of
 from support.deployed import (
     DEPLOY,
@@ -84,7 +84,7 @@ def test_the_pods_of_a_study_carry_the_labels_that_the_policies_name(folder: str
         assert connects(objects, mlflow, postgres, 5432)
 
 
-# --- one oracle for names: what deploy/ makes is what pods.py refers to ---
+# --- one oracle for names: what deploy/ makes is what a study's manifest refers to ---
 
 
 @pytest.mark.parametrize(("folder", "kind"), [("overlays/local", "local"), ("overlays/gpu", "gpu")])

@@ -11,8 +11,8 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.kubernetes import manifest
-from ablate.kubernetes.pods import METRICS_PORT
 from ablate.kubernetes.quantities import number
+from ablate.kubernetes.template import METRICS_PORT
 from support.cluster_schemas import pods_of
 from support.deployed import DEPLOY, REPOSITORY, built, containers, one
 from support.manifests import request

@@ -40,16 +40,10 @@ def without(objects: list[Plain], kind: str, name: str) -> None:
     objects.remove(one(objects, kind, name))
 
 
-SECRET = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": "s", "namespace": "ablate"},
-    "stringData": {"a": "b"},
-}
-EMPTY_SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ablate"}}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ablate"}}
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
-    "root": (lambda o: spec(o)["securityContext"].update(runAsUser=0), "runAsNonRoot"),
-    "root-database": (lambda o: spec(o, "StatefulSet", "postgres").pop("securityContext"), "runAsNonRoot"),
+    "root": (lambda o: spec(o)["securityContext"].update(runAsUser=0), "and a user"),
+    "root-database": (lambda o: spec(o, "StatefulSet", "postgres").pop("securityContext"), "securityContext: {}, "),
     "privileged": (lambda o: first(o)["securityContext"].update(privileged=True), "privileged"),
     "writable-root": (lambda o: first(o)["securityContext"].pop("readOnlyRootFilesystem"), "readOnlyRootFilesystem"),
     "no-limits": (lambda o: first(o)["resources"].pop("limits"), "limits: must name cpu and memory"),
@@ -57,14 +51,13 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "host-path": (lambda o: spec(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}), "hostPath"),
     "host-network": (lambda o: spec(o).update(hostNetwork=True), "hostNetwork"),
     "mount-of-no-volume": (lambda o: spec(o)["volumes"].pop(), "is no volume of this pod"),
-    "secret-object": (lambda o: o.append(SECRET), "no secret may stand in a manifest"),
-    "secret-without-data": (lambda o: o.append(EMPTY_SECRET), "made by deploy/secret.sh"),
+    "secret-object": (lambda o: o.append(SECRET), "made by deploy/secret.sh"),
     "password-in-sight": (
         lambda o: first(o)["env"].append({"name": "MLFLOW_AUTH_ADMIN_PASSWORD", "value": "x"}), "from a Secret"),
     "password-in-a-url": (
         lambda o: first(o)["args"].append("--backend-store-uri=postgresql://a:b@c/d"), "hold no password"),
     "password-in-settings": (
-        lambda o: one(o, "ConfigMap", "ablate")["data"].update(ABLATE_STORAGE="postgresql://a:b@c/d"), "place is a S"),
+        lambda o: one(o, "ConfigMap", "ablate")["data"].update(ABLATE_STORAGE="postgresql://a:b@c/d"), "holds a pass"),
     "image-latest": (lambda o: first(o).update(image="ablate:latest"), "ablate:latest has no version"),
     "image-without-version": (lambda o: first(o).update(image="registry:5000/ablate"), "has no version"),
     "open-service": (lambda o: one(o, "Service", "mlflow")["spec"].update(type="NodePort"), "open to the world"),

@@ -12,8 +12,8 @@ from ablate.ledger import Ledger
 from ablate.study import parse_study
 from ablate.trial import TrialState
 from ablate.tuning import Search
-from support.extended import COMPARISON, SEARCH, finish, run, seeds_of, stored
-from support.searches import CrashError, dying, hold_of, search_of, url_in
+from support.extended import COMPARISON, SEARCH, finish, run, seeds_of
+from support.searches import CrashError, dying, hold_of, search_of, stored, url_in
 
 
 def refusal(old: str, new: str, folder: Path, *, extend: bool) -> str:

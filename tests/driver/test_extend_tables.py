@@ -19,8 +19,8 @@ from ablate.report.front.findings import findings
 from ablate.report.front.wording import status_lines
 from ablate.study import parse_study
 from ablate.trial import TrialState
-from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of, stored, tables
-from support.searches import url_in
+from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of, tables
+from support.searches import stored, url_in
 
 
 @pytest.mark.services

@@ -14,13 +14,8 @@ from ablate.base.errors import RequestError
 from ablate.driver.prometheus import serve_metrics
 from ablate.ledger import Ledger
 from ablate.trial import TrialState
+from support.ports import free_port
 from support.searches import hold_of, run_trial, search_of, study_of, url_in
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:

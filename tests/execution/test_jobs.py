@@ -22,6 +22,7 @@ import pytest
 from ablate.base.errors import RequestError
 from ablate.execution import jobs
 from ablate.ledger import Ledger
+from support.ports import free_port
 
 STUDY = """\
 study: handed
@@ -43,12 +44,6 @@ def test_what_is_no_dashboard_s_address_is_refused_at_once(address: str, monkeyp
         jobs.submit(address, jobs.Job(name="tiny", study_text=STUDY, words=("ablate",)))
     assert str(refused.value).startswith(f"--address {address}: ")
     asked.assert_not_called()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from ablate.study import parse_study
 from ablate.study.sections import trainable_name
 from ablate.trainable import load_trainable
 from ablate.trial import Report, TrialConfig, TrialKey
+from support.commanded import is_alive
 from support.commands import run
 
 SCRIPT = """\
@@ -69,13 +70,6 @@ def reports(
         study_seed=0,
     )
     return load_trainable(name).train(config, data_dir=None, checkpoints=None, device="cpu", attempt=1, pause=pause)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def gone(pid: int) -> bool:

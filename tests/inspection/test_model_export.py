@@ -174,7 +174,7 @@ def test_what_cannot_be_exported_leaves_nothing(
     assert len(err.splitlines()) == 1
     monkeypatch.setattr(onnx_graph, "PACKAGES", ("onnx", "no_such_package"))
     code, _, err = export(capfd, runs, *words)
-    assert (code, "ONNX needs no_such_package: pip install 'ablate[onnx]'" in err) == (2, True)
+    assert (code, "ONNX needs no_such_package: pip install 'ablate-search[onnx]'" in err) == (2, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert export(capfd, runs, *words, "--no-onnx")[0] == 0
 

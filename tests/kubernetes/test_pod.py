@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ablate.kubernetes import ClusterRequest, manifest
-from ablate.kubernetes.pods import NO_ABLATE, USER
+from ablate.kubernetes.template import NO_ABLATE, USER
 from support.pods_here import Here, Inside, require_containers
 
 STUDY = """\

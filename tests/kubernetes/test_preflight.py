@@ -285,6 +285,8 @@ def test_a_claim_of_a_class_that_is_there_or_is_the_default_may_wait_to_be_bound
     named = {"persistentvolumeclaim-ablate-data": claim("Pending", storageClassName="fast")}
     cluster.answer(named | {"storageclass-fast": {"kind": "StorageClass"}})
     assert preflight(request()) == []
+    cluster.answer({"persistentvolumeclaim-ablate-data": claim("Pending"), "storageclass-all.error": FORBIDDEN})
+    assert preflight(request()) == ["storageclass: not looked at, you may not see it"], "there may be a default"
 
 
 @pytest.mark.parametrize(

@@ -44,36 +44,11 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
             request(arguments=words)
 
 
+FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate", "--keep-going"}
+
+
 @pytest.mark.parametrize(
-    ("name", "free"),
-    [
-        (
-            "search",
-            {
-                "--code-changed",
-                "--cpus-per-trial",
-                "--pack",
-                "--tracker",
-                "--extend",
-                "--relocate",
-                "--deterministic",
-                "--from",
-                "--keep-going",
-            },
-        ),
-        (
-            "compare",
-            {
-                "--code-changed",
-                "--cpus-per-trial",
-                "--pack",
-                "--tracker",
-                "--extend",
-                "--relocate",
-                "--keep-going",
-            },
-        ),
-    ],
+    ("name", "free"), [("search", FREE | {"--deterministic", "--from"}), ("compare", FREE)], ids=["search", "compare"]
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:
     command = get_command(cli.app).commands[name]  # type: ignore[attr-defined]
@@ -111,6 +86,7 @@ FAULTY = {
     "gpus-per-node-0": ({"gpus": 4, "gpus_per_node": 0}, "--gpus-per-node = 0"),
     "share-of-one-and-a-half": ({"gpus": 4, "gpus_per_trial": 1.5}, "a share from 0.01 to 1, or a whole number"),
     "share-nan": ({"gpus": 4, "gpus_per_trial": float("nan")}, "a share from 0.01 to 1"),
+    "share-infinite": ({"gpus": 4, "gpus_per_trial": float("inf")}, "a share from 0.01 to 1"),
     "trial-over-two-nodes": ({"gpus": 4, "gpus_per_trial": 2.0}, "a trial has its GPUs on one node, which has 1"),
     "nodes-beside-gpus": ({"gpus": 4, "nodes": 2}, "--nodes = 2"),
     "nodes-0": ({"nodes": -1}, "--nodes = -1: must be between 1"),
@@ -127,6 +103,36 @@ FAULTY = {
         "takes 252,002 bytes as JSON.*at most 250,000 bytes",
     ),
     "study-of-signs-that-json-escapes": ({"study_text": "#" + "<" * 45_000}, "takes 270,003 bytes"),
+    "workers-one-number": ({"worker_range": "4"}, "--workers = '4': must be MIN:MAX"),
+    "workers-a-fraction": ({"worker_range": "1:2.5"}, "--workers = '1:2.5': must be MIN:MAX"),
+    "workers-negative": ({"worker_range": "-1:2"}, "--workers = '-1:2': must be MIN:MAX"),
+    "workers-empty": ({"worker_range": ""}, "--workers = '': must be MIN:MAX"),
+    "workers-no-worker": ({"worker_range": "0:2"}, "--workers = '0:2': MIN must be at least 1"),
+    "workers-reversed": ({"worker_range": "3:2"}, "--workers = '3:2': .* MAX at least MIN"),
+    "workers-too-many": ({"worker_range": "1:10001"}, "at most 10,000"),
+    "workers-other-gpus": ({"gpus": 8, "worker_range": "1:4"}, "--gpus 8 are on 8 nodes of 1: MAX must be that number"),
+    "workers-nodes": ({"nodes": 2, "worker_range": "1:4"}, "--nodes = 2: .*not both"),
+    "workers-queue": ({"queue": "ablate", "worker_range": "1:4"}, "--queue = 'ablate': Kueue .*not both"),
+    "workers-by-hand": ({"arguments": ("--autoscale", "3")}, "'--autoscale': .*give --workers MIN:MAX"),
+    "priority-without-a-queue": ({"priority_class": "urgent"}, "--priority-class = 'urgent': .* needs --queue"),
+    "priority-no-name": ({"priority_class": "Urgent", "queue": "a"}, "--priority-class = 'Urgent'"),
+    "selector-without-a-value": ({"node_selector": ("pool",)}, "--node-selector = 'pool': must be .*KEY=VALUE"),
+    "selector-twice": (
+        {"node_selector": ("pool=a", "pool=b")},
+        "--node-selector = 'pool=b': .*pool.* has two values, a and b",
+    ),
+    "selector-and-arch": (
+        {"node_selector": ("kubernetes.io/arch=arm64",), "arch": "amd64"},
+        "has two values, amd64 and arm64",
+    ),
+    "selector-with-a-newline": ({"node_selector": ("pool=a\n",)}, "KEY=VALUE"),
+    "arch": ({"arch": "x86"}, "--arch = 'x86': must be amd64 or arm64"),
+    "toleration-effect": ({"tolerations": ("a=b:Never",)}, "NoSchedule, PreferNoSchedule or NoExecute"),
+    "toleration-empty": ({"tolerations": ("",)}, r"--toleration = '': must be KEY\[=VALUE\]\[:EFFECT\]"),
+    "toleration-without-a-value": ({"tolerations": ("a=",)}, "--toleration = 'a='"),
+    "toleration-with-a-long-prefix": ({"tolerations": (f"{'a' * 254}/b",)}, "at most 253"),
+    "selector-with-a-long-prefix": ({"node_selector": (f"{'a' * 254}/b=c",)}, "at most 253"),
+    "spot-with-a-long-prefix": ({"spot": f"{'a' * 254}/b=true"}, "--spot = .*at most 253"),
 }
 
 
@@ -152,7 +158,10 @@ NAMES = st.one_of(st.from_regex(r"[a-z][a-z0-9-]{0,50}", fullmatch=True), st.tex
 GOOD_WORDS = st.sampled_from(["--tracker=none", "--deterministic", "--extend", "--cpus-per-trial=2"])
 FIELDS = {
     "name": NAMES,
-    "study_text": st.one_of(st.just(SEARCH), st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))),
+    "study_text": st.one_of(
+        st.sampled_from([SEARCH, "{{ r.name }}{% if %}", "a: &b\n---\n*b"]),
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc"])),
+    ),
     "image": st.sampled_from(["r/ablate:1", "ablate", "r:5/a:latest", "A:1", "r/a@sha256:" + "a" * 64, "a:1 ", ""]),
     "gpus": st.integers(-2, 40),
     "gpus_per_node": st.integers(-1, 9),
@@ -186,8 +195,9 @@ def test_a_request_is_refused_line_by_line_or_renders_what_every_reader_passes(d
         assert all(re.match("ablate k8s: .+: .+", line) for line in lines)
         assert len(set(lines)) <= sum(map(len, (chosen, fields.get("arguments", ())))) + 1
         return
-    assert refusals(manifest(found)) == {"crd": [], "core": [], "rules": []}
+    assert refusals(manifest(found)) == []
     assert list(yaml.safe_load_all(rendered(found))) == manifest(found)
+    assert manifest(found)[0]["data"] == {"study.yaml": found.study_text}, "no text changes the template"
 
 
 @given(st.text())

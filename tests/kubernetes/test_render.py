@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.kubernetes import ClusterRequest, entrypoint, manifest, rendered
-from ablate.kubernetes.pods import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
+from ablate.kubernetes.template import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
 from support.cluster_schemas import Plain, pods_of, refusals
 from support.manifests import REQUESTS, container, head, job, request, worker
 
@@ -31,11 +31,12 @@ def good(request: pytest.FixtureRequest) -> ClusterRequest:
 
 
 def test_every_reader_passes_what_is_rendered(good: ClusterRequest) -> None:
-    assert refusals(manifest(good)) == {"crd": [], "core": [], "rules": []}
+    assert refusals(manifest(good)) == []
 
 
 def test_yaml_says_the_same_as_the_manifest(good: ClusterRequest) -> None:
     assert list(yaml.safe_load_all(rendered(good))) == manifest(good)
+    assert manifest(good)[0]["data"] == {"study.yaml": good.study_text}
 
 
 def test_kubernetes_own_reader_of_yaml_says_the_same(tmp_path: Path) -> None:
@@ -89,6 +90,24 @@ def test_what_a_retry_needs_is_said(good: ClusterRequest) -> None:
     assert spec.get("suspend", False) is (good.queue is not None)
     for pod in pods_of(next(each for each in manifest(good) if each["kind"] == "RayJob")):
         assert pod["spec"]["restartPolicy"] == "Never"
+        assert pod["spec"]["terminationGracePeriodSeconds"] < 30, "a spot node gives 30 s"
+
+
+def test_what_only_the_operator_checks_is_as_it_asks(good: ClusterRequest) -> None:
+    """KubeRay 1.7 refuses other fields beside these (validation.go, the CRD's CEL rules); Kueue names groups."""
+    spec = job(manifest(good))
+    assert set(spec) - {"suspend"} == {
+        "entrypoint", "submissionMode", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished",
+        "preRunningDeadlineSeconds", "submitterConfig", "submitterPodTemplate", "rayClusterSpec",
+    }  # fmt: skip
+    assert spec["submissionMode"] == "K8sJobMode"
+    assert 0 < spec["ttlSecondsAfterFinished"] <= 600, "so long the cluster keeps its GPUs after the end"
+    assert set(spec["rayClusterSpec"]) == {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    assert tuple(map(int, spec["rayClusterSpec"]["rayVersion"].split(".")[:2])) >= (2, 52), "for tokens"
+    for group in (head(manifest(good)), worker(manifest(good))):
+        assert "labels" not in group["rayStartParams"]
+        assert "resources" not in group
+    assert worker(manifest(good))["groupName"] == "workers", "head and submitter are Kueue's"
 
 
 def test_pausing_and_stopping_fit_into_what_a_spot_node_gives() -> None:

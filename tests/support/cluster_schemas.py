@@ -1,4 +1,4 @@
-"""Three readers of manifests that know nothing of each other: KubeRay's CRDs, Kubernetes' own schemas, our rules."""
+"""Readers of manifests that know nothing of ablate: the schema of KubeRay's CRD, Kubernetes' own, and PodSecurity."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from jsonschema.validators import extend
 
-from support.cluster_rules import faults
 from support.paths import REPOSITORY
+from support.pod_security import pod_faults
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
-CRDS = REPOSITORY.parent / "shared" / "k8s"
+CRD = REPOSITORY.parent / "shared" / "k8s" / "rayjobs.v1.schema.json"
 VERSIONS = ("1.32", "1.37")  # of Kubernetes
-RAY_KINDS = {"RayJob": "rayjobs", "RayCluster": "rayclusters"}
 
 Plain = dict[str, Any]
 
 
 def crd_refusals(found: Mapping[str, Any]) -> list[str]:
-    """Return what KubeRay's CRD refuses in a RayJob or RayCluster, each as `place: reason`."""
-    return [f"{_place(error)}: {error.message}" for error in _crd(RAY_KINDS[found["kind"]]).iter_errors(found)]
+    """Return what KubeRay's CRD refuses in a RayJob, each as `place: reason`; nothing if the CRD is not here."""
+    return [f"{_place(error)}: {error.message}" for error in _crd().iter_errors(found)] if CRD.is_file() else []
 
 
 def core_refusals(found: Mapping[str, Any]) -> list[str]:
@@ -51,16 +50,12 @@ def pods_of(found: Mapping[str, Any]) -> Iterator[Plain]:
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
-def refusals(objects: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what each of the three readers refuses: `crd`, `core`, `rules`."""
-    found: dict[str, list[str]] = {"crd": [], "core": [], "rules": [fault.render("") for fault in faults(objects)]}
-    for each in objects:
-        if each["kind"] in RAY_KINDS:
-            found["crd"] += crd_refusals(each) if CRDS.is_dir() else []
-            found["core"] += [refused for pod in pods_of(each) for refused in core_refusals(pod)]
-        else:
-            found["core"] += core_refusals(each)
-    return found
+def refusals(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the readers refuse in a study's manifest."""
+    *others, job = objects
+    pods = list(pods_of(job))
+    found = [*crd_refusals(job), *(line for each in (*others, *pods) for line in core_refusals(each))]
+    return found + [line for pod in pods for line in pod_faults(pod["spec"])]
 
 
 def _place(error: ValidationError) -> str:
@@ -68,8 +63,8 @@ def _place(error: ValidationError) -> str:
 
 
 @lru_cache
-def _crd(name: str) -> Any:
-    schema = json.loads((CRDS / f"{name}.v1.schema.json").read_text())
+def _crd() -> Any:
+    schema = json.loads(CRD.read_text())
     _close(schema)
     checker = FormatChecker()
     checker.checks("int32")(lambda value: not isinstance(value, int) or -(2**31) <= value < 2**31)

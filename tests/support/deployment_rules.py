@@ -5,25 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ablate.kubernetes.pods import METRICS_PORT
-from support.cluster_rules import faults
+from ablate.base.redaction import has_password
+from ablate.kubernetes.template import METRICS_PORT
 from support.cluster_schemas import core_refusals
-from support.deployed import (
-    FOREIGN,
-    WORKLOADS,
-    End,
-    Plain,
-    connects,
-    containers,
-    pod,
-)
+from support.deployed import FOREIGN, WORKLOADS, End, Plain, connects, containers, pod
+from support.pod_security import pod_faults
 
 CLUSTER_WIDE = ("Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass")
 
 
 def refused(objects: Sequence[Plain]) -> list[str]:
     """Return all that is wrong with what is deployed: schemas, rules, and what only a deployment can get wrong."""
-    found = [fault.render("rules") for fault in faults(objects)]
+    found = []
     for each in objects:
         place = f"{each['kind']}/{each['metadata']['name']}"
         if each["kind"] in FOREIGN:
@@ -37,9 +30,12 @@ def refused(objects: Sequence[Plain]) -> list[str]:
             found.append(f"{place}: is in no namespace")
         if each["kind"] == "Service" and each["spec"].get("type", "ClusterIP") != "ClusterIP":
             found.append(f"{place}: is open to the world")
+        if each["kind"] == "ConfigMap":
+            words = each.get("data", {}).items()
+            found += [f"{place}: {key}: holds a password" for key, text in words if has_password(text)]
         if each["kind"] in WORKLOADS:
-            if each["spec"]["template"]["spec"].get("automountServiceAccountToken") is not False:
-                found.append(f"{place}: has a token of the API server")
+            claims = [claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])]
+            found += [f"{place}: {line}" for line in pod_faults(each["spec"]["template"]["spec"], claims)]
             images = [container["image"] for container in containers([each])]
             found += [
                 f"{place}: {image} has no version" for image in images if not re.search(r":(?!latest$)[^/]+$", image)

@@ -91,12 +91,6 @@ def finish(search: Search, config: TrialConfig, end: str) -> None:
             return
 
 
-def stored(folder: Path) -> list[TrialRecord]:
-    """Return the ledger's trials."""
-    with Ledger.open(url_in(folder)) as ledger:
-        return ledger.trials("s")
-
-
 def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return trials and reports as tables."""
     with Ledger.open(url_in(folder)) as ledger:

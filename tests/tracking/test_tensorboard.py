@@ -292,6 +292,6 @@ def test_a_missing_package_is_one_line_before_anything_runs(
     code, _, err = run(capfd, *SEARCH, f"mlflow,{name}")
     assert code == 2, err
     assert err.startswith(f"ablate: --tracker {name} needs the package {name}, which is not installed")
-    assert err.endswith(f"Type: pip install 'ablate[{name}]'\n")
+    assert err.endswith(f"Type: pip install 'ablate-search[{name}]'\n")
     assert len(err.splitlines()) == 1
     assert not (folder / "runs").exists()
