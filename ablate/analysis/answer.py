@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ablate.analysis.adjustment import holm
 from ablate.analysis.intervals import Interval, metric_interval
+from ablate.analysis.looks import ERROR, share_of
 from ablate.analysis.studentized_range import range_quantile
 from ablate.analysis.two_way import Layout, lay_out
 
@@ -36,7 +37,7 @@ class Difference:
     verdict: Verdict
 
 
-def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[Difference, ...] | None:
+def compare_with_best(values: Values, *, margin: float | None = None, look: int = 1) -> tuple[Difference, ...] | None:
     """Return each network's difference to the best, for `values` [networks, seeds], larger is better.
 
     A value is NaN where a network was not trained on a seed; means are adjusted for the seeds that a network lacks
@@ -44,7 +45,8 @@ def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[D
     error of a pair is the larger of two: that of the pair alone, and the one pooled over all networks. *worse*: the
     upper bound is below 0; bounds are those of all pairs (Tukey and Kramer), so equal networks give any such verdict in
     at most 5% of pages. *non-inferior*: by a one-sided test the network is less than `margin` below each of the others,
-    Holm over networks; because it is compared with all, it does not matter which of them is the best. Returns None for
+    Holm over networks; because it is compared with all, it does not matter which of them is the best. `look` is
+    the number of this look at growing results; bounds and tests have its share of the 5% (`share_of`). Returns None for
     fewer than two networks or seeds, or if the seeds do not differ.
     """
     networks = len(values)
@@ -56,12 +58,15 @@ def compare_with_best(values: Values, *, margin: float | None = None) -> tuple[D
     means = found.means
     gaps = means[:, None] - means[None, :]
     errors = _errors(values, found)
-    reach = range_quantile(LEVEL, networks, found.residual_df) / math.sqrt(2) * errors
+    error = ERROR * share_of(look)
+    reach = range_quantile(1 - error, networks, found.residual_df) / math.sqrt(2) * errors
     others = ~np.eye(networks, dtype=np.bool_)
     low = np.min(gaps - reach, axis=1, where=others, initial=math.inf)
     high = np.min(gaps + reach, axis=1, where=others, initial=math.inf)
     best = int(means.argmax())
-    fits = _non_inferior(gaps, errors, found.residual_df, margin) if margin is not None else [False] * networks
+    fits = [False] * networks
+    if margin is not None:
+        fits = [p <= error for p in _non_inferior(gaps, errors, found.residual_df, margin)]
     return tuple(
         Difference(
             mean=float(means[i] - means[best]),
@@ -81,11 +86,11 @@ def _verdict(best: bool, fits: bool, high: float) -> Verdict:
     return "worse" if high < 0 else "not distinguished"
 
 
-def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[bool]:
-    """Return which networks are less than `margin` below every other one, by one-sided t tests, Holm over networks."""
+def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[float]:
+    """Return the p-values of "less than `margin` below every other network": one-sided t tests, Holm over networks."""
     others = ~np.eye(len(gaps), dtype=np.bool_)
     scores = np.divide(gaps + margin, errors, where=others, out=np.full_like(gaps, math.inf))
-    return [p <= 1 - LEVEL for p in holm(scipy.special.stdtr(df, -scores.min(axis=1)))]
+    return holm(scipy.special.stdtr(df, -scores.min(axis=1)).tolist())
 
 
 def _errors(values: Values, found: Layout) -> Values:

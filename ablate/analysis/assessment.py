@@ -17,6 +17,7 @@ from ablate.analysis.front import candidates, front_stage, metric_at, metric_val
 from ablate.analysis.front_uncertainty import VolumeInterval, attainment, front_probabilities, volume_interval
 from ablate.analysis.hypervolume import reference_point
 from ablate.analysis.intervals import Interval, natural_bounds
+from ablate.analysis.looks import searched_looks
 from ablate.analysis.pooling import pooled
 from ablate.analysis.sample_tables import spread_of
 from ablate.analysis.samples import Spread, widened
@@ -43,10 +44,12 @@ class Assessment:
     """The confirmed networks of a data set over all their seeds; numbers in the metric's own unit.
 
     `seeds` are the fewest and the most seeds of a network. The keys of `differences` and `front` are numbers of trials.
-    `margin` is `confirm.margin` of the quality, or None. `best_number` is the best network's quality as if it had not
-    been chosen by it, for other seeds and, where each sample's value is known, for other samples.
+    `look` is the number of this look at the networks (`searched_looks`). `margin` is `confirm.margin` of the quality,
+    or None. `best_number` is the best network's quality as if it had not been chosen by it, for other seeds and, where
+    each sample's value is known, for other samples.
     """
 
+    look: int
     seeds: tuple[int, int]
     margin: float | None
     best: int
@@ -57,10 +60,12 @@ class Assessment:
     attained: tuple[Attained, ...]
 
 
-def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str) -> Assessment | None:
+def assess(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str, *, look: int = 1
+) -> Assessment | None:
     """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds.
 
-    `trials` and `reports` are pooled tables (`pooled`).
+    `trials` and `reports` are pooled tables (`pooled`), `look` is the number of this look at the confirmed networks.
     """
     if not reports.height or front_stage(trials, dataset) != "confirm":
         return None
@@ -73,7 +78,7 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     measured = values_by_seed(reports, dataset, numbers, metric)
     sign = 1.0 if is_maximized(quality) else -1.0
     margin = study.confirm.margin.get(quality.metric) if study.confirm else None
-    found = compare_with_best(sign * measured, margin=margin) if len(numbers) else None
+    found = compare_with_best(sign * measured, margin=margin, look=look) if len(numbers) else None
     if found is None:
         return None
     counts = np.isfinite(measured).sum(axis=1)
@@ -84,6 +89,7 @@ def assess(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: s
     number = _in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples))
     spread = _spread_of_best(reports, dataset, numbers[best], metric)
     return Assessment(
+        look=look,
         seeds=(int(counts.min()), int(counts.max())),
         margin=margin,
         best=numbers[best],
@@ -104,7 +110,8 @@ def assessments(
     for dataset in study.labels:
         if confirmations(trials, dataset, notes).is_open:
             continue
-        if (one := assess(study, together, pooled_reports, dataset)) is not None:
+        look = searched_looks(notes, dataset)
+        if (one := assess(study, together, pooled_reports, dataset, look=look)) is not None:
             found[dataset] = one
     return found
 

@@ -85,7 +85,7 @@ def test_without_a_margin_the_page_says_what_is_not_distinguished_and_how_to_get
             "2 of the 3 networks on the front are not distinguished at 5 seeds; the smallest of them, width 16" in said
         )
         assert "such as confirm: {margin: {val_accuracy: 0.01}}" in said
-    assert "to the best, and could be 0.517 points worse than the best" in page  # in the tile
+    assert "to the best, and could be 0.534 points worse than the best" in page  # in the tile
     assert [row["verdict"] for row in rows] == ["worse", "not distinguished", "best"]
 
 
@@ -229,7 +229,7 @@ def test_networks_of_unknown_size_have_an_answer_and_no_columns_of_sizes(tmp_pat
     if seeds == 1:
         said += " One seed does not tell networks apart: raise confirm.replicates."
     else:
-        said += " 1 of the others is not distinguished at 5 seeds, and could be 0.517 points worse than the best."
+        said += " 1 of the others is not distinguished at 5 seeds, and could be 0.534 points worse than the best."
     for text in (page, terminal):
         assert said in text
         assert "no trial of this data set" not in text

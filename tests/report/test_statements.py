@@ -46,10 +46,13 @@ def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: 
 def test_the_page_says_how_often_and_when_the_test_split_was_opened(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, page = searched(capfd, tmp_path, STUDY)
+    first, page = searched(capfd, tmp_path, STUDY)
     moment = r"\d{4}-\d\d-\d\d \d\d:\d\d"
     assert re.search(rf"test split, opened once at {moment} UTC", page)
-    _, page = searched(capfd, tmp_path, STUDY.replace("replicates: 2", "replicates: 3"), "--extend")
+    out, page = searched(capfd, tmp_path, STUDY.replace("replicates: 2", "replicates: 3"), "--extend")
+    assert "at 2 seeds" in first
+    assert "at 3 seeds, look 2" in out
+    assert "at 3 seeds, look 2" in page
     with Ledger.open(f"sqlite:///{tmp_path}/runs/said/ledger.sqlite") as ledger:
         assert [n.kind for n in ledger.events("said")].count("test_opened") == 2
     assert "opened once" not in page

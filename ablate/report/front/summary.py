@@ -111,7 +111,7 @@ def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, as
         return f"{text} {_why_not_compared(best)}"
     some = [row for row in _open(rows) if row is not best]
     others = f"{len(some)} of the others {'is' if len(some) == 1 else 'are'} not distinguished" if some else ""
-    said = f"{others or 'All others are worse'} at {seeds_text(assessed)} seeds{_worst(study, *some)}."
+    said = f"{others or 'All others are worse'} at {seeds_text(assessed)}{_worst(study, *some)}."
     return f"{text} {said} {_best_number(study, best, assessed)}"
 
 
@@ -150,7 +150,7 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
     if len(rows) == 1 or len(_open(rows)) == 1:
         return f"On {dataset}, {_open_text(study, rows, named, assessed)} {number}"
     return (
-        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {seeds_text(assessed)} seeds. "
+        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {seeds_text(assessed)}. "
         f"{_open_text(study, rows, named)} {number}"
     )
 
@@ -166,7 +166,7 @@ def _how_to_get_a_verdict(study: Study) -> str:
 
 def _open_text(study: Study, rows: Sequence[Row], named: Row, assessed: Assessment | None = None) -> str:
     """Return how many networks are not distinguished from the best, and the smallest of them."""
-    some, at = _open(rows), f" at {seeds_text(assessed)} seeds" if assessed else ""
+    some, at = _open(rows), f" at {seeds_text(assessed)}" if assessed else ""
     if len(rows) == 1:
         return f"{network(study, named)} is the only network on the front, so no cheaper one is compared with it."
     if len(some) == 1:
@@ -179,8 +179,9 @@ def _open_text(study: Study, rows: Sequence[Row], named: Row, assessed: Assessme
 
 
 def seeds_text(assessed: Assessment) -> str:
-    """Return `5`, or `3 to 20` where networks have unequal seeds."""
-    return " to ".join(map(str, sorted(set(assessed.seeds))))
+    """Return `5 seeds`, or `3 to 20 seeds, look 2` where networks have unequal seeds and were compared before."""
+    again = f", look {assessed.look}" if assessed.look > 1 else ""
+    return f"{' to '.join(map(str, sorted(set(assessed.seeds))))} seeds{again}"
 
 
 def _worst(study: Study, *rows: Row) -> str:
