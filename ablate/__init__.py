@@ -10,7 +10,7 @@ study.front()
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.api import StudyHandle, choice, compare, load_study, real, search, whole
-    from ablate.tasks.arrays.task import Task
+    from ablate.engine.tasks.arrays.task import Task
 
 __version__ = "0.1.0"
 __all__ = ["StudyHandle", "Task", "choice", "compare", "load_study", "real", "search", "whole"]
@@ -19,7 +19,7 @@ __all__ = ["StudyHandle", "Task", "choice", "compare", "load_study", "real", "se
 def __getattr__(name: str) -> object:
     """Import the Python interface when it is first used, so that a command does not wait for it."""
     if name == "Task":
-        from ablate.tasks.arrays.task import Task
+        from ablate.engine.tasks.arrays.task import Task
 
         return Task
     if name in __all__:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from rich.console import Console
 
-from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
+from ablate.core.objectives import is_evaluated, losses
 from ablate.driver.alone import only_study
 from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
-from ablate.inspection.studies import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
-from ablate.locations import RUNS
-from ablate.objectives import is_evaluated, losses
+from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.studies.locations import RUNS
+from ablate.studies.stored import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
 
 if TYPE_CHECKING:
-    from ablate.report.drawing import Figure
+    from ablate.results.report.drawing import Figure
 
 ensure_home()
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}

@@ -19,12 +19,12 @@ from calibration_rows import Row, average, generator, rate, repetitions
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState
 
-from ablate.analysis.importance import importances
+from ablate.core.trainable import load_trainable
 from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
+from ablate.results.analysis.importance import importances
 from ablate.study import read_study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
-from ablate.trainable import load_trainable
 from ablate.tuning.search_space import SearchSpace, decode, inner_at_share
 
 SPACE = SearchSpace.of(

@@ -78,7 +78,7 @@ def train(file: Path, folder: Path, scale: float) -> None:
     """Run the study in this process, with made-up pictures in place of those that are not here."""
     from rich.console import Console
 
-    from ablate.registry import TASKS
+    from ablate.core.registry import TASKS
 
     try:
         from support.planted_tasks import REAL
@@ -94,7 +94,7 @@ def train(file: Path, folder: Path, scale: float) -> None:
     except ImportError:
         try:
             from ablate.driver.run import search
-            from ablate.locations import Settings as Options  # type: ignore[assignment]
+            from ablate.studies.locations import Settings as Options  # type: ignore[assignment]
         except ImportError:
             from ablate.drive import search  # type: ignore[no-redef]
             from ablate.settings import Settings as Options  # type: ignore[no-redef]

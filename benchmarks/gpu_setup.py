@@ -13,8 +13,8 @@ import torch
 from record import append_csv, commit
 
 from ablate.base.errors import DataError
-from ablate.registry import read_task
-from ablate.tasks import Data, load_task
+from ablate.core.registry import read_task
+from ablate.engine.tasks import Data, load_task
 
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
 MADE_UP = "made up in the shape of MNIST"

@@ -8,9 +8,9 @@ import time
 from gpu_setup import MADE_UP, Asked, Table, cut, mnist
 from record import ROOT
 
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.training import FamilySettings, train
 from ablate.study import VARIANT, parse_study
-from ablate.training import FamilySettings, train
-from ablate.trial import TrialConfig, TrialKey
 
 FILE = ROOT / "search_spaces" / "papers" / "minimal_transformer_table2.yaml"
 EPOCHS, REPORT_EVERY, LABEL = 27, 9, "mnist"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from gpu_setup import Asked, Table
 from record import ROOT
 
-TESTS = "tests/training/test_cuda.py"
+TESTS = "tests/engine/training/test_cuda.py"
 COLUMNS = ("test", "outcome", "seconds", "message")
 
 

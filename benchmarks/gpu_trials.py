@@ -19,16 +19,16 @@ from gpu_setup import GIB, TASK, Asked, Peaks, Table, cut, fastest, mnist, synch
 from gpu_traffic import Traffic
 from plain import DECAY, RATE, VARIANTS, plain_epochs
 
-from ablate.config import Size
-from ablate.models import measure
-from ablate.tasks import Data, load_task
-from ablate.trainable import Member
-from ablate.training import FamilySettings
-from ablate.training.common import Common
-from ablate.training.graph import Step, training_step
-from ablate.training.pack import TrialPack
-from ablate.training.settings import Schedule, TrainConfig
-from ablate.trial import TrialConfig, TrialKey
+from ablate.core.config import Size
+from ablate.core.trainable import Member
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.models import measure
+from ablate.engine.tasks import Data, load_task
+from ablate.engine.training import FamilySettings
+from ablate.engine.training.common import Common
+from ablate.engine.training.graph import Step, training_step
+from ablate.engine.training.pack import TrialPack
+from ablate.engine.training.settings import Schedule, TrainConfig
 
 COLUMNS = (
     "network",

@@ -50,11 +50,11 @@ from live_training import REPORTS, STUDY
 from paired import compared
 from record import ROOT, append_csv, read_csv, with_origin, write_csv
 
-from ablate.analysis.hypervolume import dominated_volume
+from ablate.core.trainable import load_trainable
+from ablate.results.analysis.hypervolume import dominated_volume
 from ablate.study import Study
 from ablate.study.file import parse_study
 from ablate.study.space import Choices, FloatRange, Space
-from ablate.trainable import load_trainable
 
 NAMES = ("ablate", "Ray Tune", "Optuna", "random")
 MEASURES = (

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import TrialConfig, TrialKey
 from ablate.functions.memory import keep_freed_memory
 from ablate.study.file import read_study
-from ablate.trainable import load_trainable
-from ablate.trial import TrialConfig, TrialKey
 
 STUDY, REPORTS = "study.yaml", "reports.jsonl"
 

@@ -30,18 +30,18 @@ import ray
 from ray import tune
 from record import made_by
 
-from ablate.config import DatasetFacts
+from ablate.core.config import DatasetFacts
+from ablate.core.trainable import PackSize, load_trainable
+from ablate.core.trial import Report, TrialConfig
 from ablate.driver.run import check_data
+from ablate.engine.models.settings import InputShape
+from ablate.engine.training.family import family
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.functions.border.guarded import processes_ended
 from ablate.ledger import Ledger
-from ablate.models.settings import InputShape
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
 from ablate.tracking import sync_periodically
-from ablate.trainable import PackSize, load_trainable
-from ablate.training.family import family
-from ablate.trial import Report, TrialConfig
 from ablate.tuning import Search
 
 STUDY = """\

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.models import measure
-from ablate.models.settings import InputShape, ModelConfig
-from ablate.tasks import Data
+from ablate.engine.models import measure
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.tasks import Data
 
 RATE, DECAY, DEPTH, WIDTH = 1e-3, 0.01, 6, 60
 VARIANTS = {

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from record import RESULTS, ROOT, write_csv
 
+from ablate.core.trainable import load_trainable
 from ablate.driver.plan import make_plan
 from ablate.driver.run import check_data
 from ablate.execution import LocalExecutor
@@ -28,7 +29,6 @@ from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.study.file import read_study
 from ablate.study.sections import SchedulerConfig
-from ablate.trainable import load_trainable
 from ablate.tuning import Search
 
 

@@ -40,12 +40,12 @@ def measure(name: str, rows: int) -> float:
     """Return the microseconds of CPU time per replica and step in this process."""
     import torch
 
+    from ablate.core.registry import read_task
+    from ablate.core.trial import TrialConfig, TrialKey
+    from ablate.engine.tasks import load_task
+    from ablate.engine.training import FamilySettings, train
+    from ablate.engine.training.made_up import made_up_data
     from ablate.functions.memory import keep_freed_memory
-    from ablate.registry import read_task
-    from ablate.tasks import load_task
-    from ablate.training import FamilySettings, train
-    from ablate.training.made_up import made_up_data
-    from ablate.trial import TrialConfig, TrialKey
 
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.trial import Decision
+from ablate.core.trial import Decision
 from ablate.tuning.schedulers import TOLERANCE, Asha, Scheduler, SchedulerRequest, bend, forecast
 
 Losses = tuple[float, ...]

@@ -102,7 +102,7 @@ def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
 def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
     """Run one study and read it, part by part."""
     from ablate.base.garbage import collect_as_usual, collect_rarely
-    from ablate.config import DatasetFacts
+    from ablate.core.config import DatasetFacts
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
     from ablate.tracking import build as build_tracker
@@ -136,7 +136,7 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
 
 def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> None:
     """Let the workers report one after another, and give a worker the next trial when its trial has ended."""
-    from ablate.trial import Decision, Report
+    from ablate.core.trial import Decision, Report
 
     held: list[Any] = [None] * asked.workers
     epochs, rounds, more = [0] * asked.workers, 0, True
@@ -171,9 +171,9 @@ def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[
 def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) -> None:
     """Read the finished study as the commands do."""
     from ablate.driver.plan import make_plan
-    from ablate.inspection.status import results_as_values, status_of
-    from ablate.inspection.studies import Stored, write_results
-    from ablate.locations import Locations
+    from ablate.studies.locations import Locations
+    from ablate.studies.status import results_as_values, status_of
+    from ablate.studies.stored import Stored, write_results
 
     if "status" in parts:
         with meter.part("status"):

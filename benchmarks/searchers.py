@@ -16,11 +16,11 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 from simulated_search import Array, Curves
 
-from ablate.config import Size
+from ablate.core.config import Size
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import Decision, Report, TrialState
 from ablate.ledger import NewTrial
 from ablate.study import Study
-from ablate.trainable import load_trainable
-from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.search_space import SearchSpace, decode, encode
 from ablate.tuning.trial_progress import ReportSummary, TrialProgress

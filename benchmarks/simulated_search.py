@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from record import RESULTS
 
-from ablate.trial import Decision
+from ablate.core.trial import Decision
 from ablate.tuning.schedulers import Scheduler
 
 Array = NDArray[np.float64]

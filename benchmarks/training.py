@@ -1,4 +1,4 @@
-"""One epoch of `ablate.training.train` beside one epoch of a plain PyTorch loop, alternately in one run.
+"""One epoch of `ablate.engine.training.train` beside one epoch of a plain PyTorch loop, alternately in one run.
 
     python benchmarks/training.py                     # MNIST, three variants, two epochs, about four minutes
     python benchmarks/training.py --epochs 1 --limit 6400 --variants minimum
@@ -25,14 +25,14 @@ import torch
 from plain import DECAY, RATE, VARIANTS, plain_epochs
 from record import made_by
 
+from ablate.core.registry import read_task
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.models import measure
+from ablate.engine.models.settings import ModelConfig
+from ablate.engine.tasks import Data, load_task
+from ablate.engine.training import FamilySettings, train
+from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.functions.memory import keep_freed_memory
-from ablate.models import measure
-from ablate.models.settings import ModelConfig
-from ablate.registry import read_task
-from ablate.tasks import Data, load_task
-from ablate.training import FamilySettings, train
-from ablate.training.settings import Schedule, TrainConfig
-from ablate.trial import TrialConfig, TrialKey
 
 TASK = read_task({"task": "mnist", "patch": (7, 7)})
 

@@ -14,9 +14,9 @@ from typer.main import get_command
 
 from ablate.base import errors
 from ablate.cli.app import app
-from ablate.config import TaskConfig
-from ablate.registry import OWN_TASK, TASKS
-from ablate.registry import task_settings as settings_of
+from ablate.core.config import TaskConfig
+from ablate.core.registry import OWN_TASK, TASKS
+from ablate.core.registry import task_settings as settings_of
 from ablate.study.schema import described_schema, json_schema
 
 MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")

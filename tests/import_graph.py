@@ -1,8 +1,8 @@
 """Print the rooms of ablate/, their floors, and the import arrows between them: python tests/import_graph.py.
 
-A room is a module or package directly in ablate/. An arrow is a pair of rooms of which one imports the other, once
-however many modules do. A room without arrows is on floor 1; every other one is one floor above the highest that it
-imports.
+A room is a module or package directly in ablate/; `__main__`, which starts the command, is none. An arrow is a pair of
+rooms of which one imports the other, once however many modules do. A room without arrows is on floor 1; every other one
+is one floor above the highest that it imports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_rooms(package: str = "ablate") -> Rooms:
     """Return the rooms of an importable package; imports for type checking count."""
     graph = grimp.build_graph(package, cache_dir=None, exclude_type_checking_imports=False)
     imports: dict[str, set[str]] = {}
-    for module in graph.modules - {package}:
+    for module in graph.modules - {package, f"{package}.__main__"}:
         room = module.split(".")[1]
         found = {name.split(".")[1] for name in graph.find_modules_directly_imported_by(module) if name != package}
         imports.setdefault(room, set()).update(found - {room})

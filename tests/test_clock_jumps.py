@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, Ledger, TrialRecord
-from ablate.trial import TrialState
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 STUDY = """\

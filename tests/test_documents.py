@@ -16,8 +16,8 @@ import pytest
 from typer.main import get_command
 
 from ablate.cli import app as cli
+from ablate.core.trial import TrialState
 from ablate.study import parse_study
-from ablate.trial import TrialState
 from support.paths import REPOSITORY
 
 DOCUMENTS = [

@@ -29,8 +29,8 @@ from ablate.base.files import (
     sqlite_file,
     sqlite_url,
 )
-from ablate.training import checkpoint, predictor, train
-from ablate.trial import Report
+from ablate.core.trial import Report
+from ablate.engine.training import checkpoint, predictor, train
 from support.paths import TESTS
 from support.s3 import S3Server
 from support.small_training import numbers, one_thread, trial
@@ -182,7 +182,7 @@ TRAIN = """
 import sys, torch
 torch.set_num_threads(1)
 from support.small_training import trial
-from ablate.training import train
+from ablate.engine.training import train
 for report in train(trial(), checkpoints=sys.argv[1], attempt=1):
     print(report.epoch, flush=True)
     sys.stdin.readline()

@@ -12,7 +12,7 @@ import pytest
 
 from ablate.base import files as folders
 from ablate.base.files import DiskFolder, copy_into
-from ablate.tasks.text import characters
+from ablate.engine.tasks.text import characters
 from support.commands import TINY, run
 
 pytestmark = pytest.mark.services

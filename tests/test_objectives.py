@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from ablate.config import Size
-from ablate.objectives import (
+from ablate.core.config import Size
+from ablate.core.objectives import (
     COST_METRICS,
     SIZE_METRICS,
     STATE_ORDER,
@@ -29,8 +29,8 @@ from ablate.objectives import (
     signed,
     violation,
 )
+from ablate.core.trial import TrialState
 from ablate.study.sections import Constraint, Objective
-from ablate.trial import TrialState
 from support.paths import REPOSITORY
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")

@@ -14,20 +14,20 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ablate.analysis import front, pooled
-from ablate.analysis.tables import reports_table, trials_table
+from ablate.core.trial import Report, TrialConfig, TrialState
 from ablate.driver.prometheus import StudyCollector
-from ablate.inspection.status import results_as_values
-from ablate.inspection.studies import Stored, select_networks
-from ablate.inspection.trial import details_lines, trial_details
 from ablate.ledger import Ledger, ReportRecord
-from ablate.locations import Locations
-from ablate.report import front_lines, front_table
-from ablate.report.front.findings import findings
-from ablate.report.front.learning import learning_curves
+from ablate.results.analysis import front, pooled
+from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.report import front_lines, front_table
+from ablate.results.report.front.findings import findings
+from ablate.results.report.front.learning import learning_curves
+from ablate.studies.locations import Locations
+from ablate.studies.status import results_as_values
+from ablate.studies.stored import Stored, select_networks
+from ablate.studies.trial import details_lines, trial_details
 from ablate.study import Study
 from ablate.tracking.contents import report_points
-from ablate.trial import Report, TrialConfig, TrialState
 from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
 from support.searches import TWO, hold_of, search_of

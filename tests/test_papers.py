@@ -11,17 +11,17 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from ablate.core.registry import TASKS
 from ablate.driver.options import RunOptions
 from ablate.driver.plan import make_plan
 from ablate.driver.run import search
-from ablate.inspection.status import status_of
-from ablate.inspection.studies import read_study
-from ablate.models import measure
-from ablate.models.settings import InputShape
-from ablate.registry import TASKS
+from ablate.engine.models import measure
+from ablate.engine.models.settings import InputShape
+from ablate.engine.tasks import load_task
+from ablate.engine.training.made_up import made_up_scores
+from ablate.studies.status import status_of
+from ablate.studies.stored import read_study
 from ablate.study import Study, load_study
-from ablate.tasks import load_task
-from ablate.training.made_up import made_up_scores
 from support.paths import REPOSITORY
 from support.planted_tasks import REAL
 from support.trials import configs

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from ablate.analysis.tables import csv_text
 from ablate.base.plain_text import LONGEST_TEXT, one_printable_line, printable, spreadsheet_cell, storable
 from ablate.cli import app as cli
 from ablate.cli.terminal import Terminal
+from ablate.results.analysis.tables import csv_text
 from support.commands import TINY, run
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")

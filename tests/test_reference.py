@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from ablate.base import errors
 from ablate.cli.app import app
-from ablate.registry import TASKS, task_settings
+from ablate.core.registry import TASKS, task_settings
 from ablate.study.schema import json_schema
 from support.paths import REPOSITORY
 

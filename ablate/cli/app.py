@@ -28,7 +28,7 @@ from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import METRICS_HOST, RunOptions
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 app = typer.Typer(
     name="ablate",
@@ -70,10 +70,10 @@ def plan(
     storage: options.Storage = None,
 ) -> None:
     """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
-    from ablate.analysis.tables import csv_text
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
     from ablate.driver.power import read_earlier
+    from ablate.results.analysis.tables import csv_text
     from ablate.study import load_study
 
     study = load_study(file, scale=scale, only=only)
@@ -281,7 +281,7 @@ def resume(
     keep_going: options.KeepGoing = False,
 ) -> None:
     """Continue a study by its name, with the study file that its ledger holds."""
-    from ablate.inspection.studies import read_study
+    from ablate.studies.stored import read_study
 
     asked = RunOptions(
         runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
@@ -340,7 +340,7 @@ def _drive(
         outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
     except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
         number = interruption.args[0] if interruption.args else signal.SIGINT
-        from ablate.locations.homes import command_to_continue
+        from ablate.studies.homes import command_to_continue
 
         told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
         errors.print(told, highlight=False, soft_wrap=True)
@@ -354,14 +354,14 @@ def _drive(
 
 def _refuse_name(name: str, locations: Locations) -> None:
     """Raise RequestError, with the command to type, where `name` is not a file but the name of a study."""
-    from ablate.inspection.studies import known_names
+    from ablate.studies.stored import known_names
 
     try:
         known = known_names(locations)
     except LedgerError:
         return  # there is no ledger to look into; the missing file is what is said
     if name in known:
-        from ablate.locations.homes import command_to_continue
+        from ablate.studies.homes import command_to_continue
 
         storage = [] if locations.storage is None else ["--storage", locations.storage]
         command = command_to_continue(["resume", name, *locations.runs_option(), *storage])

@@ -15,7 +15,7 @@ import typer
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 if TYPE_CHECKING:
     from ablate.driver.doctor import Examination

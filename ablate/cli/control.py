@@ -8,7 +8,7 @@ import typer
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 control_app = typer.Typer()
 console = Terminal()

@@ -17,7 +17,7 @@ console = Terminal()
 @data_app.command("list", epilog="Example: ablate data list")
 def data_list(data_dir: DataDir = None) -> None:
     """List the built-in data sets, whether they are here, their size and their folder."""
-    from ablate.tasks import available
+    from ablate.engine.tasks import available
 
     table = Table(box=None, pad_edge=False)
     for name in ("data set", "here", "size", "place"):
@@ -34,6 +34,6 @@ def data_fetch(
     data_dir: DataDir = None,
 ) -> None:
     """Download a data set into the data folder."""
-    from ablate.tasks import fetch
+    from ablate.engine.tasks import fetch
 
     console.print(f"{name}: {fetch(name, data_dir)}", soft_wrap=True, highlight=False)

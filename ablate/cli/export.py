@@ -12,7 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 export_app = typer.Typer()
 console = Terminal()
@@ -58,7 +58,7 @@ def export(
         return
     if trial is not None or dataset is not None or replicate:
         raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
-    from ablate.inspection.export import export_study
+    from ablate.studies.export import export_study
 
     with errors.status("Exporting"):
         place, names = export_study(study, locations, form=form, to=to)
@@ -79,7 +79,7 @@ def _export_model(
     to: Path | None,
     onnx: bool,
 ) -> None:
-    from ablate.inspection.model_export import export_model
+    from ablate.studies.model_export import export_model
 
     with errors.status("Exporting"):
         made = export_model(study, locations, number=number, dataset=dataset, replicate=replicate, to=to, onnx=onnx)

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
-from ablate.objectives import STATE_ORDER
+from ablate.core.objectives import STATE_ORDER
+from ablate.studies.locations import RUNS, Locations
 
 look_app = typer.Typer()
 console = Terminal()
@@ -31,8 +31,8 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Print whether a study is finished, running or interrupted, the budget that is left, and its front."""
-    from ablate.inspection.status import results_as_values, state_lines, status_of
-    from ablate.inspection.studies import read_study, results_of
+    from ablate.studies.status import results_as_values, state_lines, status_of
+    from ablate.studies.stored import read_study, results_of
 
     locations = Locations(runs_dir=runs_dir, storage=storage)
     read = read_study(study, locations)
@@ -53,8 +53,8 @@ def list_studies(
     runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
 ) -> None:
     """List all studies, with their trials by state."""
-    from ablate.inspection.status import overview
-    from ablate.inspection.studies import known_names
+    from ablate.studies.status import overview
+    from ablate.studies.stored import known_names
 
     locations = Locations(runs_dir=runs_dir, storage=storage)
     found = overview(locations)
@@ -78,7 +78,7 @@ def trial(
     as_json: options.AsJson = False,
 ) -> None:
     """Print one trial: its network, its epochs, each attempt that failed and why, and the last lines of its output."""
-    from ablate.inspection.trial import details_lines, trial_details
+    from ablate.studies.trial import details_lines, trial_details
 
     found = trial_details(
         study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset
@@ -96,7 +96,7 @@ def trial(
 @look_app.command(epilog="Example: ablate report digits")
 def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
-    from ablate.inspection.studies import rebuild
+    from ablate.studies.stored import rebuild
 
     _, page = rebuild(study, Locations(runs_dir=runs_dir, storage=storage))
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
@@ -126,7 +126,7 @@ def sample(
     store: options.Store = None,
 ) -> None:
     """Print what a trained network writes: the continuation of a prompt, or a translation."""
-    from ablate.inspection.network import continue_texts, load_network, translate, write_translations
+    from ablate.studies.network import continue_texts, load_network, translate, write_translations
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
     asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
@@ -163,8 +163,8 @@ def maps(
     store: options.Store = None,
 ) -> None:
     """Draw the attention maps of a trained network: similarity and weights of each block and head."""
-    from ablate.inspection.network import attention_maps, load_network
-    from ablate.report import write_maps
+    from ablate.results.report import write_maps
+    from ablate.studies.network import attention_maps, load_network
 
     locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
     asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)

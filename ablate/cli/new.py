@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.base.errors import RequestError
 from ablate.cli.wrap import check_text, command_content, named
-from ablate.registry import TASKS, task_settings
+from ablate.core.registry import TASKS, task_settings
 from ablate.study.yaml_text import flow_yaml
 
 Range = dict[str, Any]

@@ -15,7 +15,7 @@ import typer
 import ablate
 from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
-from ablate.locations import VARIABLES
+from ablate.studies.locations import VARIABLES
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:

@@ -14,10 +14,10 @@ import typer
 from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 if TYPE_CHECKING:
-    from ablate.inspection.pick import Pick
+    from ablate.studies.pick import Pick
 
 pick_app = typer.Typer()
 console = Terminal()
@@ -45,8 +45,8 @@ def pick_network(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the network that keeps every bound and is best otherwise: its settings, and how surely it keeps them."""
-    from ablate.inspection.pick import as_values, pick, read_bounds, write_study
-    from ablate.inspection.studies import read_study
+    from ablate.studies.pick import as_values, pick, read_bounds, write_study
+    from ablate.studies.stored import read_study
 
     bounds = read_bounds(least or [], most or [])
     found = read_study(study, Locations(runs_dir=runs_dir, storage=storage))
@@ -65,9 +65,9 @@ def pick_network(
 
 
 def _print(picks: list[Pick], write: Path | None, study: str) -> None:
-    from ablate.analysis.picking import NoChoice
-    from ablate.inspection.pick import settings_text
-    from ablate.report.picked import choice_lines, missed_line
+    from ablate.results.analysis.picking import NoChoice
+    from ablate.results.report.picked import choice_lines, missed_line
+    from ablate.studies.pick import settings_text
 
     for each in picks:
         choice = each.choice

@@ -6,10 +6,10 @@ import math
 import textwrap
 from collections.abc import Iterator
 
-from ablate.analysis.power import ALPHA
+from ablate.core.objectives import is_share
 from ablate.driver.plan import Plan
 from ablate.driver.power import PlannedPower, SeedsNeeded
-from ablate.objectives import is_share
+from ablate.results.analysis.power import ALPHA
 
 WIDTH = 80
 

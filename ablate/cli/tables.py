@@ -8,8 +8,8 @@ from rich.text import Text
 
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
-from ablate.report.comparison.design import design_lines
-from ablate.report.numbers import spell_seconds
+from ablate.results.report.comparison.design import design_lines
+from ablate.results.report.numbers import spell_seconds
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}

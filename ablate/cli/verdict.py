@@ -10,7 +10,7 @@ import typer
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.locations import RUNS, Locations
+from ablate.studies.locations import RUNS, Locations
 
 verdict_app = typer.Typer()
 console = Terminal()
@@ -32,9 +32,9 @@ def verdict(
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a comparison establishes; exit with 3 if a required claim is refuted, with 4 if it is undecided."""
-    from ablate.inspection.studies import read_study
-    from ablate.inspection.verdict import judge
-    from ablate.report.comparison.verdicts import verdict_lines
+    from ablate.results.report.comparison.verdicts import verdict_lines
+    from ablate.studies.stored import read_study
+    from ablate.studies.verdict import judge
 
     found = judge(
         read_study(study, Locations(runs_dir=runs_dir, storage=storage)), metric=metric, required=require or ()

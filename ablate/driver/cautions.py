@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ablate.base.randomness import stream
-from ablate.config import DatasetFacts, TrainableSettings
+from ablate.core.config import DatasetFacts, TrainableSettings
 from ablate.driver.code import trainable_of
 from ablate.study import Study
 from ablate.study.space import FloatRange, Range, Space

@@ -6,13 +6,13 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from ablate.base.errors import RequestError
+from ablate.core.registry import COMMAND_PREFIX, TRAINABLES, import_paths
+from ablate.core.trainable import Trainable, load_trainable
 from ablate.functions.border.guarded import Guarded
 from ablate.functions.command_words import split
-from ablate.inspection.code import user_code
-from ablate.registry import COMMAND_PREFIX, TRAINABLES, import_paths
+from ablate.studies.code import user_code
 from ablate.study import Study
 from ablate.study.sections import Command
-from ablate.trainable import Trainable, load_trainable
 
 
 def refuse_local_code(study: Study) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablate.analysis.looks import PLAN, last_plan, plan_of
 from ablate.ledger import Ledger, StudyWriter
+from ablate.results.analysis.looks import PLAN, last_plan, plan_of
 from ablate.study import Study
 
 

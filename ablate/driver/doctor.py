@@ -16,7 +16,7 @@ from ablate.base.files import Place, below, require_writable
 from ablate.base.redaction import error_text, redact_url
 from ablate.driver.run import check_data
 from ablate.ledger import Ledger
-from ablate.locations import Locations
+from ablate.studies.locations import Locations
 from ablate.study import load_study
 from ablate.tracking import default_uri, reachable, require_mlflow
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
+from ablate.core.registry import FAMILY
 from ablate.driver.options import RunOptions
 from ablate.execution import Executor, LocalExecutor, require_ray
-from ablate.registry import FAMILY
 from ablate.study import Study
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def import_ahead(study: Study, options: RunOptions) -> None:
     """Import in a thread, while Ray starts, Ray Tune, torch and torch's counter of FLOPs, which imports triton."""
     if options.executor != "ray":
         return
-    sizing = ["ablate.models.size", "torch.utils.flop_counter"]
+    sizing = ["ablate.engine.models.size", "torch.utils.flop_counter"]
     modules = [*(sizing if study.trainable == FAMILY else []), "ablate.execution.tune_adapter"]
 
     def run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.objectives import COST_METRICS, on_test
+from ablate.core.objectives import COST_METRICS, on_test
 from ablate.study import Study
 
 

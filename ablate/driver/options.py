@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ablate.locations import Locations
+from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
-    from ablate.trainable import PackSize
+    from ablate.core.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 

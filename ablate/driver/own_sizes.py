@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ablate.config import Counted, DatasetFacts, TrainableSettings
-from ablate.registry import TRAINABLES
+from ablate.core.config import Counted, DatasetFacts, TrainableSettings
+from ablate.core.registry import TRAINABLES
+from ablate.core.trainable import Trainable
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
-from ablate.trainable import Trainable
 
 SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
-from ablate.config import DatasetFacts
+from ablate.core.config import DatasetFacts
+from ablate.core.registry import COMMAND_PREFIX, trainable_settings
+from ablate.core.trainable import load_trainable
 from ablate.driver.code import trainable_of
 from ablate.driver.own_sizes import inside
-from ablate.registry import COMMAND_PREFIX, trainable_settings
 from ablate.study import load_study
-from ablate.trainable import load_trainable
 
 
 def list_parts(target: str, config: Mapping[str, Any], *, data_dir: Path | None) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from typing import Any
 
 import polars as pl
 
-from ablate.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.registry import TRAINABLES
+from ablate.core.trainable import PlannedTrials, Trainable
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.own_sizes import OwnSizes, inside, thinned
 from ablate.driver.power import Earlier, PlannedPower, plan_power
-from ablate.registry import TRAINABLES
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Space
 from ablate.study.tuning_seeds import tuning_seeds
-from ablate.trainable import PlannedTrials, Trainable
 from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
 from ablate.tuning.twins import TwinSizes
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from ablate.analysis import metric_at, quality_objective, smallest_effect
-from ablate.analysis.comparison import columns
-from ablate.analysis.power import (
+from ablate.base.errors import RequestError
+from ablate.core.objectives import on_test, on_validation
+from ablate.results.analysis import metric_at, quality_objective, smallest_effect
+from ablate.results.analysis.comparison import columns
+from ablate.results.analysis.power import (
     ALPHA,
     QUESTIONS,
     PairedSpread,
@@ -18,11 +20,9 @@ from ablate.analysis.power import (
     pairs_needed,
     smallest_margin,
 )
-from ablate.analysis.tables import reports_table, trials_table
-from ablate.base.errors import RequestError
-from ablate.inspection.studies import read_study
-from ablate.locations import Locations
-from ablate.objectives import on_test, on_validation
+from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.studies.locations import Locations
+from ablate.studies.stored import read_study
 from ablate.study import Study
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablate.core.trial import TrialState
 from ablate.driver.notebook import NotebookTable
 from ablate.study import Study
-from ablate.trial import TrialState
 from ablate.tuning import FrontMember, Standing
 
 FRONT_ROWS, RUNNING_ROWS = 5, 8

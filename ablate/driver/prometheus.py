@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from ablate.base.errors import RequestError
 from ablate.base.redaction import error_text
+from ablate.core.objectives import STATE_ORDER, signed
 from ablate.driver.options import METRICS_HOST
-from ablate.objectives import STATE_ORDER, signed
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

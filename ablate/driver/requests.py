@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.inspection.status import resume_command, running_driver
-from ablate.inspection.studies import Stored, open_ledger, trial_of
 from ablate.ledger import Ledger
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
-from ablate.locations import Locations
+from ablate.studies.locations import Locations
+from ablate.studies.status import resume_command, running_driver
+from ablate.studies.stored import Stored, open_ledger, trial_of
 from ablate.study.given import read_given
 from ablate.study.space import Choices, Range, is_same
 from ablate.study.yaml_text import read_scalar

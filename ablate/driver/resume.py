@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
+from ablate.core.trial import TrialKey, TrialState
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
 from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study
 from ablate.study.tuning_seeds import is_tuned_alike
-from ablate.trial import TrialKey, TrialState
 from ablate.tuning import Resumption
 from ablate.tuning.recorded import DRIVER_STARTED
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ablate.analysis.tables import write_study_file
 from ablate.base.errors import (
     CheckpointDownError,
     DataError,
@@ -27,7 +26,9 @@ from ablate.base.errors import (
 from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path, refuse_links, require_writable
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
-from ablate.config import DatasetFacts
+from ablate.core.config import DatasetFacts
+from ablate.core.trainable import Trainable
+from ablate.core.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.alone import only_study
@@ -45,14 +46,13 @@ from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
-from ablate.inspection import code as own
-from ablate.inspection.studies import results_of, select_networks, with_files, write_results
 from ablate.ledger import Ledger, Snapshot, StudyWriter
-from ablate.locations import homes as places
+from ablate.results.analysis.tables import write_study_file
+from ablate.studies import code as own
+from ablate.studies import homes as places
+from ablate.studies.stored import results_of, select_networks, with_files, write_results
 from ablate.study import VARIANT, Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
-from ablate.trainable import Trainable
-from ablate.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
 
@@ -308,7 +308,7 @@ def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: 
 
 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:
-    from ablate.training import checkpoint  # imports torch
+    from ablate.engine.training import checkpoint  # imports torch
 
     folder = checkpoint_folder(root, key)
     checkpoint.discard(folder, epoch)

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ablate.analysis.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
 from ablate.base.errors import AblateError
 from ablate.base.randomness import stream
-from ablate.config import DatasetFacts, TrainableSettings
+from ablate.core.config import DatasetFacts, TrainableSettings
+from ablate.core.objectives import SIZE_METRICS
+from ablate.core.registry import TRAINABLES
+from ablate.core.trainable import Trainable
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
-from ablate.objectives import SIZE_METRICS
-from ablate.registry import TRAINABLES
+from ablate.results.analysis.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
 from ablate.study import Study
 from ablate.study.space import IntRange, Range
-from ablate.trainable import Trainable
-from ablate.trial import TrialState
 from ablate.tuning.search_space import decode, inner_at_share
 
 SECONDS, MOST_SECONDS, PART = 20.0, 120.0, 0.01  # for counting; between them, this part of the time of the study

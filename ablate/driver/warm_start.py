@@ -7,8 +7,8 @@ from typing import Any
 
 from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
-from ablate.inspection.studies import read_study
 from ablate.ledger import Ledger, StudyWriter
+from ablate.studies.stored import read_study
 from ablate.study import Study
 from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.warm_start import WARM_START, find_observations

@@ -42,7 +42,7 @@ def unpack(content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if digest in _unpacked:
         return
-    from ablate.scratch import scratch_folder  # imports SQLAlchemy, which other workers do without
+    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy, which other workers do without
 
     if not _unpacked:
         atexit.register(_folders.close)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ablate.base.errors import NO_MEMORY, CheckpointDownError, TrialError
 from ablate.base.plain_text import storable
 from ablate.base.redaction import error_text
-from ablate.trial import Report, TrialKey
+from ablate.core.trial import Report, TrialKey
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

@@ -15,9 +15,9 @@ from ray.exceptions import RayError
 from ablate import __version__
 from ablate.base.errors import RequestError, ResourceError
 from ablate.base.redaction import error_text
+from ablate.base.scratch import scratch_folder
 from ablate.execution.cluster import SAME_TOKEN
 from ablate.execution.ray_private import NO_AGENT, use_token
-from ablate.scratch import scratch_folder
 
 OTHER_VERSION = 3
 _PROBE = f'import ablate, sys; sys.exit({OTHER_VERSION} if ablate.__version__ != "{__version__}" else 0)'

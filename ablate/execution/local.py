@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.base.files import Place
+from ablate.core.trainable import Member, PackSize
+from ablate.core.trial import TrialConfig
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
-from ablate.trainable import Member, PackSize
-from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

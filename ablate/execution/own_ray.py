@@ -15,10 +15,10 @@ import ray
 
 from ablate.base.errors import AblateError, ClusterLostError, ResourceError
 from ablate.base.redaction import error_text
+from ablate.base.scratch import scratch_folder
 from ablate.execution import ray_private
 from ablate.execution.gcs_watchdog import end_process
 from ablate.execution.ray_private import CONNECTING, GCS_WAIT, METRICS, OUTER, RAYLET_WAIT, WORKER_SETTINGS
-from ablate.scratch import scratch_folder
 
 START_SECONDS = 180  # Ray waits 30 s, which a busy machine exceeds
 END_SECONDS = 20.0  # `ray.shutdown` takes 2 s, and has no limit while a raylet is frozen

@@ -11,13 +11,13 @@ from typing import Any
 
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
+from ablate.core.registry import Registry
+from ablate.core.trainable import Member, Pack, load_trainable
+from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
 from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
-from ablate.registry import Registry
-from ablate.trainable import Member, Pack, load_trainable
-from ablate.trial import Report, TrialKey
 
 TRAINERS = Registry("trainer", {})
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ablate.base.errors import CheckpointDownError
 from ablate.base.files import Place
+from ablate.core.trainable import Member, PackSize
+from ablate.core.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
-from ablate.trainable import Member, PackSize
-from ablate.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

@@ -13,6 +13,7 @@ import ray
 
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
+from ablate.core.trainable import PackSize
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.carried_code import pack as pack_files
 from ablate.execution.cluster import (
@@ -32,7 +33,6 @@ from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.ray_private import ended_part, is_own, own_resources
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_session import TuneSession
-from ablate.trainable import PackSize
 
 if TYPE_CHECKING:
     from ablate.tuning import Search

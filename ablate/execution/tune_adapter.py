@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 
 from ablate.base.errors import ClusterLostError
 from ablate.base.redaction import error_text
+from ablate.base.scratch import scratch_folder
 from ablate.execution.cluster import SlotPlan, silence_logger
 from ablate.execution.own_ray import environment
 from ablate.execution.ray_private import (
@@ -27,7 +28,6 @@ from ablate.execution.ray_private import (
 )
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
-from ablate.scratch import scratch_folder
 
 DETAIL_LENGTH = 500  # characters, from the end of what Ray says
 

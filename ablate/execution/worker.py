@@ -11,11 +11,11 @@ with collecting_rarely():  # a worker begins with these imports; else a fifth of
 
     import ray
 
+    from ablate.core.trainable import Member
+    from ablate.core.trial import TrialKey
     from ablate.execution.carried_code import unpack
     from ablate.execution.pack_run import Assignment, PackRun
     from ablate.execution.pausing import watch
-    from ablate.trainable import Member
-    from ablate.trial import TrialKey
 
 ASSIGNMENT = "assignment"
 TURN = "turn"

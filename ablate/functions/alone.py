@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.base.errors import TrialError
-from ablate.trainable import Member
-from ablate.trial import Report, TrialKey
+from ablate.core.trainable import Member
+from ablate.core.trial import Report, TrialKey
 
 
 class Alone:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Unpack
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.base.files import Place
-from ablate.config import DatasetFacts, TaskConfig, TrainableSettings
+from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
+from ablate.core.registry import COMMAND_PREFIX
+from ablate.core.trial import Report, TrialConfig
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
 from ablate.functions.command_words import OFFERED, placeholders, split
 from ablate.functions.output import OutputLog
 from ablate.functions.trainable import OwnTrainable
-from ablate.registry import COMMAND_PREFIX
 from ablate.study.sections import Command
-from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import TrialContext
+    from ablate.core.trainable import TrialContext
 
 TEST = "test_"  # begins the name of a metric of the test split
 OWN_END_SECONDS = 25.0  # after its last report a command may run on for this time, where no --grace was given

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from ablate.base.errors import CheckpointDownError
 from ablate.base.files import SEED_FOLDER, Place, open_folder
 from ablate.base.redaction import error_text, redact_url
-from ablate.config import FROZEN
+from ablate.core.config import FROZEN
 from ablate.functions.command_output import SeedReport
 
 RECORD = f"{SEED_FOLDER}{{}}.reports.json"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.base.errors import TrialError
+from ablate.core.trial import TrialConfig
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
@@ -18,10 +19,9 @@ from ablate.functions.metrics import is_count
 from ablate.functions.output import OutputLog, seed_folder
 from ablate.functions.settings import FunctionSettings
 from ablate.study.sections import Command
-from ablate.trial import TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import TrialContext
+    from ablate.core.trainable import TrialContext
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
-from ablate.registry import OWN_FUNCTIONS
+from ablate.core.registry import OWN_FUNCTIONS
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run

@@ -13,6 +13,11 @@ import torch
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.base.files import Place
 from ablate.base.sample_files import SampleValues
+from ablate.core.trainable import TrialContext
+from ablate.core.trial import Report, TrialConfig
+from ablate.engine.training import checkpoint
+from ablate.engine.training.checkpoint import Checkpoint, CheckpointId
+from ablate.engine.training.progress import Stopwatch
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
 from ablate.functions.metrics import Tested
@@ -20,11 +25,6 @@ from ablate.functions.ranks import Ranks
 from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
-from ablate.trainable import TrialContext
-from ablate.training import checkpoint
-from ablate.training.checkpoint import Checkpoint, CheckpointId
-from ablate.training.progress import Stopwatch
-from ablate.trial import Report, TrialConfig
 
 logger = logging.getLogger("ablate.functions")
 

@@ -17,7 +17,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import SEED_FOLDER, Place, disk_path, open_folder
 from ablate.base.plain_text import printable
 from ablate.base.redaction import error_text, redact_url
-from ablate.trial import OUTPUT as OUTPUT
+from ablate.core.trial import OUTPUT as OUTPUT
 
 KEPT_BYTES = 2**20  # of the newest output
 DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
@@ -142,7 +142,7 @@ def _shown(content: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def _scratch() -> Path:
-    from ablate.scratch import scratch_folder  # imports SQLAlchemy
+    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy
 
     stack = ExitStack()
     atexit.register(stack.close)

@@ -17,6 +17,9 @@ from torch.utils.data import Dataset, Subset
 from ablate.base.errors import TrialError
 from ablate.base.files import Place
 from ablate.base.randomness import stream
+from ablate.engine.models.keyed import build_keyed, count_parameters
+from ablate.engine.models.parts.replacing import replace_parts
+from ablate.engine.models.parts.watching import Replacements, check_parts
 from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
 from ablate.functions.door import Door, TrialPausedError
@@ -24,9 +27,6 @@ from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state
 from ablate.functions.output import seed_folder
 from ablate.functions.ranks import ALONE, Ranks
 from ablate.functions.state import Holder, State, Value, is_value
-from ablate.models.keyed import build_keyed, count_parameters
-from ablate.models.parts.replacing import replace_parts
-from ablate.models.parts.watching import Replacements, check_parts
 
 M = TypeVar("M", bound=nn.Module)
 BATCH = 64  # samples of a batch of `Run.loader` unless it is told

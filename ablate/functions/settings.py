@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ablate.config import Positive, TrainableSettings, leaves
+from ablate.core.config import Positive, TrainableSettings, leaves
 
 ConfigName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 

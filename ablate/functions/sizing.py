@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from ablate.base.errors import RequestError, TrialError
-from ablate.config import Counted
+from ablate.core.config import Counted
+from ablate.engine.models.parts.tracing import Trace, traced
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.stacked import Runs
-from ablate.models.parts.tracing import Trace, traced
 
 
 class LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it

@@ -56,7 +56,7 @@ def find_code(folder: Path) -> None:
 @cache
 def _private_folder() -> Path:
     """Return a folder that only this user can enter and that goes with the process."""
-    from ablate.scratch import scratch_folder  # imports SQLAlchemy, which other processes do without
+    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy, which other processes do without
 
     folders = ExitStack()
     atexit.register(folders.close)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import RequestError
 from ablate.base.files import Place
-from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
-from ablate.trial import Report, TrialConfig
 
 if TYPE_CHECKING:
-    from ablate.trainable import Pack, PlannedTrials, TrialContext
+    from ablate.core.trainable import Pack, PlannedTrials, TrialContext
 
 
 @dataclass(frozen=True, kw_only=True)

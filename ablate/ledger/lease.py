@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
+from ablate.base.processes import Process, is_gone, this_place
 from ablate.ledger.schema import lease_table, serialise, study_table
 
 LEASE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """A process, identified across machines: `place` is the scope of its pid, `started` distinguishes reused pids."""
-
-    host: str
-    place: str
-    pid: int
-    started: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +49,6 @@ class Lease:
     active_seconds: float
 
 
-def this_process() -> Process:
-    """Return the identity of the running process."""
-    pid = os.getpid()
-    return Process(host=socket.gethostname(), place=_place(), pid=pid, started=_started(pid) or "")
-
-
 def is_dead(row: RowMapping) -> bool:
     """Return whether a lease's holder is certainly gone: its pid belongs to this place and no longer exists."""
     return row["pid"] is not None and is_gone(place=row["place"], pid=int(row["pid"]), started=row["process_started"])
@@ -74,21 +56,7 @@ def is_dead(row: RowMapping) -> bool:
 
 def is_here(row: RowMapping) -> bool:
     """Return whether a lease's holder is a process of this boot of this machine, and of this pid namespace."""
-    return row["pid"] is not None and row["place"] == _place()
-
-
-def is_gone(*, place: str, pid: int, started: str | None) -> bool:
-    """Return whether a process is certainly gone; False for a process of another place, which cannot be checked."""
-    if place != _place():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    now = _started(pid)
-    return now is not None and bool(started) and now != started
+    return row["pid"] is not None and row["place"] == this_place()
 
 
 def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
@@ -172,21 +140,3 @@ def _held(study: str, row: RowMapping) -> str:
         f"study {study!r} is held by {row['holder']} (host {row['host']}, pid {row['pid']}) since {since}."
         " Stop that driver, or take the study over with --takeover"
     )
-
-
-def _place() -> str:
-    # A pid means something only within one boot of one machine and one pid namespace (containers share host names).
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"host {socket.gethostname()}"
-
-
-def _started(pid: int) -> str | None:
-    """Start time of `pid` in clock ticks since boot (proc(5), field 22); "gone" for a zombie, None where unknown."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return "gone" if fields[0] in "ZX" else fields[19]

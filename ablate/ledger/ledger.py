@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, select
 
 from ablate.base.errors import LedgerError, NoLedgerError
+from ablate.base.processes import this_process
+from ablate.core.trial import TrialState
 from ablate.ledger.database import Database
-from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim, this_process
+from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim
 from ablate.ledger.records import (
     EventRecord,
     ReportRecord,
@@ -27,7 +29,6 @@ from ablate.ledger.records import (
 from ablate.ledger.requests import ANSWERED, REQUESTED, Request, add_request, find_unanswered, new_request
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
 from ablate.ledger.study_writer import StudyWriter
-from ablate.trial import TrialState
 
 RETRY_SECONDS = 30.0
 R = TypeVar("R")

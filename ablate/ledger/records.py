@@ -15,10 +15,10 @@ from ablate.base.errors import LedgerError
 from ablate.base.files import Place
 from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
-from ablate.config import DatasetFacts, Size
+from ablate.core.config import DatasetFacts, Size
+from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
 from ablate.ledger.events import check_payload
 from ablate.ledger.lease import LEASE_SECONDS, is_dead, is_here
-from ablate.trial import Decision, TrialConfig, TrialKey, TrialState
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.
 DAMAGED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)

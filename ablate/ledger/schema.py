@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from ablate.base.errors import LedgerError
-from ablate.trial import Decision, Stage, TrialState
+from ablate.core.trial import Decision, Stage, TrialState
 
 SCHEMA_VERSION = 3
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL

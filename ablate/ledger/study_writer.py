@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, update
 
 from ablate.base.errors import LedgerError, StaleDriverError
+from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger import writes
 from ablate.ledger.database import Database
 from ablate.ledger.lease import Lease, LeaseRequest
 from ablate.ledger.records import NewEvent, NewTrial
 from ablate.ledger.schema import lease_table
-from ablate.trial import Decision, Report, TrialKey, TrialState
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

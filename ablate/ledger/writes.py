@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, s
 
 from ablate.base.errors import LedgerError
 from ablate.base.plain_text import storable
+from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, trial_table
-from ablate.trial import Decision, Report, TrialKey, TrialState
 
 # Built once: SQLAlchemy then finds the compiled statement by identity.
 _FENCE = (

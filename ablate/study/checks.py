@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ablate import registry
 from ablate.base.errors import Fault, RegistryError, did_you_mean
-from ablate.objectives import COST_METRICS, is_share, quality_objective
+from ablate.core import registry
+from ablate.core.objectives import COST_METRICS, is_share, quality_objective
 from ablate.study.comparison_checks import comparison_faults
 from ablate.study.design import REMOVED
 from ablate.study.given import start_faults

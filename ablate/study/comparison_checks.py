@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from ablate.base.errors import Fault, did_you_mean
-from ablate.config import leaves
-from ablate.objectives import COST_METRICS, is_higher_better, is_share, on_test
+from ablate.core.config import leaves
+from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range

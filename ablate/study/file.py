@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
-from ablate.config import leaves
-from ablate.registry import OWN_TASK, TRAINABLES, task_settings
+from ablate.core.config import leaves
+from ablate.core.registry import OWN_TASK, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (

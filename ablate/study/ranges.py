@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ablate.config import FROZEN
+from ablate.core.config import FROZEN
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
 
 RANGE_KEYS = ("float", "int", "choices")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import ModelSchema
 
-from ablate.registry import FAMILY
+from ablate.core.registry import FAMILY
 from ablate.study.study import study_type
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from ablate.base.plain_text import metric_name_fault
-from ablate.config import FROZEN, TrainableSettings
-from ablate.objectives import COST_METRICS, on_validation
-from ablate.registry import COMMAND_PREFIX
+from ablate.core.config import FROZEN, TrainableSettings
+from ablate.core.objectives import COST_METRICS, on_validation
+from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings

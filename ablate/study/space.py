@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ablate.config import FROZEN
+from ablate.core.config import FROZEN
 
 Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite

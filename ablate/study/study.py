@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
-from ablate.config import TaskConfig, TrainableSettings
-from ablate.objectives import on_test, on_validation
-from ablate.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
+from ablate.core.config import TaskConfig, TrainableSettings
+from ablate.core.objectives import on_test, on_validation
+from ablate.core.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
+from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
@@ -38,7 +39,6 @@ from ablate.study.sections import (
     with_sections,
 )
 from ablate.study.space import Choices, Range, Space, order_by_condition
-from ablate.trial import PLACEBO_SEED_BASE
 
 VARIANT = "variant"
 OWN_DATA = "data"  # label of the data set of a function of the user's that names none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ablate.trial import TUNE_SEED_BASE
+from ablate.core.trial import TUNE_SEED_BASE
 
 if TYPE_CHECKING:
     from ablate.study.study import Study

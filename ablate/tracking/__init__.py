@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.files import Place
-from ablate.registry import TRACKERS
+from ablate.core.registry import TRACKERS
 from ablate.tracking.address import default_uri
 from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import reachable

@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import Any
 
 from ablate.base.plain_text import one_printable_line, settings_text
-from ablate.config import leaves
+from ablate.core.config import leaves
+from ablate.core.objectives import SIZE_COLUMNS, constraint_text, means
+from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
-from ablate.objectives import SIZE_COLUMNS, constraint_text, means
 from ablate.study import VARIANT, Study
-from ablate.trial import TrialConfig, TrialState
 
 VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
 KEY_LIMIT = 250

@@ -10,6 +10,7 @@ from pathlib import Path
 from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.base.files import Place, open_folder
 from ablate.base.redaction import error_text, redact_url
+from ablate.core.trial import OUTPUT, TrialConfig, checkpoint_folder
 from ablate.ledger import Ledger, StudyWriter
 from ablate.study import Study
 from ablate.tracking.address import artifact_root, default_uri, dialect
@@ -19,7 +20,6 @@ from ablate.tracking.projector import Projector
 from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import RefusedError, Store, open_store
 from ablate.tracking.view import experiment_tags
-from ablate.trial import OUTPUT, TrialConfig, checkpoint_folder
 
 log = logging.getLogger(__name__)
 REASONS = 3  # maximum number of reasons that the last line quotes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.trial import TrialConfig
+from ablate.core.trial import TrialConfig
 
 
 class NoTracker:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ablate.base.errors import StaleDriverError
 from ablate.base.redaction import redact_text
+from ablate.core.trial import TrialConfig
 from ablate.ledger import StudyWriter
-from ablate.trial import TrialConfig
 
 log = logging.getLogger(__name__)
 FIRST_DELAY_SECONDS = 1.0

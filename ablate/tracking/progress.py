@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 from ablate.base.errors import RequestError
+from ablate.core.trial import TrialKey
 from ablate.ledger import Ledger, TrialRecord
-from ablate.trial import TrialKey
 
 
 class Changes:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ablate.base.errors import LedgerError, StaleDriverError
+from ablate.core.trial import OUTPUT, TrialConfig, TrialKey, TrialState
 from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.store import RefusedError, Run, Store
-from ablate.trial import OUTPUT, TrialConfig, TrialKey, TrialState
 
 log = logging.getLogger(__name__)
 PROJECTED = "ablate.projected"

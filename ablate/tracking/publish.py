@@ -14,11 +14,11 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import ablate
 from ablate.base.code_files import copy_code
 from ablate.base.files import Place
-from ablate.scratch import scratch_folder
+from ablate.base.scratch import scratch_folder
+from ablate.core.trainable import ServedNetwork, load_trainable
+from ablate.core.trial import TrialConfig, checkpoint_folder
 from ablate.tracking import contents
 from ablate.tracking.store import Store
-from ablate.trainable import ServedNetwork, load_trainable
-from ablate.trial import TrialConfig, checkpoint_folder
 
 MODEL = "model"  # loaded as runs:/RUN/model
 ARCHIVE = "ablate.zip"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.files import DiskFolder
+from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, ReportRecord, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.study.space import Choices, Range
 from ablate.tracking import contents
 from ablate.tracking.patient import PatientTracker
 from ablate.tracking.progress import Changes, require_package
-from ablate.trial import TrialConfig, TrialState
 
 require_package("tensorboard")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ablate.trial import TrialConfig
+from ablate.core.trial import TrialConfig
 
 SYNC_SECONDS = 3.0
 

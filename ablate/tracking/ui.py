@@ -26,7 +26,7 @@ import ablate
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
 from ablate.base.redaction import error_text, redact_url
-from ablate.scratch import scratch_folder
+from ablate.base.scratch import scratch_folder
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
 from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.ui_server import DESTINATION, QUERY, TOKEN, URI

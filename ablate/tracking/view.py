@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ablate.objectives import is_maximized
+from ablate.core.objectives import is_maximized
 from ablate.study import Study
 from ablate.tracking.contents import study_note_text
 

@@ -10,12 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, ReportRecord, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.patient import PatientTracker
 from ablate.tracking.progress import Changes, require_package
-from ablate.trial import TrialConfig, TrialState
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own reports of its errors go out to the network
 require_package("wandb")

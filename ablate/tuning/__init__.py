@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ablate.registry import SAMPLERS, SCHEDULERS
+from ablate.core.registry import SAMPLERS, SCHEDULERS
 from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.resumption_log import Resumption
 from ablate.tuning.standing import Standing

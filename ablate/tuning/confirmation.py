@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
+from ablate.core.objectives import losses, on_front
+from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import NewTrial
-from ablate.objectives import losses, on_front
-from ablate.trial import TrialConfig, TrialState
 from ablate.tuning.trial_progress import TrialProgress, loss_matrix
 
 if TYPE_CHECKING:
-    from ablate.config import DatasetFacts
+    from ablate.core.config import DatasetFacts
     from ablate.study import Study
 
 

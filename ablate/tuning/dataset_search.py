@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import LedgerError, StudyFailedError
-from ablate.config import DatasetFacts
+from ablate.core.config import DatasetFacts
+from ablate.core.objectives import COST_METRICS, losses, on_test, value_fault
+from ablate.core.trial import Decision, Report, TrialState
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
-from ablate.objectives import COST_METRICS, losses, on_test, value_fault
 from ablate.study.tuning_seeds import tuning_seeds
-from ablate.trial import Decision, Report, TrialState
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
 from ablate.tuning.racing import plan_round
 from ablate.tuning.recorded import RecordedSearch

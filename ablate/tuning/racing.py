@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.spending import spend
-from ablate.objectives import COST_METRICS, may_stand, mean, on_test, signed
-from ablate.trial import CONFIRM_SEED_BASE, TrialState
+from ablate.core.objectives import COST_METRICS, may_stand, mean, on_test, signed
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialState
 from ablate.tuning.front_probability import SeedMeans, domination_bounds, pool_seeds
 from ablate.tuning.trial_progress import TrialProgress
 

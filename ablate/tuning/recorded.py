@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
-from ablate.trial import CONFIRM_SEED_BASE, TrialConfig
 from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
 from ablate.tuning.planned import tuning_trials
 from ablate.tuning.racing import RACED, Race, budget_of, spent_seeds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ablate.base.errors import did_you_mean
+from ablate.core.trial import TrialState
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Request
 from ablate.study import Study
 from ablate.study.given import given_faults
-from ablate.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch
 
 TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again

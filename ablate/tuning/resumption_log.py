@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ablate.trial import Report, TrialKey
+from ablate.core.trial import Report, TrialKey
 
 if TYPE_CHECKING:
     from ablate.tuning.trial_progress import TrialProgress

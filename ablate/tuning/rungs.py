@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
-from ablate.registry import SCHEDULERS
-from ablate.trial import Decision
+from ablate.core.registry import SCHEDULERS
+from ablate.core.trial import Decision
 from ablate.tuning.schedulers import Scheduler, SchedulerRequest
 
 if TYPE_CHECKING:

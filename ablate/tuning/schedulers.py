@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.trial import Decision
+from ablate.core.trial import Decision
 from ablate.tuning.trial_progress import loss_matrix
 
 TOLERANCE = 1.5  # standard deviations of a difference between two reports

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.base.errors import StudyFailedError
-from ablate.config import DatasetFacts
+from ablate.core.config import DatasetFacts
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
 from ablate.tuning.recorded import DRIVER_STARTED, EXHAUSTED, TEST_OPENED, is_finished
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ablate.core.objectives import count_states
+from ablate.core.trial import TrialKey
 from ablate.ledger import StudyWriter
-from ablate.objectives import count_states
-from ablate.trial import TrialKey
 from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.demand import most_at_once

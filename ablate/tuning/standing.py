@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ablate.objectives import count_states
-from ablate.trial import Stage, TrialState
+from ablate.core.objectives import count_states
+from ablate.core.trial import Stage, TrialState
 from ablate.tuning.trial_progress import TrialProgress
 
 

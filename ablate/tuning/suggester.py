@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
-from ablate.config import DatasetFacts, TrainableSettings
+from ablate.core.config import DatasetFacts, TrainableSettings
+from ablate.core.objectives import SIZE_METRICS, constraint_text, violation
+from ablate.core.registry import SAMPLERS
+from ablate.core.trial import TrialConfig, TrialKey, TrialState
 from ablate.ledger import NewTrial
-from ablate.objectives import SIZE_METRICS, constraint_text, violation
-from ablate.registry import SAMPLERS
 from ablate.study import VARIANT
-from ablate.trial import TrialConfig, TrialKey, TrialState
 from ablate.tuning.bounded_history import BoundedHistory
 from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.tuning.request import SamplerRequest

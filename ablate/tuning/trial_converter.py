@@ -10,8 +10,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
-from ablate.objectives import SIZE_METRICS, constraint_text, losses, violation
-from ablate.trial import TrialState
+from ablate.core.objectives import SIZE_METRICS, constraint_text, losses, violation
+from ablate.core.trial import TrialState
 from ablate.tuning.ledger_storage import freeze
 from ablate.tuning.samplers import IGNORE_PRUNED
 from ablate.tuning.search_space import SearchSpace

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.config import Size
+from ablate.core.config import Size
+from ablate.core.objectives import SIZE_METRICS, means
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.ledger import ReportRecord, TrialRecord
-from ablate.objectives import SIZE_METRICS, means
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 
 PLACE = "ablate:place"  # in the sampler state of a trial: its place in a sequence or design
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ablate.trial import TrialConfig, TrialKey
+from ablate.core.trial import TrialConfig, TrialKey
 from ablate.tuning.trial_progress import TrialProgress
 
 GroupKey = Callable[[TrialConfig], str | None]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.objectives import best_place
+from ablate.core.objectives import best_place
+from ablate.core.trial import TUNE_SEED_BASE, TrialState
 from ablate.study import VARIANT
 from ablate.study.tuning_seeds import tuning_seed_of, tuning_seeds_of
-from ablate.trial import TUNE_SEED_BASE, TrialState
 from ablate.tuning.confirmation import seeds_by_source
 from ablate.tuning.trial_progress import PLACE, TrialProgress
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
-from ablate.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.trainable import load_trainable
 from ablate.study import VARIANT
-from ablate.trainable import load_trainable
 
 if TYPE_CHECKING:
     from ablate.study import Study

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import LedgerError
+from ablate.core.trial import Decision, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, NewTrial, StudyWriter
 from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, STOP, Request
 from ablate.study.given import read_given
-from ablate.trial import Decision, TrialKey, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.refusals import refusal
 from ablate.tuning.trial_progress import TrialProgress

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
-from ablate.objectives import SIZE_METRICS, violation
-from ablate.trial import TrialState
+from ablate.core.objectives import SIZE_METRICS, violation
+from ablate.core.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.samplers import NO_MEMORY
 from ablate.tuning.trial_progress import TrialProgress

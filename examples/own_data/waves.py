@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ablate.models.settings import InputShape
-from ablate.tasks import Classification, Data, OwnTaskConfig
+from ablate.engine.models.settings import InputShape
+from ablate.engine.tasks import Classification, Data, OwnTaskConfig
 
 TOKENS, FEATURES = 8, 4  # a wave has 32 samples, cut into 8 tokens
 TRAIN, TEST = 600, 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.engine.models.settings import InputShape, ModelConfig
 
 
 class Mixer(nn.Module):

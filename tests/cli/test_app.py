@@ -49,10 +49,10 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
 
 NOT_FOR_STATUS = {
     "torch", "ray", "optuna", "mlflow", "altair", "jinja2", "pandas", "pyarrow", "sklearn", "statsmodels",
-    "scipy.stats", "scipy.optimize", "ablate.kubernetes", "ablate.training.loop",
+    "scipy.stats", "scipy.optimize", "ablate.kubernetes", "ablate.engine.training.loop",
 }  # fmt: skip
 NOT_FOR_HELP = NOT_FOR_STATUS | {"polars", "sqlalchemy", "numpy", "scipy", "moocore", "ablate.study", "ablate.ledger"}
-NOT_FOR_PLAN = NOT_FOR_STATUS - {"torch", "ablate.training.loop"}
+NOT_FOR_PLAN = NOT_FOR_STATUS - {"torch", "ablate.engine.training.loop"}
 IMPORTS = """
 import sys
 from ablate.cli.app import main
@@ -89,7 +89,7 @@ ANSWER = """
 import io, sys
 from rich.console import Console
 from support.planted_study import make_study, plant
-from ablate.report import front_lines
+from ablate.results.report import front_lines
 study = make_study()
 trials, reports = plant(study)
 shown = Console(width=200, file=io.StringIO())

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ablate.core.trial import TrialConfig
 from ablate.driver import run as drive
 from ablate.driver.options import RunOptions
 from ablate.study import parse_study
 from ablate.tracking.none import NoTracker
-from ablate.trial import TrialConfig
 from ablate.tuning.planned import planned_trials
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
@@ -84,7 +84,7 @@ def test_the_list_goes_on_past_a_home_that_cannot_be_read_and_resume_takes_the_o
 def test_the_estimate_counts_the_samples_that_are_used(
     tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ablate.training.timing._seconds_per_sample", lambda *_: 1e-3)
+    monkeypatch.setattr("ablate.engine.training.timing._seconds_per_sample", lambda *_: 1e-3)
 
     def seconds(text: str) -> float:
         tiny.write_text(text)

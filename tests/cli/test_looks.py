@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ablate.analysis.looks import EXPECTED, compared_looks, share_of
-from ablate.analysis.next_step import next_step
-from ablate.analysis.verdicts import p_two_sided, verdicts
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
+from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
+from ablate.results.analysis.next_step import next_step
+from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from support.commands import LOCAL, run, write_study
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant

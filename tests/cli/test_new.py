@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ablate.registry import TASKS
+from ablate.core.registry import TASKS
 from ablate.study import load_study
 from support.commands import run
 from support.paths import REPOSITORY

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ablate.analysis import smallest_effect
-from ablate.analysis.power import PairedSpread, pairs_needed, smallest_margin
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, make_plan
 from ablate.driver.power import Earlier
+from ablate.results.analysis import smallest_effect
+from ablate.results.analysis.power import PairedSpread, pairs_needed, smallest_margin
 from ablate.study import parse_study
 from support.commands import TINY, run
 

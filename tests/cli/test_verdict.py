@@ -236,7 +236,7 @@ def test_real_training_goes_on_where_a_diverged_seed_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Seed 1 of `odd` begins with NaN; every seed of `wild` diverges."""
-    from ablate.training import common
+    from ablate.engine.training import common
 
     drawn = common.initial_weights
 

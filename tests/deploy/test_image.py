@@ -126,7 +126,9 @@ def test_nothing_else_reaches_the_build(path: str) -> None:
     assert ignored(path, ignore_rules())
 
 
-@pytest.mark.parametrize("path", ["ablate/cli/app.py", "ablate/report/page.css", "pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize(
+    "path", ["ablate/cli/app.py", "ablate/results/report/page.css", "pyproject.toml", "constraints.txt"]
+)
 def test_what_is_needed_reaches_the_build(path: str) -> None:
     assert not ignored(path, ignore_rules())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ablate.trial import TrialState
+from ablate.core.trial import TrialState
 from support.faults.lossless import check_mlflow, check_whole, reports
 from support.faults.study_runs import StudyRun
 from support.mlflow_server import mlflow_server

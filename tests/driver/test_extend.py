@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import StudyMismatchError
+from ablate.core.trial import TrialState
 from ablate.driver import resume as resumption
 from ablate.ledger import Ledger
 from ablate.study import parse_study
-from ablate.trial import TrialState
 from ablate.tuning import Search
 from support.extended import COMPARISON, SEARCH, finish, run, seeds_of
 from support.searches import CrashError, dying, hold_of, search_of, stored, url_in

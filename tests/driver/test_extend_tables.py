@@ -9,16 +9,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ablate.analysis import pooled
-from ablate.analysis.comparison import cells, seed_values
-from ablate.inspection.studies import select_networks
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.report import front_table, result_lines, write_report
-from ablate.report.comparison.wording import trials_text
-from ablate.report.front.findings import findings
-from ablate.report.front.wording import status_lines
+from ablate.results.analysis import pooled
+from ablate.results.analysis.comparison import cells, seed_values
+from ablate.results.report import front_table, result_lines, write_report
+from ablate.results.report.comparison.wording import trials_text
+from ablate.results.report.front.findings import findings
+from ablate.results.report.front.wording import status_lines
+from ablate.studies.stored import select_networks
 from ablate.study import parse_study
-from ablate.trial import TrialState
 from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of, tables
 from support.searches import stored, url_in
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
+from ablate.core.trial import TrialState
 from ablate.ledger.events import PAYLOADS
 from ablate.ledger.requests import ANSWERED, REQUESTED
-from ablate.trial import TrialState
 from support import commands, steered_training
 from support.faults import killing
 from support.faults.study_runs import StudyRun

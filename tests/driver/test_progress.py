@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ablate.core.trial import Report, TrialConfig
 from ablate.driver.progress import ProgressDisplay, bar
 from ablate.ledger import Ledger
 from ablate.study import parse_study
-from ablate.trial import Report, TrialConfig
 from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import hold_of, opened, search_of, url_in

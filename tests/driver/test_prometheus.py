@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ablate.base.errors import RequestError
+from ablate.core.trial import TrialState
 from ablate.driver.prometheus import serve_metrics
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 from support.ports import free_port
 from support.searches import hold_of, run_trial, search_of, study_of, url_in
 

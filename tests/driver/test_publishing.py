@@ -19,8 +19,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from ablate.cli import app as cli
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 from support.mlflow_server import MlflowServer, mlflow_server
 from support.paths import REPOSITORY
 from support.s3 import S3Server

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import RESUMABLE
+from ablate.core.trial import TrialState
 from ablate.ledger import TrialRecord
 from ablate.ledger.requests import ANSWERED, REQUESTED
-from ablate.trial import TrialState
 from support import commands, steered_training
 from support.faults import killing
 from support.faults.study_runs import Command, StudyRun
@@ -121,7 +121,7 @@ def test_what_is_enqueued_is_the_next_trial_once_and_a_killed_study_suggests_the
     command.until(whole.reported(1))
     for words in (["config.x=41", "config.lr=5e-2"], ["config.x=43"]):
         from ablate.driver.requests import enqueue
-        from ablate.locations import Locations
+        from ablate.studies.locations import Locations
 
         enqueue("steered", Locations(runs_dir=whole.runs), words)
     whole.allow(MANY)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import NoLedgerError
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 
 STUDY = """\
 study: killed

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.driver import resume as resumption
 from ablate.execution.executor import Paused, Turn
 from ablate.execution.packing import Packing, member_of
 from ablate.ledger import Ledger
 from ablate.study import Study
-from ablate.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import ONE, driving, hold_of, report_at, run_all, search_of, study_of, url_in

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ablate.analysis.size_shares import cell_shares
-from ablate.config import Counted, Size
+from ablate.core.config import Counted, Size
+from ablate.core.trial import TrialState
 from ablate.driver import run as driver
 from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
 from ablate.ledger import Ledger
+from ablate.results.analysis.size_shares import cell_shares
 from ablate.study import Study
-from ablate.trial import TrialState
 from support.commands import LOCAL, TINY, run, write_study
 from support.ledgers import SHAPE
 from support.searches import study_of

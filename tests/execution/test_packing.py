@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import CheckpointDownError, CheckpointError, PausedError
+from ablate.core.trainable import Member
+from ablate.core.trial import Report, TrialConfig, TrialKey, TrialState
+from ablate.engine.training.family import family
 from ablate.execution import LocalExecutor, pack_run
 from ablate.execution.packing import Packing, member_of
 from ablate.ledger import Ledger
 from ablate.study import Study
-from ablate.trainable import Member
-from ablate.training.family import family
-from ablate.trial import Report, TrialConfig, TrialKey, TrialState
 from ablate.tuning import Search
 from ablate.tuning.trial_queue import TrialQueue, alone
 from support.ledgers import Clock

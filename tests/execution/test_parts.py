@@ -15,6 +15,11 @@ from unittest.mock import Mock
 import pytest
 
 from ablate.base.errors import ClusterLostError, ResourceError
+from ablate.core.trainable import Member
+from ablate.core.trial import TrialKey, checkpoint_folder
+from ablate.engine.models.settings import ModelConfig
+from ablate.engine.training import train
+from ablate.engine.training.settings import TrainConfig
 from ablate.execution import cluster, gcs_watchdog
 from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
 from ablate.execution.own_ray import environment
@@ -23,11 +28,6 @@ from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.functions.output import read_output
-from ablate.models.settings import ModelConfig
-from ablate.trainable import Member
-from ablate.training import train
-from ablate.training.settings import TrainConfig
-from ablate.trial import TrialKey, checkpoint_folder
 from support import counted
 from support.entries import entry
 from support.trials import family_trial

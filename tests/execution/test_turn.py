@@ -14,6 +14,7 @@ from ray.exceptions import RaySystemError
 from ray.tune.experiment import Trial
 
 from ablate.base.errors import ClusterLostError, ResourceError, StaleDriverError
+from ablate.core.trial import Decision, Report
 from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
 from ablate.execution import RayExecutor, ray_tune, tune_session
@@ -23,7 +24,6 @@ from ablate.execution.executor import Paused, Turn
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_session import TuneSession
-from ablate.trial import Decision, Report
 
 
 class Stage:

@@ -14,7 +14,7 @@ import pytest
 
 from ablate.base.errors import ResourceError
 from ablate.execution.carried_code import pack
-from ablate.inspection.code import user_code
+from ablate.studies.code import user_code
 from ablate.study import parse_study
 from support.commands import run
 from support.faults.raylets import cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.training.family import family
+from ablate.engine.training.family import family
 from support.faults import killing
 from support.faults.study_runs import StudyRun
 from support.page_reader import Reader

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 import torch
 
+from ablate.core.trial import checkpoint_folder
+from ablate.engine.tasks import load_task
+from ablate.engine.training import predictor
 from ablate.ledger import TrialRecord
-from ablate.tasks import load_task
-from ablate.training import predictor
-from ablate.trial import checkpoint_folder
 from support.faults import killing
 from support.faults.study_runs import Command, StudyRun
 from support.page_reader import Reader

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ablate.ledger.lease import this_process
-from ablate.scratch import OWNER, UNOWNED_SECONDS, remove_abandoned, scratch_folder
+from ablate.base.processes import this_process
+from ablate.base.scratch import OWNER, UNOWNED_SECONDS, remove_abandoned, scratch_folder
 from support.faults import intruder
 from support.faults.lossless import study
 from support.faults.raylets import free_port

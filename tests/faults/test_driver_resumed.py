@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.trial import TrialState
+from ablate.core.trial import TrialState
 from support.faults import killing
 from support.faults.ledger_dump import Dump, raw
 from support.faults.reference import STUDY, Reference

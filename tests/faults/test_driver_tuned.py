@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.trial import TUNE_SEED_BASE
+from ablate.core.trial import TUNE_SEED_BASE
 from support.faults import killing
 from support.faults.study_runs import LOCAL, Command, StudyRun
 from support.page_reader import Reader

@@ -15,7 +15,7 @@ import pytest
 
 from ablate.driver.doctor import examine
 from ablate.driver.options import RunOptions
-from ablate.training import checkpoint
+from ablate.engine.training import checkpoint
 from support.faults import small_disk
 from support.faults.lossless import check_mlflow, check_whole, repeated_steps, study
 from support.faults.small_disk import SmallDisk

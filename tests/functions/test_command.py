@@ -15,12 +15,12 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
+from ablate.core.registry import read_task
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.settings import FunctionSettings
-from ablate.registry import read_task
 from ablate.study import parse_study
 from ablate.study.sections import trainable_name
-from ablate.trainable import load_trainable
-from ablate.trial import Report, TrialConfig, TrialKey
 from support.commanded import is_alive
 from support.commands import run
 

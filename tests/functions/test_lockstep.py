@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ablate.base.errors import CheckpointError, PausedError, TrialError
+from ablate.core.registry import read_task
+from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
-from ablate.registry import read_task
-from ablate.trial import Report, TrialConfig, TrialKey
 from support import own_training
 
 EPOCHS = 4

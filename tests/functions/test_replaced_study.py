@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import ablate
+from ablate.core.registry import read_task
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.models.parts import replacing
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
-from ablate.models.parts import replacing
-from ablate.registry import read_task
-from ablate.trial import TrialConfig, TrialKey
 from support.commands import LOCAL, run
 from support.part_networks import Bert
 

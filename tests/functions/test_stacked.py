@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from ablate.base.errors import PausedError, RequestError, TrialError
+from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
-from ablate.trial import Report, TrialConfig
 from functions.test_lockstep import numbers, trial
 from support.commands import run as command
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger
-from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, key, new_trial, report_of, take
 from support.paths import TESTS
 from support.postgres import PostgresServer
@@ -17,7 +17,7 @@ from support.postgres import PostgresServer
 WRITER = """
 import sys
 from ablate.ledger import Ledger
-from ablate.trial import Decision, TrialState
+from ablate.core.trial import Decision, TrialState
 from support.ledgers import STUDY, key, new_trial, report_of, take
 ledger = Ledger.open(sys.argv[1])
 hold = take(ledger)

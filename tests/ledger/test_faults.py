@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import text
 
 from ablate.base.errors import LedgerDownError, LedgerError
+from ablate.core.trial import Decision
 from ablate.ledger import Ledger, StudyWriter
-from ablate.trial import Decision
 from support.ledgers import STUDY, key, new_trial, raw_connection, report_of, take
 from support.postgres import PASSWORD, PostgresServer
 

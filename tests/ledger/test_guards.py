@@ -17,8 +17,8 @@ from sqlalchemy.exc import OperationalError
 
 from ablate.base.errors import LedgerDownError, LedgerError, StaleDriverError, StorageError
 from ablate.base.files import DiskFolder
+from ablate.core.trial import Decision
 from ablate.ledger import Ledger, database
-from ablate.trial import Decision
 from support.ledgers import STUDY, Clock, key, new_trial, report_of, take
 from support.postgres import PostgresServer
 

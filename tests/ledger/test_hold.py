@@ -15,8 +15,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from ablate.base.errors import LedgerError, LedgerHeldError, StaleDriverError, StudyMismatchError
+from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, StudyWriter
-from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
 WRITES: dict[str, Callable[[StudyWriter], Any]] = {

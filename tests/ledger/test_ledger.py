@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from ablate.base.errors import LedgerError
+from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import ANSWERED, add_request, new_request
-from ablate.trial import Decision, Report, TrialKey, TrialState
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ablate.base.errors import LedgerError, StaleDriverError
+from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, StudyWriter
-from ablate.trial import Decision, TrialState
 from support.ledgers import STUDY, Clock, key, new_trial, report_of, take
 
 NUMBERS = st.integers(0, 4)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ablate.core.trial import Decision, TrialKey, TrialState
 from ablate.ledger import Ledger, StudyWriter
-from ablate.trial import Decision, TrialKey, TrialState
 from support.ledgers import Clock, new_trial, report_of
 
 NAMES = ("a", "b")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import StudyFileError
-from ablate.objectives import given_for
+from ablate.core.objectives import given_for
 from ablate.study import parse_study
 from support.searches import driving, run_all, run_trial, url_in
 from support.trials import configs

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from ablate.config import Frozen
+from ablate.core.config import Frozen
 from ablate.study.ranges import space_of
 from ablate.study.schema import described_schema
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from ablate.base.errors import StudyFileError
-from ablate.models.settings import ModelConfig
-from ablate.objectives import violation
+from ablate.core.objectives import violation
+from ablate.engine.models.settings import ModelConfig
 from ablate.study import Study, difference, load_study, parse_study, read_study
 from ablate.study.schema import json_schema
 from support.paths import REPOSITORY

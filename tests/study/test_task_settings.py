@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.registry import TASKS, read_task
+from ablate.core.registry import TASKS, read_task
 from support.commands import run
 from support.entries import is_not_had, refusal
 
@@ -23,7 +23,7 @@ OWN = {
 VALUES = {"patch": 2, "image_size": 8, "path": "x", "length": 4, "options": {}}
 WITHOUT_TORCH = """
 import sys
-from ablate.registry import TASKS
+from ablate.core.registry import TASKS
 from ablate.study import parse_study
 parse_study("study: s\\ndatasets: [" + ", ".join(TASKS.names()) + "]\\n")
 print(sorted({"torch", "ray", "optuna", "mlflow", "polars"} & set(sys.modules)))

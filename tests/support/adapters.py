@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ablate.base.errors import PausedError
+from ablate.core.registry import read_task
+from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
 from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
-from ablate.registry import read_task
-from ablate.trial import Report, TrialConfig, TrialKey
 
 LENGTH, SEEDS = 4, (3, 5)
 Train = Callable[[Any, Any], Any]

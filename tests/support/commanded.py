@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ablate.core.registry import read_task
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.settings import FunctionSettings
-from ablate.registry import read_task
 from ablate.study.sections import trainable_name
-from ablate.trainable import load_trainable
-from ablate.trial import Report, TrialConfig, TrialKey
 
 COMMAND = f"{sys.executable} train.py {{x}} {{seed}} {{epochs}}"
 

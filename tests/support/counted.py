@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ablate.config import TaskConfig
-from ablate.tasks import Data, Task, load_task
+from ablate.core.config import TaskConfig
+from ablate.engine.tasks import Data, Task, load_task
 
 LINE = "the data are loaded"
 

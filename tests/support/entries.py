@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import StudyFileError
-from ablate.config import TaskConfig
-from ablate.registry import read_task
+from ablate.core.config import TaskConfig
+from ablate.core.registry import read_task
 from ablate.study import parse_study
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from ablate.analysis.tables import reports_table, trials_table
+from ablate.core.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig
 from ablate.driver import resume as resumption
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger, TrialRecord
+from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.study import parse_study
-from ablate.training.family import family
-from ablate.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig
 from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import hold_of, search_of, url_in

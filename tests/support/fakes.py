@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import PausedError, TrialError
-from ablate.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import Report, TrialConfig, TrialKey
 
 
 def loss(number: int, epoch: int) -> float:

@@ -8,10 +8,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from ablate.core.trial import Decision, TrialConfig, TrialKey
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter
 from ablate.study import Study
-from ablate.training.family import family
-from ablate.trial import Decision, TrialConfig, TrialKey
 from ablate.tuning import Search
 from support.ledgers import Clock
 from support.searches import ENDLESS, Value, accuracy, hold_of, report_at, search_of, url_in

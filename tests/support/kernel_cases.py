@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.models import fused, native
+from ablate.engine.models import fused, native
 
 FOLLOWED = 5  # the replicate that is compared: among eight, alone, in another slot, and among four
 SLOTS = ([5], [5, 0], [1, 2, 5, 6])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 
-from ablate.config import Size
+from ablate.core.config import Size
+from ablate.core.trial import Report, TrialKey
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.training.settings import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
-from ablate.models.settings import InputShape, ModelConfig
-from ablate.training.settings import TrainConfig
-from ablate.trial import Report, TrialKey
 from support.entries import entry
 from support.trials import family_trial
 

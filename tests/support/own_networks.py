@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.engine.models.settings import InputShape, ModelConfig
 
 
 class Cnn(nn.Module):

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ablate import training
 from ablate.base.errors import PausedError
 from ablate.base.files import Place
-from ablate.models.settings import ModelConfig
-from ablate.tasks import Data
-from ablate.training import checkpoint
-from ablate.training.progress import Cadence
-from ablate.training.settings import TrainConfig
-from ablate.trial import Report, TrialConfig
+from ablate.core.trial import Report, TrialConfig
+from ablate.engine import training
+from ablate.engine.models.settings import ModelConfig
+from ablate.engine.tasks import Data
+from ablate.engine.training import checkpoint
+from ablate.engine.training.progress import Cadence
+from ablate.engine.training.settings import TrainConfig
 from support.small_training import trial
 from support.trials import with_training
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ablate.analysis import front
-from ablate.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
+from ablate.core.trial import CONFIRM_SEED_BASE
+from ablate.results.analysis import front
+from ablate.results.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
 from ablate.study import Study
-from ablate.trial import CONFIRM_SEED_BASE
 
 METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "test_loss", "test_accuracy")
 EPOCHS = 6

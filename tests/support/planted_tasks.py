@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ablate.config import TaskConfig
-from ablate.registry import TASKS, Registry
-from ablate.tasks.base import Data, Task
-from ablate.training.made_up import made_up_data
+from ablate.core.config import TaskConfig
+from ablate.core.registry import TASKS, Registry
+from ablate.engine.tasks.base import Data, Task
+from ablate.engine.training.made_up import made_up_data
 
 PLANTED = ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "set_anomaly")
 REAL = Registry("task", {name: TASKS._paths[name] for name in PLANTED})  # before a test puts this module there

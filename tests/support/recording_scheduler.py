@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ablate.trial import Decision
+from ablate.core.trial import Decision
 from ablate.tuning import SchedulerRequest
 
 CALLS: list[tuple[str, int, int, tuple[float, ...]]] = []  # method, trial, epoch, losses

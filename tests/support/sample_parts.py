@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from ablate.registry import read_task
-from ablate.tasks import Data
-from ablate.training.splits import Splits, split
-from ablate.trial import TrialConfig
+from ablate.core.registry import read_task
+from ablate.core.trial import TrialConfig
+from ablate.engine.tasks import Data
+from ablate.engine.training.splits import Splits, split
 
 CPU = torch.device("cpu")
 

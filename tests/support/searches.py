@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.config import Size
+from ablate.core.config import Size
+from ablate.core.trial import Decision, Report, TrialConfig
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
-from ablate.models.settings import InputShape, ModelConfig
 from ablate.study import Study
-from ablate.training.family import family
-from ablate.trial import Decision, Report, TrialConfig
 from ablate.tuning import Search
 from ablate.tuning.resumption_log import PATIENCE, Patience
 from ablate.tuning.trial_queue import GroupKey, alone

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablate.config import TaskConfig
-from ablate.models.settings import InputShape, ModelConfig
-from ablate.tasks import Classification, Data
-from ablate.training.settings import TrainConfig
-from ablate.trial import Report, TrialConfig, TrialKey
+from ablate.core.config import TaskConfig
+from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.tasks import Classification, Data
+from ablate.engine.training.settings import TrainConfig
 from support.entries import entry
 from support.trials import family_trial
 

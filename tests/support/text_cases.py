@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.config import TaskConfig
-from ablate.models.settings import InputShape, ModelConfig
-from ablate.tasks import Data
-from ablate.training.settings import TrainConfig
-from ablate.trial import TrialConfig, TrialKey
+from ablate.core.config import TaskConfig
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.tasks import Data
+from ablate.engine.training.settings import TrainConfig
 from support.entries import entry
 from support.trials import family_trial
 

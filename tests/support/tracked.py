@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
+from ablate.core.trial import Decision, Report, TrialKey, TrialState
+from ablate.engine.models.settings import ModelConfig
+from ablate.engine.training.settings import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
-from ablate.models.settings import ModelConfig
 from ablate.study import Study
 from ablate.tracking.address import default_uri
 from ablate.tracking.mlflow_tracker import MlflowTracker
-from ablate.training.settings import TrainConfig
-from ablate.trial import Decision, Report, TrialKey, TrialState
 from support.entries import entry
 from support.ledgers import SHAPE, SIZE, Clock
 from support.trials import family_trial

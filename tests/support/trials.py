@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablate.config import DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.models.settings import InputShape, ModelConfig
+from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.trial import TrialConfig
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.training.family import FamilySettings, family
+from ablate.engine.training.settings import TrainConfig
 from ablate.study import Study
-from ablate.training.family import FamilySettings, family
-from ablate.training.settings import TrainConfig
-from ablate.trial import TrialConfig
 from ablate.tuning.twins import Measure
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey
 from ablate.ledger import Ledger, TrialRecord
 from ablate.study import parse_study
-from ablate.trial import Decision, Report, TrialConfig, TrialKey
 from ablate.tuning import SchedulerRequest, Search
 from ablate.tuning.schedulers import Unscheduled
 from support import fakes

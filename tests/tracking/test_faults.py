@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import LedgerError
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 from support.ledgers import Clock
 from support.tracked import NAN, WRITES, World, mlflow, runs, world
 

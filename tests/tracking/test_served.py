@@ -17,19 +17,19 @@ import torch
 
 from ablate.base.errors import RequestError
 from ablate.base.files import DiskFolder
-from ablate.models import build
-from ablate.models.samples import join
-from ablate.models.settings import InputShape, ModelConfig
-from ablate.registry import own_code
-from ablate.tasks import load_task
-from ablate.tasks.images.patches import cut
+from ablate.core.registry import own_code
+from ablate.core.trial import Report, TrialConfig, TrialState, checkpoint_folder
+from ablate.engine.models import build
+from ablate.engine.models.samples import join
+from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.tasks import load_task
+from ablate.engine.tasks.images.patches import cut
+from ablate.engine.training import predictor, train
+from ablate.engine.training.served_model import Description, ServedModel
+from ablate.engine.training.serving import describe
+from ablate.engine.training.settings import TrainConfig
 from ablate.tracking.patient import LAST_DELAY_SECONDS
 from ablate.tracking.publish import save
-from ablate.training import predictor, train
-from ablate.training.served_model import Description, ServedModel
-from ablate.training.serving import describe
-from ablate.training.settings import TrainConfig
-from ablate.trial import Report, TrialConfig, TrialState, checkpoint_folder
 from support.entries import entry
 from support.tracked import World, mlflow, runs, world
 
@@ -134,7 +134,7 @@ def test_a_loaded_model_of_text_to_text_writes(tmp_path: Path, monkeypatch: pyte
     assert Description.model_validate_json(model.description.model_dump_json()) == model.description
     written = model.module.greedy(torch.from_numpy(ids), start=1, end=2, steps=6).numpy()  # type: ignore[operator]
     np.testing.assert_array_equal(loaded.predict(ids), written)
-    monkeypatch.setattr("ablate.training.served_model.BATCH", 2)
+    monkeypatch.setattr("ablate.engine.training.served_model.BATCH", 2)
     np.testing.assert_array_equal(model.predict(ids), written)
     assert model.predict(ids[:0]).shape == (0, 0)
 
@@ -162,7 +162,7 @@ def test_a_saved_model_holds_its_code_and_no_pickle(tmp_path: Path) -> None:
     files = {str(path.relative_to(tmp_path / "m")): path.read_bytes() for path in places}
     assert {"MLmodel", "code/ablate_model.py", "data/network/weights.safetensors"} <= set(files)
     archive = ZipFile(BytesIO(files.pop("code/ablate.zip")))
-    assert "ablate/models/__init__.py" in archive.namelist()
+    assert "ablate/engine/models/__init__.py" in archive.namelist()
     files |= {name: archive.read(name) for name in archive.namelist()}
     unwanted = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib", ".pyc")
     assert not [name for name in files if Path(name).suffix in unwanted]
@@ -195,7 +195,7 @@ def test_more_samples_than_a_batch_are_predicted_in_parts(monkeypatch: pytest.Mo
     model = served((1.0,), (0.0,))
     inputs = np.random.default_rng(0).integers(0, 9, (11, 4, 3)).astype(np.uint8)
     whole = model.predict(inputs)
-    monkeypatch.setattr("ablate.training.served_model.BATCH", 4)
+    monkeypatch.setattr("ablate.engine.training.served_model.BATCH", 4)
     np.testing.assert_allclose(model.predict(inputs), whole, rtol=1e-5)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import StaleDriverError
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 from support.commands import run, write_study
 from support.ledgers import Clock
 from support.paths import REPOSITORY

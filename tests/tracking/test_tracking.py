@@ -17,13 +17,13 @@ from uuid import uuid4
 import pytest
 
 from ablate.base.errors import RegistryError, RequestError
+from ablate.core.trial import Report, TrialConfig, TrialState
+from ablate.engine.models.settings import ModelConfig
+from ablate.engine.training.family import family
+from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.ledger import Ledger, NewTrial
-from ablate.models.settings import ModelConfig
 from ablate.tracking import build
 from ablate.tracking.contents import run_name
-from ablate.training.family import family
-from ablate.training.settings import Schedule, TrainConfig
-from ablate.trial import Report, TrialConfig, TrialState
 from support.ledgers import Clock
 from support.tracked import NAN, WRITES, World, mlflow, runs, world
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.trial import TrialState
 from support.ledgers import Clock
 from support.tracked import World
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ablate.base.randomness import stream
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 from ablate.ledger import TrialRecord
-from ablate.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 from ablate.tuning.confirmation import FrontMember, spread
 from support.searches import (
     ONE,

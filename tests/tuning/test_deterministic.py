@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, NewTrial, TrialRecord
 from ablate.study import Study
-from ablate.trial import Decision, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.suggester import Suggester
 from ablate.tuning.trial_progress import TrialProgress, steps

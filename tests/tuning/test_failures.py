@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import LedgerError, StaleDriverError, StudyFailedError
-from ablate.trial import Decision, TrialState
+from ablate.core.trial import Decision, TrialState
 from support.searches import (
     ONE,
     driving,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablate.config import Size
-from ablate.training.family import family
-from ablate.trial import TrialConfig, TrialKey, TrialState
+from ablate.core.config import Size
+from ablate.core.trial import TrialConfig, TrialKey, TrialState
+from ablate.engine.training.family import family
 from ablate.tuning.search_space import SearchSpace
 from ablate.tuning.suggester import Suggester
 from ablate.tuning.trial_converter import UNSEEN, TrialConverter

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import StudyMismatchError
+from ablate.core.trial import Decision
 from ablate.driver.resume import refuse_other_study
 from ablate.ledger import Ledger
 from ablate.study import parse_study
-from ablate.trial import Decision
 from support import recording_scheduler
 from support.recording_scheduler import CALLS, EDITED
 from support.searches import driving, report_at, study_of, url_in

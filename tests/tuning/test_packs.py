@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ablate.core.trial import Decision, TrialConfig, TrialState
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger
 from ablate.ledger.requests import PRUNE, RETRY
 from ablate.study import Study
-from ablate.training.family import family
-from ablate.trial import Decision, TrialConfig, TrialState
 from ablate.tuning import Search
 from ablate.tuning.resumption_log import PATIENCE
 from support.ledgers import Clock

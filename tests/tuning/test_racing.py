@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ablate.analysis import confirmations, t_interval
-from ablate.analysis.tables import reports_table, trials_table
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
+from ablate.core.objectives import nondominated
+from ablate.core.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot
-from ablate.objectives import nondominated
-from ablate.report import front_table, result_lines, write_report
+from ablate.results.analysis import confirmations, t_interval
+from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.report import front_table, result_lines, write_report
 from ablate.study import Study
 from ablate.study.checks import faults_of
 from ablate.study.sections import Objective
-from ablate.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.tuning import Search
 from ablate.tuning.front_probability import SeedMeans, domination_bounds, pool_seeds
 from ablate.tuning.racing import ERROR_RATE, decide, most_uncertain

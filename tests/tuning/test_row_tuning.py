@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ablate.base.randomness import stream
+from ablate.core.trial import TUNE_SEED_BASE, TrialConfig, TrialState
+from ablate.engine.training.family import family
 from ablate.study import Study
 from ablate.study.tuning_seeds import is_tuned_alike
-from ablate.training.family import family
-from ablate.trial import TUNE_SEED_BASE, TrialConfig, TrialState
 from ablate.tuning.planned import planned_trials, tuning_trials
 from ablate.tuning.row_tuning import tuning_draws
 from support.fleet import Fleet

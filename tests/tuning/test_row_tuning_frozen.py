@@ -12,13 +12,13 @@ import pytest
 
 from ablate.base.errors import StudyFailedError
 from ablate.base.randomness import stream
+from ablate.core.trial import Report, TrialConfig, TrialState
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import RETRY, find_refused
 from ablate.study import Study
 from ablate.tracking.contents import run_name, state_text
 from ablate.tracking.view import VIEW_TAG, experiment_tags
-from ablate.training.family import family
-from ablate.trial import Report, TrialConfig, TrialState
 from ablate.tuning.refusals import TUNED
 from support.fleet import contents
 from support.searches import (

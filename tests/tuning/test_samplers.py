@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from ablate.base.errors import RequestError
+from ablate.core.trial import Decision, TrialConfig, TrialKey
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
-from ablate.training.family import family
-from ablate.trial import Decision, TrialConfig, TrialKey
 from ablate.tuning import Search
 from ablate.tuning.search_space import (
     SearchSpace,

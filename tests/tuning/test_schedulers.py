@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ablate.base.errors import RequestError
+from ablate.core.trial import Decision
 from ablate.ledger import Ledger
-from ablate.trial import Decision
 from ablate.tuning.schedulers import (
     Scheduler,
     SchedulerRequest,

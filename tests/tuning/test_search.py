@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import LedgerError
+from ablate.core.trial import Decision, Report, TrialConfig, TrialState
+from ablate.engine.training.family import family
 from ablate.ledger import Ledger
-from ablate.training.family import family
-from ablate.trial import Decision, Report, TrialConfig, TrialState
 from ablate.tuning import Search
 from support.ledgers import SHAPE, Clock
 from support.searches import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import RequestError, StudyFileError
-from ablate.config import Counted, Size
-from ablate.models import measure
+from ablate.core.config import Counted, Size
+from ablate.engine.models import measure
+from ablate.engine.training.family import FamilySettings
 from ablate.study import Study, parse_study
-from ablate.training.family import FamilySettings
 from ablate.tuning.twins import TwinSizes
 from support.ledgers import SHAPE
 from support.searches import driving, run_all, url_in

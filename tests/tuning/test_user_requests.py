@@ -8,10 +8,10 @@ from typing import Any
 import optuna
 import pytest
 
+from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, find_unanswered
 from ablate.study import Study
-from ablate.trial import Decision, TrialState
 from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.samplers import OBSERVED

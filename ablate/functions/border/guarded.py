@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import AblateError, RegistryError, TrialError
 from ablate.base.files import Place
-from ablate.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.registry import import_paths
+from ablate.core.trainable import Member, Pack, load_trainable
+from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.output import OutputLog
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.trainable import Described, OwnTrainable
-from ablate.registry import import_paths
-from ablate.trainable import Member, Pack, load_trainable
-from ablate.trial import Report, TrialConfig, TrialKey
 
 if TYPE_CHECKING:
-    from ablate.trainable import PlannedTrials, ServedNetwork, TrialContext
+    from ablate.core.trainable import PlannedTrials, ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
 _PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by trainable, number, folder and search path

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ablate.base.garbage import collecting_rarely
+from ablate.core.registry import OWN_FUNCTION, import_named, trainable_kind
+from ablate.core.trainable import Member, Pack, load_trainable
+from ablate.core.trial import Report, TrialKey
 from ablate.functions.alone import Alone
 from ablate.functions.border.told import Told, tell
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.process_state import ProcessState
 from ablate.functions.processes import end_with_parent
 from ablate.functions.ranks import Ranks
-from ablate.registry import OWN_FUNCTION, import_named, trainable_kind
-from ablate.trainable import Member, Pack, load_trainable
-from ablate.trial import Report, TrialKey
 
 
 def main(connection: int, shared: int, parent: int) -> None:

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import Report, TrialConfig
 from ablate.driver.options import RunOptions
-from ablate.trainable import load_trainable
-from ablate.trial import Report, TrialConfig
 
 STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
 
 
 def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **rest: Any) -> Iterator[Report]:
     """Yield what the built-in trainer yields; `steps.jsonl` gets a line after each step of it."""
-    from ablate.training.rows import ReplicaGroup
+    from ablate.engine.training.rows import ReplicaGroup
 
     assert data_dir is not None
     taken, pace, left = ReplicaGroup.step, number(data_dir / PACE), number(data_dir / (MORTAL % config.key.number))

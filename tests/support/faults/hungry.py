@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.trial import Report, TrialConfig
+from ablate.core.trial import Report, TrialConfig
 from support.faults import counting
 
 SPARE, MUCH = 256 * 2**20, 2**32  # bytes left to the process, and bytes that are asked for

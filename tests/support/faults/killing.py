@@ -57,8 +57,8 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
 
 def failing(stage: str, message: str) -> None:
     """Let the first trial of a stage fail; `{width}` in the message is its network's."""
-    from ablate.training import loop
-    from ablate.training.family import family
+    from ablate.engine.training import loop
+    from ablate.engine.training.family import family
 
     real, calls = loop.train, 0
 

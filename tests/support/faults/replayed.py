@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from ablate.core.trial import Decision, TrialState
 from ablate.driver.run import check_data
+from ablate.engine.models import measure
 from ablate.ledger import ReportRecord, TrialRecord
-from ablate.models import measure
 from ablate.study import parse_study
-from ablate.trial import Decision, TrialState
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.trial_progress import steps
 from support.faults.study_runs import StudyRun

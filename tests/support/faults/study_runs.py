@@ -260,7 +260,7 @@ def forked(
             address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=memory
         )
     from ablate.cli.app import main
-    from ablate.report import frame
+    from ablate.results.report import frame
 
     frame.bundle = lambda: ""  # type: ignore[assignment]  # takes seconds to make
     main()

@@ -1,0 +1,1 @@
+"""What every room speaks of: configurations, trials, trainables, objectives, and the registry of their kinds."""

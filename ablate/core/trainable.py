@@ -1,0 +1,193 @@
+"""The interface of what a study tunes: whatever measures, trains and serves a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, Unpack
+
+from ablate.base.files import Place
+from ablate.core import config
+from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
+from ablate.core.trial import Report, TrialConfig, TrialKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """Type (a NumPy name) and shape of what a served network takes or returns; -1 is any length."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedNetwork:
+    """A trained network that `mlflow.pyfunc` can load: how its files are written, and what it takes and returns.
+
+    `write` fills an empty folder, and `_load_pyfunc` of the module `loader` reads it. `example` is an input, an array.
+    `options` are options of `predict` with their defaults, `code` the user's modules that the network needs.
+    """
+
+    loader: str
+    write: Callable[[Path], object]
+    example: Any
+    inputs: Tensor
+    outputs: Tensor
+    options: Mapping[str, str] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    code: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrials:
+    """What the trials of one data set have in common, before any of them runs."""
+
+    task: TaskConfig
+    facts: DatasetFacts
+    data_dir: Path | None
+    replicates: int
+    protocol: config.Protocol
+
+
+PackSize = int | Literal["auto"]  # trials that train together in one worker, at most; "auto": as many as are quickest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A trial of a pack; `checkpoints` and `attempt` are those of its TrialContext."""
+
+    config: TrialConfig
+    checkpoints: Place | None
+    attempt: int
+
+
+class Pack(Protocol):
+    """Trials of one group key that one process trains in lockstep; each reports, ends and fails by itself.
+
+    On a CPU a trial's numbers are equal bit for bit whether it trains alone or in a pack, beside any other trials.
+    """
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Add trials of the pack's group key, which begin at the next boundary of an epoch."""
+
+    def drop(self, key: TrialKey) -> None:
+        """Stop training a trial; its checkpoints stay."""
+
+    def advance(self) -> Mapping[TrialKey, Report | Exception]:
+        """Train until a trial reports, pauses or fails, and return what each such trial has to say.
+
+        The checkpoint of each report is durable. A trial leaves the pack with its final report or an exception, which
+        is a PausedError after `pause()`. Raises what concerns all trials, such as a lack of memory; none of them has
+        reported then, and each can continue from its last checkpoint elsewhere.
+        """
+
+    def close(self) -> None:
+        """Release files and device memory."""
+
+
+class TrialContext(TypedDict):
+    """Where and how a trial is trained; none of it changes a number, except the last bits by `device`.
+
+    `checkpoints` is the trial's folder, None to write no checkpoint; `attempt` counts how often the trial was handed
+    out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint. A user's code that runs on after
+    its last report is ended after `grace_seconds`.
+    """
+
+    data_dir: Path | None
+    checkpoints: Place | None
+    device: str
+    attempt: int
+    pause: Callable[[], bool]
+    grace_seconds: NotRequired[float]
+
+
+class Trainable(Protocol):
+    """Measures, trains and serves configurations; its settings are `registry.trainable_settings`.
+
+    It has no state, so that any process can build it from its name.
+    """
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Raise RequestError if the settings that a study file gives, by dotted name, do not suit the trainable.
+
+        `confirms` says whether the study opens the test split.
+        """
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Raise DataError if a data set is missing."""
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
+        """Return the facts of a data set, which need not be here; raise RequestError if its settings do not fit."""
+
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
+        """Return what a user should know before a data set is trained on, a sentence each.
+
+        `settings` are those of any configuration of the study, or None if no drawn one was valid.
+        """
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
+        """Return the names of the metrics that a trial reports, or None if only training tells."""
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
+        """Return the size of a configuration, counted without training it, or None if only a report tells it."""
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return the trainable parameters of a configuration that `measure` cannot size, or why they are unknown.
+
+        The user's code is run up to its first epoch, so a plan asks this and a search does not. Raises RequestError for
+        a fault that is found on the way.
+        """
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of a configuration's network as plain data; see `models.parts.listing.list_network`.
+
+        Raises RequestError if there is no network whose parts could be replaced by path.
+        """
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
+        """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
+
+        A few steps are measured on made-up data.
+        """
+
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
+        """Train one trial and yield its reports; each report's checkpoint is durable before it is yielded.
+
+        A trial that finds a checkpoint first yields its last report again and then continues. Once `pause()` is true,
+        it raises PausedError. A trial that evaluates another one yields one report.
+        """
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
+        """Return a text that is equal for trials that can share a pack, or None for a trial that must train alone.
+
+        Trials of a pack have the same study, data set and trainable.
+        """
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """Return an empty pack, whose trials are added later; only trials with a group key are."""
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """Return how many trials like `config`, at most `most`, a pack should have on this device.
+
+        Memory and throughput of a few steps decide.
+        """
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
+        """Return replicate 0 of a trained trial for prediction, or None if it cannot be called from outside.
+
+        Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
+        """
+
+
+def load_trainable(name: str) -> Trainable:
+    """Return the trainable called `name`, or for an import path that of the function there.
+
+    Raises RegistryError if the name is not known; the function itself is imported when it is first needed.
+    """
+    kind = trainable_kind(name)
+    trainable: Trainable = TRAINABLES.load(kind)() if kind == name else OWN_TRAINABLES.load(kind)(name)
+    return trainable

@@ -1,0 +1,1 @@
+"""The built-in training engine: models, tasks and training, which other rooms find through the registry."""

@@ -1,0 +1,31 @@
+"""Training: the row engine, its schedules and checkpoints, and `train`, a generator of Reports (docs/training.md).
+
+The names here are imported on first use, so that `ablate.engine.training.settings` can be imported without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ablate.core.registry import lazy_names
+
+if TYPE_CHECKING:
+    from ablate.engine.training.family import FamilySettings
+    from ablate.engine.training.loop import train
+    from ablate.engine.training.modules import predictor
+    from ablate.engine.training.rows import ReplicaGroup
+    from ablate.engine.training.schedule import multipliers
+    from ablate.engine.training.settings import TrainConfig
+
+__all__ = ["FamilySettings", "ReplicaGroup", "TrainConfig", "multipliers", "predictor", "train"]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ablate.engine.training.family": ("FamilySettings",),
+        "ablate.engine.training.settings": ("TrainConfig",),
+        "ablate.engine.training.loop": ("train",),
+        "ablate.engine.training.modules": ("predictor",),
+        "ablate.engine.training.rows": ("ReplicaGroup",),
+        "ablate.engine.training.schedule": ("multipliers",),
+    },
+)

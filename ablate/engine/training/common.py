@@ -1,0 +1,217 @@
+"""What the trials of a pack share (task, data, network, rows), and what each trial has alone (progress, weights)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ablate.base.sample_files import SampleValues
+from ablate.core.trainable import Member
+from ablate.core.trial import Report, TrialConfig
+from ablate.engine.models.settings import InputShape
+from ablate.engine.tasks import Data, Task, load_task
+from ablate.engine.tasks.base import Decoded
+from ablate.engine.training.corpus import check_decoding, corpus_metrics
+from ablate.engine.training.evaluate import BATCH, Evaluated, Means, SampleMeans, evaluate
+from ablate.engine.training.family import family
+from ablate.engine.training.made_up import metric_names
+from ablate.engine.training.modules import initial_weights, plain_module, stackable
+from ablate.engine.training.optim import RowSettings
+from ablate.engine.training.order import steps_per_epoch
+from ablate.engine.training.progress import TrainingProgress
+from ablate.engine.training.rows import DTYPES, ReplicaGroup
+from ablate.engine.training.samples import Samples
+from ablate.engine.training.schedule import multipliers
+from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.splits import Splits, split, test_part
+from ablate.engine.training.state import Replicas, RowState
+
+Between = Callable[[], None]  # called between two batches; may raise
+
+
+@dataclass(kw_only=True, eq=False)
+class Trained:
+    """A trial of a pack: its rows are `start` to `start + rows` of the group in the epoch that is trained.
+
+    `begun` are the means of an interrupted epoch, from its checkpoint until training continues. `saved_at` is the
+    pack's time of training at the trial's last checkpoint, and `fault` what ends the trial after this epoch.
+    """
+
+    config: TrialConfig
+    parts: Splits
+    schedule: Tensor
+    replicas: Replicas
+    progress: TrainingProgress
+    start: int = 0
+    begun: Means | None = None
+    saved_at: float = 0.0
+    fault: Exception | None = None
+    undefined: list[str] = field(default_factory=list)  # of its last evaluation: `Evaluated.undefined`
+
+    @property
+    def training(self) -> TrainConfig:
+        """The settings of its training."""
+        return family(self.config).training
+
+    @property
+    def rows(self) -> range:
+        """The numbers of its rows in the group."""
+        return range(self.start, self.start + len(self.config.seeds))
+
+    @property
+    def alive(self) -> Tensor:
+        """Which replicates are not frozen, bool [R]."""
+        return self.replicas.state.alive[:, 0]
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return its part of a value per row of the group."""
+        return values[self.start : self.rows.stop]
+
+    def freeze(self, which: Tensor) -> None:
+        """Stop training the replicates where `which` (bool [R]) is True."""
+        self.replicas.state.alive.logical_and_(~which[:, None])
+
+    def listed(self, values: dict[str, Tensor]) -> tuple[dict[str, float], ...]:
+        """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
+        rows = torch.stack([torch.where(self.alive, value, torch.nan) for value in values.values()]).T.tolist()
+        return tuple(dict(zip(values, row, strict=True)) for row in rows)
+
+
+@dataclass(kw_only=True)
+class Common:
+    """What trials of one group key share: task, data, the module and the group that trains its rows.
+
+    `lined` are the trials whose rows the group holds, in order.
+    """
+
+    task: Task
+    data: Data
+    shape: InputShape
+    group: ReplicaGroup
+    parts: Splits
+    judged: bool
+    lined: list[Trained] = field(default_factory=list)
+    test: Samples | None = None
+    test_digest: str = ""
+
+    @staticmethod
+    def of(
+        config: TrialConfig, *, data_dir: Path | None, device: str, load: Callable[[TrialConfig], Data], judged: bool
+    ) -> Common:
+        """Load what trials like `config` share; raise DataError, RegistryError or RequestError."""
+        task = load_task(config.task)
+        shape, data, training = task.shape(data_dir), load(config), family(config).training
+        parts = split(data, config, device=torch.device(device), dtype=DTYPES[training.precision])
+        module = plain_module(config, shape)
+        group = ReplicaGroup(
+            module,
+            [initial_weights(config, shape, replicate=0)],
+            [training],
+            [torch.ones(1, dtype=torch.float64)],
+            loss=task.loss,
+            pad=data.pad,
+            device=device,
+            stacked=stackable(module, shape),
+        )
+        check_decoding(task, data, group, config)
+        return Common(task=task, data=data, shape=shape, group=group, parts=parts, judged=judged)
+
+    def prepared(self, member: Member) -> Trained:
+        """Return a trial before its first step; raise DataError if no sample is left to train or to validate on."""
+        config, layout = member.config, self.group.layout
+        training = family(config).training
+        parts = split(self.data, config, device=self.group.device, dtype=self.group.dtype, beside=self.parts)
+        steps = steps_per_epoch(parts.train.index.shape[1], training)
+        seeds = range(len(config.seeds))
+        state = layout.start([initial_weights(config, self.shape, replicate=replicate) for replicate in seeds])
+        replicas = Replicas(layout=layout, state=state)
+        return Trained(
+            config=config,
+            parts=parts,
+            schedule=multipliers(training.schedule, epochs=config.epochs, steps_per_epoch=steps),
+            replicas=replicas,
+            progress=TrainingProgress(config, self.shape, replicas, place=member.checkpoints, attempt=member.attempt),
+        )
+
+    def line_up(self, trials: list[Trained]) -> None:
+        """Let the group hold the rows of `trials`, in this order."""
+        if trials == self.lined:
+            return
+        settings = RowSettings.of(
+            [trial.training for trial in trials for _ in trial.config.seeds],
+            [trial.schedule for trial in trials for _ in trial.config.seeds],
+        )
+        self.group.take(RowState.joined([trial.replicas.state for trial in trials]), settings)
+        start = 0
+        for trial in trials:
+            trial.start = start
+            start = trial.rows.stop
+            trial.replicas.state = self.group.state.part(trial.start, start)
+        self.lined = trials
+
+    def validated(self, trials: Sequence[Trained], between: Between) -> Evaluated:
+        """Return what the rows of `trials`, one after another, score on the validation part."""
+        index = torch.cat([trial.parts.validation.index for trial in trials])
+        samples = replace(trials[0].parts.validation, index=index)
+        return self._evaluated(trials[0], samples, [row for trial in trials for row in trial.rows], between)
+
+    def test_values(self, trial: Trained, between: Between) -> dict[str, Tensor]:
+        """Return the metrics of a trial on the test split by name, one value per replicate.
+
+        The values of each sample are written beside the trial's checkpoints, where a metric is their mean. Raises
+        CheckpointDownError if they cannot be.
+        """
+        group = self.group
+        if self.test is None:
+            self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
+            self.test_digest = self.test.digest()
+        test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
+        evaluated = self._evaluated(trial, test, trial.rows, between, each=each)
+        found = evaluated.values(0, len(trial.config.seeds)) | self.corpus(trial, test, "test", between)
+        trial.undefined += evaluated.undefined("test")
+        values = {f"test_{name}": value for name, value in each.values().items()}
+        trial.progress.keep_samples(SampleValues(values=values, split=self.test_digest))
+        return {f"test_{name}": value for name, value in found.items()}
+
+    def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:
+        """Return the task's metrics of the text that the replicates generate; empty for other tasks.
+
+        A trial of such a task trains alone.
+        """
+        if not self.judged or not isinstance(self.task, Decoded):
+            return {}
+        return corpus_metrics(
+            self.group, self.task, self.data, samples, part=part, shape=self.shape, batch=BATCH, between=between
+        )
+
+    def _evaluated(
+        self,
+        trial: Trained,
+        samples: Samples,
+        rows: Sequence[int],
+        between: Between,
+        each: SampleMeans | None = None,
+    ) -> Evaluated:
+        """Evaluate some rows; scores per token and images from disk use the batch size of training."""
+        large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
+        batch = min(BATCH, trial.training.batch_size) if large else BATCH
+        return evaluate(
+            self.group, self.task, samples, rows=rows, batch=batch, between=between, judged=self.judged, each=each
+        )
+
+    def diverged(self, trial: Trained) -> Report:
+        """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""
+        usual = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+        names = (*(metric_names(self.task, self.shape) or usual), "learning_rate")
+        seeds = trial.config.seeds
+        return Report(
+            epoch=trial.progress.epoch + 1,
+            metrics=tuple(dict.fromkeys(names, float("nan")) for _ in seeds),
+            wall_seconds=trial.progress.seconds,
+            diverged=tuple(True for _ in seeds),
+            final=True,
+        )

@@ -1,0 +1,242 @@
+"""A training step on a GPU: blocks compiled once for all depths, and the whole step replayed as one CUDA graph."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ablate.base.redaction import error_text
+from ablate.core.registry import TASKS
+from ablate.engine.models.stack import Encoder
+from ablate.engine.training.optim import StepFactors
+from ablate.engine.training.rows import ReplicaGroup
+from ablate.engine.training.samples import ModelInput
+from ablate.engine.training.state import RowState
+
+logger = logging.getLogger("ablate.engine.training")
+WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they need
+COMPILE_FROM = 20_000  # steps of a trial; compiling a block takes some ten seconds
+TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
+COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
+COMPILED_SETS = 8  # of rows, of one group; the blocks are compiled for each anew
+DRAWING_FROM = "2.14"  # torch: from here on a recording takes in generators, and leaves them intact if it fails
+
+Step = Callable[[ModelInput, Tensor], tuple[Tensor, Tensor]]
+
+
+class Recording(Protocol):
+    """What was recorded; replaying it does the same on the same memory."""
+
+    def replay(self) -> None:
+        """Do it once more."""
+
+
+Record = Callable[[Callable[[], None]], Recording]
+
+
+def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
+    """Return the step of a group whose trials make `steps` steps on `task`: on a GPU a replayed one, else `group.step`.
+
+    A module or a loss of a user's own may do things in a step that a recording would do only once: `group.step` too. A
+    recording is made on the current device, so a group on another one gets `group.step`.
+    """
+    device = group.device
+    if device.type != "cuda" or not group.row_native or task not in TASKS.names():
+        return group.step
+    if device.index is not None and device.index != torch.cuda.current_device():
+        return group.step
+    if group.draws and torch.__version__ < DRAWING_FROM:
+        return group.step
+    return GraphedStep(group, record=record_graph, compiles=steps >= COMPILE_FROM)
+
+
+def record_graph(run: Callable[[], None]) -> Recording:
+    """Record `run` without running it; raise RuntimeError if that is not possible."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph
+
+
+def compile_blocks(group: ReplicaGroup) -> bool:
+    """Compile the encoder blocks of a group in training, all depths by one function; return whether there are any.
+
+    What was compiled for other groups is dropped: torch keeps few variants of a function.
+    """
+    torch.compiler.reset()
+    stacks = [part for part in group.module.modules() if isinstance(part, Encoder)]
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)  # of tracing
+    for stack in stacks:
+        stack.run_block = torch.compile(stack.run_block, dynamic=False)
+    return bool(stacks)
+
+
+def plain_blocks(group: ReplicaGroup) -> None:
+    """Take back `compile_blocks`."""
+    for part in group.module.modules():
+        vars(part).pop("run_block", None)
+
+
+class GraphedStep:
+    """`ReplicaGroup.step` of a group, replayed from a recording on fixed buffers.
+
+    It records when WARM_UP steps in a row had the same rows, generators and shape of a batch, and anew when one of
+    these has changed. Before the first replay it makes the same step the ordinary way, compares both, and puts the
+    rows back. If recording or compiling fails, or its numbers differ, one line is logged and training continues
+    without it. What a step returns is overwritten by the next one.
+    """
+
+    def __init__(self, group: ReplicaGroup, *, record: Record, compiles: bool = False) -> None:
+        self._group, self._record = group, record
+        self._compiles = compiles and not group.draws  # a compiled function cannot draw from generators
+        self._refused = self._proved = False
+        self._compiled = 0
+        self._layout: _Layout | None = None
+        self._seen = 0
+        self._recording: Recording | None = None
+
+    def __call__(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
+        group = self._group
+        if self._refused or not isinstance(x, Tensor) or not self._is_warm(x, targets):
+            return group.step(x, targets)
+        if self._recording is None:
+            self._x, self._targets = x.clone(), targets.clone()
+            self._held = _Held(group.factors, group.state.step, group.dtype)
+        self._x.copy_(x)
+        self._targets.copy_(targets)
+        self._held.fill(group.factors.next(group.state.step))
+        if self._recording is None:
+            self._prepare()
+        if self._recording is None:
+            self._run()
+        else:
+            self._recording.replay()
+        group.steps += 1
+        return self._found
+
+    def _is_warm(self, x: Tensor, targets: Tensor) -> bool:
+        """Return whether enough steps before this one were like it; forget the recording of others."""
+        layout = _Layout.of(self._group, x, targets)
+        if self._layout is None or not layout.is_same(self._layout):
+            self._layout, self._seen, self._recording = layout, 0, None
+            if self._compiles:  # for other rows the blocks are compiled and compared anew
+                plain_blocks(self._group)
+                self._proved, self._compiles = False, self._compiled < COMPILED_SETS
+        self._seen += 1
+        return self._seen > WARM_UP
+
+    def _prepare(self) -> None:
+        """Record the step; the first time compile its blocks before, and compare both with the ordinary step."""
+        try:
+            ordinary = None if self._proved else self._tried(self._run)
+            if ordinary is not None and self._compiles:
+                self._compile(ordinary)
+            self._recording = self._record(self._run)
+            if ordinary is not None:
+                self._compare(ordinary, self._tried(self._recording.replay))
+            self._proved = True
+        except Exception as error:  # whatever a driver, a library or an operation refuses
+            self._recording, self._refused = None, True
+            plain_blocks(self._group)
+            _say("a CUDA graph", error)
+
+    def _compile(self, ordinary: dict[str, Tensor]) -> None:
+        """Compile the blocks, and take that back, for good, if they cannot be compiled or their numbers differ."""
+        try:
+            self._compiled += 1
+            self._compiles = compile_blocks(self._group)
+            self._compare(ordinary, self._tried(self._run))
+        except Exception as error:  # whatever a compiler refuses
+            plain_blocks(self._group)
+            self._compiles = False
+            _say("compiled blocks", error)
+
+    def _run(self) -> None:
+        """Make the step on the fixed buffers; the counters on the host are left to `__call__`."""
+        group = self._group
+        steps, factors = group.steps, group.factors
+        group.factors = self._held
+        try:
+            self._found = group.step(self._x, self._targets)
+        finally:
+            group.steps, group.factors = steps, factors
+
+    @torch.no_grad()
+    def _tried(self, run: Callable[[], None]) -> dict[str, Tensor]:
+        """Return what `run` does to loss, moments and weights; the rows and generators are then as before."""
+        state, generators = self._group.state, self._group.drawing
+        changed = [state.weights, state.first, state.second, state.step, state.alive]
+        before, drawn = [value.clone() for value in changed], [each.get_state() for each in generators]
+        try:
+            with torch.enable_grad():
+                run()
+            losses = self._found[1]
+            found = {"loss": losses, "first moments": state.first, "weights": state.weights - before[0]}
+            return {name: value.clone() for name, value in found.items()}
+        finally:
+            for value, old in zip(changed, before, strict=True):
+                value.copy_(old)
+            for each, old in zip(generators, drawn, strict=True):
+                each.set_state(old)
+
+    def _compare(self, ordinary: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+        """Raise RuntimeError if a row differs by more than the tolerance of the precision."""
+        precision = self._group.precision
+        for name, wanted in ordinary.items():
+            tolerance = COARSE if (name, precision) == ("weights", "bfloat16") else TOLERANCE[precision]
+            size = torch.linalg.vector_norm(wanted.view(len(wanted), -1), dim=1)
+            apart = torch.linalg.vector_norm((found[name] - wanted).view(len(wanted), -1), dim=1)
+            if bool((apart > tolerance * size).any()):  # rows that are not finite compare as False
+                raise RuntimeError(f"its {name} differ from those of an ordinary step")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Layout:
+    """What a recording holds by address, and the kind of its batches."""
+
+    state: RowState
+    factors: StepFactors
+    generators: tuple[torch.Generator, ...]
+    batch: tuple[object, ...]
+
+    @staticmethod
+    def of(group: ReplicaGroup, x: Tensor, targets: Tensor) -> _Layout:
+        """Return the layout of a group and a batch."""
+        batch = (x.shape, x.dtype, targets.shape, targets.dtype)
+        return _Layout(state=group.state, factors=group.factors, generators=tuple(group.drawing), batch=batch)
+
+    def is_same(self, other: _Layout) -> bool:
+        """Return whether both are the same objects, and batches of one kind."""
+        mine, others = (each.generators for each in (self, other))
+        same = len(mine) == len(others) and all(a is b for a, b in zip(mine, others, strict=True))
+        return same and self.state is other.state and self.factors is other.factors and self.batch == other.batch
+
+
+class _Held(StepFactors):
+    """The factors of one step in fixed memory, which is filled before each replay."""
+
+    def __init__(self, source: StepFactors, step: Tensor, dtype: torch.dtype) -> None:
+        self.first_share, self.second_share = source.first_share, source.second_share
+        self.momentum, self.weight_decay = source.momentum, source.weight_decay
+        self._values = tuple(torch.empty(step.shape, dtype=dtype, device=step.device) for _ in range(3))
+
+    def next(self, step: Tensor) -> tuple[Tensor, ...]:
+        """Return decay, size and epsilon as they were filled in."""
+        return self._values
+
+    def fill(self, values: Sequence[Tensor]) -> None:
+        """Take the factors of the next step."""
+        for mine, value in zip(self._values, values, strict=True):
+            mine.copy_(value)
+
+
+def _say(what: str, error: Exception) -> None:
+    cause = getattr(error, "inner_exception", error)  # a compiler's own, whose first line says more
+    logger.warning("training continues without %s: %s", what, error_text(cause, first_line=True))

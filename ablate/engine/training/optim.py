@@ -1,0 +1,141 @@
+"""AdamW, Adam and SGD as operations on rows: weights, gradients and moments are [R, P], settings are [R, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.state import RowState
+
+CHUNK = 64  # steps; a multiple of any vector length
+CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """The settings that may differ from row to row, float64 [R, 1]; `multipliers` [R, S] is the schedule of S steps.
+
+    They are float64 for any dtype of the weights, so that 1 - beta2 and the bias corrections round as in torch.optim.
+    """
+
+    learning_rate: Tensor
+    weight_decay: Tensor
+    beta1: Tensor
+    beta2: Tensor
+    epsilon: Tensor
+    momentum: Tensor
+    clip_norm: Tensor
+    label_smoothing: Tensor
+    multipliers: Tensor
+
+    @staticmethod
+    def of(configs: Sequence[TrainConfig], schedules: Sequence[Tensor]) -> RowSettings:
+        """Return the settings of one row per configuration; shorter schedules repeat their last factor."""
+        longest = max(len(schedule) for schedule in schedules)
+        padded = [torch.cat([s, s[-1:].expand(longest - len(s))]) for s in schedules]
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64)[:, None]
+
+        return RowSettings(
+            learning_rate=column([c.learning_rate for c in configs]),
+            weight_decay=column([c.weight_decay for c in configs]),
+            beta1=column([c.beta1 for c in configs]),
+            beta2=column([c.beta2 for c in configs]),
+            epsilon=column([c.epsilon for c in configs]),
+            momentum=column([c.momentum for c in configs]),
+            clip_norm=column([float("inf") if c.clip_norm is None else c.clip_norm for c in configs]),
+            label_smoothing=column([c.label_smoothing for c in configs]),
+            multipliers=torch.stack(padded),
+        )
+
+    def rate(self, step: Tensor) -> Tensor:
+        """Return the learning rate of every row at its own `step` [R, n], counted from 0."""
+        return self.learning_rate * self.multipliers.gather(1, step.clamp(max=self.multipliers.shape[1] - 1))
+
+    def to(self, device: torch.device) -> RowSettings:
+        """Return the settings on `device`."""
+        return replace(self, **{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+class StepFactors:
+    """The factors [R, 1] of a step that follow from the settings and each row's step count, many steps at a time.
+
+    Powers are taken of vectors of CHUNK steps: on a CPU a kernel rounds the end of a vector by other instructions, so
+    the powers of one step, [R, 1], would depend on R.
+    """
+
+    def __init__(self, optimizer: str, settings: RowSettings, dtype: torch.dtype) -> None:
+        self._optimizer, self._settings, self._dtype = optimizer, settings, dtype
+        self.first_share = (1 - settings.beta1).to(dtype)
+        self.second_share = (1 - settings.beta2).to(dtype)
+        self.momentum, self.weight_decay = settings.momentum.to(dtype), settings.weight_decay.to(dtype)
+        self._table, self._next = torch.empty(0), 0
+
+    def next(self, step: Tensor) -> tuple[Tensor, ...]:
+        """Return decay, size and epsilon of the step after `step` int64 [R, 1]; each call is one step of each row.
+
+        For sgd these are 1, the learning rate and 0.
+        """
+        if self._next == len(self._table):
+            self._table, self._next = self._computed(step), 0
+        self._next += 1
+        return self._table[self._next - 1].unbind()
+
+    def _computed(self, step: Tensor) -> Tensor:
+        """Return the factors of the next CHUNK steps, [CHUNK, 3, R, 1]."""
+        own, place = self._settings, step + torch.arange(CHUNK, device=step.device)
+        rate = own.rate(place)
+        decay = 1 - rate * own.weight_decay if self._optimizer == "adamw" else torch.ones_like(rate)
+        if self._optimizer == "sgd":
+            found = [decay, rate, torch.zeros_like(rate)]
+        else:
+            count = (place + 1).double()
+            root = (1 - own.beta2.expand_as(count).contiguous() ** count).sqrt()
+            size = rate * root / (1 - own.beta1.expand_as(count).contiguous() ** count)
+            found = [decay, size, own.epsilon * root]
+        return torch.stack(found).permute(2, 0, 1).unsqueeze(-1).to(self._dtype).contiguous()
+
+
+def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+    """Make one step of `optimizer` in every live row; `grads` and `work` [R, P] are overwritten.
+
+    The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
+    is not alive keeps its weights bit for bit, for any gradient and moments.
+    """
+    decay, size, epsilon = factors.next(state.step)
+    state.step.add_(state.alive)
+    all_alive = state.known_alive
+    if optimizer == "adamw":
+        state.weights.mul_(decay if all_alive else decay.masked_fill(~state.alive, 1.0))
+    else:
+        grads.add_(torch.mul(state.weights, factors.weight_decay, out=work))
+    if optimizer == "sgd":
+        state.first.mul_(factors.momentum).add_(grads)
+        torch.mul(state.first, size, out=work)
+    else:
+        _adam(state, grads, factors, size, epsilon, work)
+    if not all_alive:
+        work.masked_fill_(~state.alive, 0.0)
+    state.weights.sub_(work)
+
+
+def _adam(state: RowState, grads: Tensor, factors: StepFactors, size: Tensor, epsilon: Tensor, work: Tensor) -> None:
+    """Set `work` to rate / c1 * m / (sqrt(v / c2) + eps), c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
+    state.first.lerp_(grads, factors.first_share)
+    state.second.lerp_(grads.mul_(grads), factors.second_share)
+    torch.sqrt(state.second, out=work).add_(epsilon)
+    torch.div(state.first, work, out=work).mul_(size)
+
+
+def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
+    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place.
+
+    A row with an infinite `clip_norm` does not change, whatever its values are.
+    """
+    scale = (clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0)
+    grads.mul_(scale.masked_fill_(torch.isinf(clip_norm), 1.0).to(grads.dtype))

@@ -1,0 +1,330 @@
+"""The training loop: trials of one group key, trained in lockstep; each reports, ends and fails by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ablate.base.errors import CheckpointDownError, PausedError, RequestError
+from ablate.core.trainable import Member
+from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.engine.models.parts.replacing import replacements_of
+from ablate.engine.models.parts.watching import check_parts
+from ablate.engine.tasks import Data
+from ablate.engine.training.common import Common, Trained
+from ablate.engine.training.evaluate import Means
+from ablate.engine.training.graph import Step, training_step
+from ablate.engine.training.group_key import group_key
+from ablate.engine.training.order import epoch_index, keys
+from ablate.engine.training.progress import CADENCE, Cadence, Stopwatch, never
+from ablate.engine.training.samples import ModelInput
+
+STEPS_BETWEEN_CHECKS = 64  # checking on a GPU whether any row is alive blocks until it is idle
+OF_ALL = (MemoryError, torch.OutOfMemoryError)  # errors that concern all trials of a pack
+
+Said = dict[TrialKey, Report | Exception]
+
+
+class _Paused(Exception):  # noqa: N818 - an event, not an error
+    """`pause()` was true."""
+
+
+class TrialPack:
+    """A pack of trials of the family (see `ablate.core.trainable.Pack`); one trial alone may have any settings.
+
+    `load` returns the data of a trial. With `judged` False, generated text is not scored. `cadence` sets when `pause`
+    is called and how often checkpoints are written between reports. The rows of a trial that has left are given up at
+    the next epoch, and those of new trials join then. A trial that resumes in the middle of an epoch first finishes it
+    beside trials at the same step.
+    """
+
+    def __init__(
+        self,
+        *,
+        load: Callable[[TrialConfig], Data],
+        data_dir: Path | None = None,
+        device: str = "cpu",
+        pause: Callable[[], bool] = never,
+        judged: bool = True,
+        cadence: Cadence = CADENCE,
+    ) -> None:
+        self._load, self._data_dir, self._device, self._judged = load, data_dir, device, judged
+        self._pause, self._cadence, self._clock = pause, cadence, Stopwatch(cadence.now)
+        self._queued: list[Member] = []
+        self._trials: list[Trained] = []
+        self._common: Common | None = None
+        self._key: str | None = None
+        self._step: Step = _no_step
+        self._running: tuple[list[Trained], Means] = ([], Means(None))
+        self._next_question = self._settled = 0.0
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Add trials, which begin at the next boundary of an epoch."""
+        self._queued.extend(members)
+
+    def drop(self, key: TrialKey) -> None:
+        """Stop training a trial; its checkpoints stay."""
+        self._queued = [member for member in self._queued if member.config.key != key]
+        self._trials = [trial for trial in self._trials if trial.config.key != key]
+
+    def close(self) -> None:
+        """Release the data and the memory of all trials."""
+        self._queued, self._trials, self._common, self._step = [], [], None, _no_step
+        self._running = ([], Means(None))
+
+    def advance(self) -> Mapping[TrialKey, Report | Exception]:
+        """Train until a trial reports, pauses or fails, and return what each such trial has to say; see `Pack`.
+
+        A trial that finds a checkpoint first gives its last report again. Empty if the pack has no trials.
+        """
+        said = self._joined()
+        try:
+            while not said and self._trials:
+                said = self._epoch(self._next_trials())
+        except _Paused:
+            said = self._paused()
+        ended = {key for key, one in said.items() if isinstance(one, Exception) or one.final}
+        self._trials = [trial for trial in self._trials if trial.config.key not in ended]
+        return said
+
+    def _joined(self) -> Said:
+        """Let the added trials join, and return their stored reports, and the faults of those that cannot."""
+        said: Said = {}
+        queued, self._queued = self._queued, []
+        for member in queued:
+            key = member.config.key
+            try:
+                trial = self._begun(member)
+            except OF_ALL:
+                raise
+            except Exception as error:  # its checkpoint, its data or its code; a user's may fail in any way
+                said[key] = error
+                continue
+            self._trials.append(trial)
+            if trial.progress.report is not None:
+                said[key] = trial.progress.report
+        return said
+
+    def _begun(self, member: Member) -> Trained:
+        """Return a new trial where its newest checkpoint left it."""
+        common, config = self._common, member.config
+        if common is None:
+            common = Common.of(
+                config, data_dir=self._data_dir, device=self._device, load=self._load, judged=self._judged
+            )
+            self._common, self._key = common, group_key(config, common.shape)
+        elif self._key is None or self._key != group_key(config, common.shape):
+            raise RequestError(f"trial {config.key} cannot join this pack: its group key differs")
+        trial = common.prepared(member)
+        if not self._trials:
+            self._step = training_step(common.group, config.task.task, steps=len(trial.schedule))
+        trial.progress.go_on()
+        trial.saved_at = self._clock.seconds()
+        if trial.progress.step:
+            trial.begun = Means(common.group.pad)
+            self._key_dropout(trial)
+            with _keyed_global_generator(trial, common.group.device):
+                trial.progress.take_up(trial.begun)
+        return trial
+
+    def _next_trials(self) -> list[Trained]:
+        """Return the trials of the next epoch: those that are furthest in an interrupted one, or all."""
+        step = max(trial.progress.step for trial in self._trials)
+        return [trial for trial in self._trials if trial.progress.step == step]
+
+    def _epoch(self, trials: list[Trained]) -> Said:
+        """Train an epoch of `trials`, or the rest of it, and return what they have to say."""
+        common = self._common
+        assert common is not None
+        common.line_up(trials)
+        self._clock.start()
+        means = self._train(common, trials)
+        due = [trial for trial in trials if _is_due(trial) and bool(trial.alive.any())]
+        metrics = self._metrics(common, due, means) if due else {}
+        self._settle()
+        self._clock.stop()
+        said: Said = {}
+        for trial in trials:
+            key, progress = trial.config.key, trial.progress
+            if trial.fault is not None:
+                said[key] = trial.fault
+            elif not bool(trial.alive.any()):
+                said[key] = common.diverged(trial)
+            else:
+                progress.end_epoch()
+                if key in metrics:
+                    said[key] = self._reported(trial, metrics[key])
+        return said
+
+    def _reported(self, trial: Trained, metrics: tuple[dict[str, float], ...]) -> Report | Exception:
+        """Return the report of the epoch that has ended, with a durable checkpoint, or why that is not possible."""
+        final = trial.progress.epoch == trial.config.epochs
+        report = Report(
+            epoch=trial.progress.epoch,
+            metrics=metrics,
+            wall_seconds=trial.progress.seconds,
+            diverged=tuple(not alive for alive in trial.alive.tolist()),
+            final=final,
+            note="; ".join(trial.undefined) if final else "",
+        )
+        trial.saved_at = self._clock.seconds()
+        try:
+            return trial.progress.keep(report)
+        except CheckpointDownError as error:
+            return error
+
+    def _train(self, common: Common, trials: list[Trained]) -> Means:
+        """Train an epoch of `trials`, or the rest of it; return the means of loss and metrics over the whole epoch."""
+        group, lead = common.group, trials[0]
+        batch, begun = lead.training.batch_size, lead.progress.step
+        index = torch.cat([epoch_index(t.config, t.parts.train, epoch=t.progress.epoch + 1) for t in trials])
+        left = index[:, begun * batch :]  # slices the index: seen samples are not read again
+        augmentation = [key for t in trials for key in keys(t.config, "augmentation", t.progress.epoch + 1)]
+        batches = lead.parts.train.batches(left, batch, keys=augmentation)
+        means = self._begin(common, trials)
+        with _keyed_global_generator(lead, group.device), closing(batches):
+            lead.progress.restore_global_generator()
+            self._ask()
+            for step, (x, targets) in enumerate(batches if left.numel() else (), start=begun):
+                scores, losses = self._step(x, targets)
+                means.add(common.task.metrics(scores, targets), targets, losses=losses)
+                if step % STEPS_BETWEEN_CHECKS == 0 and not bool(group.alive.any()):
+                    break
+                for trial in trials:
+                    trial.progress.step += 1
+                self._ask()
+        return means
+
+    def _begin(self, common: Common, trials: list[Trained]) -> Means:
+        """Key the dropout of an epoch of `trials`, and return its means so far."""
+        group = common.group
+        begun = [trial.begun for trial in trials if trial.begun is not None]
+        means = Means.joined(begun) if begun else Means(group.pad)
+        for trial in trials:
+            if trial.begun is None:
+                self._key_dropout(trial)
+            trial.begun = None
+        dropout = [key for trial in trials for key in keys(trial.config, "dropout", trial.progress.epoch + 1)]
+        generators = [generator for trial in trials for generator in trial.replicas.generators]
+        group.module.train()
+        group.give_generators(dropout, generators, steps=trials[0].progress.step)
+        self._running = (trials, means)
+        return means
+
+    def _key_dropout(self, trial: Trained) -> None:
+        device = trial.replicas.layout.device
+        dropout = keys(trial.config, "dropout", trial.progress.epoch + 1)
+        if not trial.replicas.generators:  # the same ones in each epoch: a recorded step holds them
+            trial.replicas.generators = [torch.Generator(device) for _ in dropout]
+        for generator, key in zip(trial.replicas.generators, dropout, strict=True):
+            generator.manual_seed(key)
+
+    def _metrics(
+        self, common: Common, trials: list[Trained], means: Means
+    ) -> dict[TrialKey, tuple[dict[str, float], ...]]:
+        """Return the metrics of the reports that are due, one dictionary per replicate.
+
+        Between two batches it may pause. At that point only `alive` has changed, and repeating that change has no
+        effect. A fault that only one trial has is kept in it.
+        """
+        validation = common.validated(trials, self._ask)
+        found, start = {}, 0
+        for trial in trials:
+            stop = start + len(trial.rows)
+            try:
+                val = validation.values(start, stop)
+                trial.undefined = validation.undefined("val")
+                trial.freeze(~torch.isfinite(val["loss"]))
+                if bool(trial.alive.any()):
+                    check_parts(replacements_of(common.group.module))
+                    running = {f"train_{name}": trial.of(value) for name, value in means.values().items()}
+                    found[trial.config.key] = trial.listed(running | self._judged_values(common, trial, val))
+            except (_Paused, *OF_ALL):
+                raise
+            except Exception as error:  # a test part that cannot be read, a user's metric
+                trial.fault = error
+            start = stop
+        return found
+
+    def _judged_values(self, common: Common, trial: Trained, val: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return what `trial` reports beside the means over its epoch, one value per replicate."""
+        written = common.corpus(trial, trial.parts.validation, "validation", self._ask)
+        values = {f"val_{name}": value for name, value in (val | written).items()}
+        values["learning_rate"] = trial.of(common.group.learning_rates())
+        if _is_last(trial) and trial.config.stage == "confirm":
+            values |= common.test_values(trial, self._ask)
+        return values
+
+    def _ask(self) -> None:
+        """Between two steps, raise _Paused on request, and write checkpoints if the interval has passed."""
+        seconds = self._clock.seconds()
+        if seconds >= self._next_question:
+            self._next_question = seconds + self._cadence.ask_seconds
+            if self._pause():
+                raise _Paused
+        trials, means = self._running
+        unsaved = [t for t in trials if seconds - t.saved_at >= self._cadence.checkpoint_seconds]
+        if unsaved:
+            self._settle()
+            with self._clock.stopped():
+                for trial in unsaved:
+                    trial.saved_at = seconds
+                    try:
+                        trial.progress.save(means.part(trial.start, trial.rows.stop))
+                    except CheckpointDownError as error:
+                        trial.fault = error
+
+    def _paused(self) -> Said:
+        """Write a checkpoint of every trial, and return what ends each."""
+        self._settle()
+        self._clock.stop()
+        running, means = self._running
+        said: Said = {
+            m.config.key: PausedError(f"trial {m.config.key} has paused before it began") for m in self._queued
+        }
+        self._queued = []
+        for trial in self._trials:
+            so_far = means.part(trial.start, trial.rows.stop) if trial in running else Means(None)
+            try:
+                said[trial.config.key] = trial.fault or trial.progress.paused(so_far)
+            except CheckpointDownError as error:
+                said[trial.config.key] = error
+        return said
+
+    def _settle(self) -> None:
+        """Add the time of training since the last call to the trials that are trained, to each by its rows."""
+        seconds, (trials, _) = self._clock.seconds(), self._running
+        rows = sum(len(trial.rows) for trial in trials)
+        for trial in trials:
+            trial.progress.seconds += (seconds - self._settled) * (len(trial.rows) / rows)
+        self._settled = seconds
+
+
+def _no_step(x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
+    raise AssertionError("the pack has no trials")
+
+
+def _is_last(trial: Trained) -> bool:
+    return trial.progress.epoch + 1 == trial.config.epochs
+
+
+def _is_due(trial: Trained) -> bool:
+    """Return whether the trial reports after the epoch that it is in."""
+    return _is_last(trial) or (trial.progress.epoch + 1) % trial.training.report_every == 0
+
+
+@contextmanager
+def _keyed_global_generator(trial: Trained, device: torch.device) -> Iterator[None]:
+    """Key the draws that a user's module makes from torch's global generator (dropout), and restore its state."""
+    key = keys(trial.config, "dropout", trial.progress.epoch + 1)[0]
+    on_cpu = device.type == "cpu"
+    with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
+        if on_cpu:  # torch.manual_seed also seeds every other device, which takes as long as a small step
+            torch.default_generator.manual_seed(key)
+        else:
+            torch.manual_seed(key)
+        yield

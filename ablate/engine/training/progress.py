@@ -1,0 +1,193 @@
+"""The progress of a trial: resuming from a checkpoint, and writing checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from ablate.base.errors import CheckpointError, PausedError
+from ablate.base.files import Place
+from ablate.base.sample_files import SampleValues
+from ablate.core.trial import Report, TrialConfig
+from ablate.engine.models.settings import InputShape
+from ablate.engine.training import checkpoint
+from ablate.engine.training.checkpoint import Checkpoint, CheckpointId
+from ablate.engine.training.evaluate import Means
+from ablate.engine.training.state import Replicas
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """The intervals of a trial's interruptions between steps, in seconds of training, and the clock for them."""
+
+    ask_seconds: float = 0.25  # between two calls of `pause`, which may read a file
+    checkpoint_seconds: float = 300.0  # the maximum training time that a killed process loses
+    now: Callable[[], float] = time.perf_counter
+
+
+CADENCE = Cadence()
+
+
+def never() -> bool:
+    """Return False: the trial never pauses."""
+    return False
+
+
+class Stopwatch:
+    """Seconds of training over all attempts, excluding the time to write checkpoints or wait for the caller."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._total = 0.0
+        self._since: float | None = None
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return self._total if self._since is None else self._total + self._now() - self._since
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._since = self._now()
+
+    def stop(self) -> float:
+        """Stop the clock and return its seconds."""
+        self._total, self._since = self.seconds(), None
+        return self._total
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the clock inside the block, and start it again afterwards if it ran before."""
+        runs = self._since is not None
+        self.stop()
+        yield
+        if runs:
+            self.start()
+
+    def set(self, seconds: float) -> None:
+        """Stop the clock at `seconds`."""
+        self._total, self._since = seconds, None
+
+
+class TrainingProgress:
+    """The progress of a trial through its epochs, starting from the newest checkpoint in `place`.
+
+    `epoch` epochs are done and `step` steps of the next one; `report` is the last one, and `seconds` is the trial's
+    time of training over all attempts. Without a `place` no checkpoint is written or read.
+    """
+
+    def __init__(
+        self, config: TrialConfig, shape: InputShape, replicas: Replicas, *, place: Place | None, attempt: int
+    ) -> None:
+        self.config, self.shape, self.replicas = config, shape, replicas
+        self.place, self.attempt = place, attempt
+        self.epoch = self.step = 0
+        self.seconds = 0.0
+        self.report: Report | None = None
+        self._midway: Checkpoint | None = None
+        self._saved = (0, 0)
+
+    def go_on(self) -> None:
+        """Restore the newest whole checkpoint, if there is one.
+
+        A checkpoint of an earlier attempt is first written again as this attempt's file. If the earlier attempt still
+        runs somewhere, its later checkpoints are ignored. Raises CheckpointError.
+        """
+        if self.place is None:
+            return
+        found = checkpoint.newest(self.place, self.config, attempt=self.attempt)
+        if found is not None:
+            self.replicas.restore(found.tensors)
+            self.epoch, self.step = found.checkpoint_id.epoch, found.checkpoint_id.step
+            self.seconds, self._saved = found.wall_seconds, (self.epoch, self.step)
+            self._midway = found if self.step else None
+            if found.checkpoint_id.attempt < self.attempt:
+                found = checkpoint.rewrite(self.place, found, self.attempt)
+            self.report = found.report
+        elif self.attempt > 1:
+            self._write(Means(None))
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        """The id of a checkpoint at the current position."""
+        return CheckpointId(attempt=self.attempt, epoch=self.epoch, step=self.step)
+
+    def take_up(self, means: Means) -> None:
+        """Restore the means and the generator states of an epoch that a checkpoint interrupted."""
+        assert self._midway is not None
+        found, device = self._midway.midway, self.replicas.layout.device
+        try:
+            means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
+            means.count = found["count"].to(device)
+            self.replicas.restore_dropout(found["dropout"])
+            self.restore_global_generator()
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            name = self._midway.checkpoint_id.name
+            raise CheckpointError(f"checkpoint {name} does not say how its epoch continues: {error}") from error
+
+    def restore_global_generator(self) -> None:
+        """Set torch's global generator as it was where a checkpoint interrupted the epoch; otherwise do nothing."""
+        if self._midway is None:
+            return
+        found, device = self._midway.midway, self.replicas.layout.device
+        torch.set_rng_state(found["generator"].clone())
+        if "device_generator" in found and device.type != "cpu":
+            torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
+
+    def paused(self, means: Means) -> PausedError:
+        """Write a checkpoint and return the error that says where the trial has paused.
+
+        Raises CheckpointDownError if the checkpoint cannot be written.
+        """
+        self.save(means)
+        return PausedError(f"trial {self.config.key} has paused after {self.epoch} epochs and {self.step} steps")
+
+    def end_epoch(self) -> None:
+        """Count the epoch as done."""
+        self.epoch, self.step, self._midway = self.epoch + 1, 0, None
+
+    def keep(self, report: Report) -> Report:
+        """Write the checkpoint that belongs to `report` and return the report with its name."""
+        named = replace(report, checkpoint=self.checkpoint_id.name) if self.place is not None else report
+        self.report = named
+        self.save(Means(None))
+        return named
+
+    def keep_samples(self, found: SampleValues) -> None:
+        """Write what the trial scored on each sample of the test split; raise CheckpointDownError."""
+        if self.place is not None:
+            checkpoint.keep_samples(self.place, self.attempt, found)
+
+    def save(self, means: Means) -> None:
+        """Write a checkpoint of the current position, unless there is one; `means` are those of its epoch so far."""
+        if self.place is not None and self._saved != (self.epoch, self.step):
+            self._write(means)
+
+    def _write(self, means: Means) -> None:
+        assert self.place is not None
+        midway = {}
+        if self.step:
+            device = self.replicas.layout.device
+            midway = {
+                "sums": torch.stack(list(means.sums.values())).cpu(),
+                "count": torch.as_tensor(means.count).cpu(),
+                "dropout": self.replicas.dropout_states(),
+                "generator": torch.get_rng_state(),
+            }
+            if device.type != "cpu":
+                midway["device_generator"] = torch.get_device_module(device).get_rng_state(device)
+        found = Checkpoint(
+            checkpoint_id=self.checkpoint_id,
+            report=self.report,
+            wall_seconds=self.seconds,
+            tensors=self.replicas.tensors(),
+            trial=self.config.to_json(),
+            shape=self.shape,
+            midway=midway,
+            metrics=tuple(means.sums) if self.step else (),
+        )
+        checkpoint.write(self.place, found)
+        self._saved = (self.epoch, self.step)

@@ -1,0 +1,271 @@
+"""The row engine: R replicas of one architecture as rows of one flat buffer, trained in lockstep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ablate.base.errors import TrialError
+from ablate.engine.models.layers import Dropout
+from ablate.engine.training.optim import RowSettings, StepFactors, apply_update, clip_rows
+from ablate.engine.training.samples import ModelInput
+from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.state import Layout, RowState, lay_out
+
+Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+
+
+class ReplicaGroup:
+    """R replicas as rows: weights, gradients and moments are [R, P], settings [R, 1].
+
+    `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
+    but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
+    receives every parameter as [R, ...]; any other module goes through torch.func.vmap, or runs one row after another
+    if it is not `stacked`. The group takes ownership of the module: a row-native module holds the rows from then on.
+    Parameters that do not require a gradient do not change; buffers are a row's own, and the module may change them. A
+    row's loss is the mean over its targets that are not `pad`.
+    A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
+    False and its weights do not change by a bit. Other rows are not affected.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        initial: Sequence[Mapping[str, Tensor]],
+        configs: Sequence[TrainConfig],
+        schedules: Sequence[Tensor],
+        *,
+        loss: Loss,
+        pad: int | None = None,
+        device: torch.device | str = "cpu",
+        stacked: bool = True,
+    ) -> None:
+        self.precision = configs[0].precision
+        self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
+        self.pad, self.stacked = pad, stacked
+        self.generators: list[torch.Generator] = []
+        self.keys: tuple[int, ...] = ()
+        self.steps = 0  # of this epoch
+        self.module = module.to(device=self.device, dtype=self.dtype)
+        self.row_native = bool(getattr(module, "row_native", False))
+        self.layout = Layout(
+            places=lay_out({name: p.shape for name, p in module.named_parameters() if p.requires_grad}),
+            buffers=tuple(name for name, _ in self.module.named_buffers() if name in initial[0]),
+            optimizer=configs[0].optimizer,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self.take(self.layout.start(initial), RowSettings.of(configs, schedules))
+
+    def take(self, state: RowState, settings: RowSettings) -> None:
+        """Train the rows of `state` from now on, in place, instead of those before; both have the group's layout."""
+        self.state, self.settings = state, settings.to(self.device)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
+        rows, columns = state.rows, self.layout.columns
+        self.clips = bool(torch.isfinite(settings.clip_norm).any())
+        smooths = bool(settings.label_smoothing.any())
+        self.smoothing: float | Tensor = self.settings.label_smoothing.to(self.dtype) if smooths else 0.0
+        self.grads, self.work = self.layout.zeros(rows, columns), self.layout.zeros(rows, columns)
+        self.pads = {place.name: self.layout.zeros(rows, place.pad) for place in self.layout.places if place.pad}
+        self.leaves = {place.name: nn.Parameter(place.of(state.weights)) for place in self.layout.places}
+        if self.row_native:
+            _install(self.module, self.values)
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """What the module computes with, [R, ...] by name: parameters, and the buffers of a user's own module."""
+        return {**self.leaves, **self.state.fixed}
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers of a user's own module, [R, ...] by name."""
+        return {name: self.state.fixed[name] for name in self.layout.buffers}
+
+    @property
+    def rows(self) -> int:
+        """The number of rows R."""
+        return self.state.rows
+
+    @property
+    def alive(self) -> Tensor:
+        """Which rows are not frozen, bool [R]."""
+        return self.state.alive[:, 0]
+
+    def forward(self, x: ModelInput) -> Tensor:
+        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or of a pair; every row uses its own weights."""
+        with self._autocast():
+            if self.row_native:
+                scores: Tensor = self.module(x)
+            elif self.stacked:
+                scores = torch.func.vmap(partial(plain_call, self.module))(self.values, x)
+            else:
+                scores = torch.stack([self._alone(row, x) for row in range(self.rows)])
+        return scores.to(self.dtype)
+
+    def forward_of(self, rows: Sequence[int]) -> Callable[[ModelInput], Tensor]:
+        """Return `forward` for some rows of a row-native module, by number; their weights are copied."""
+        index = torch.tensor(rows, device=self.device)
+        values = {name: value.detach().index_select(0, index) for name, value in self.values.items()}
+
+        def forward(x: ModelInput) -> Tensor:
+            with self._autocast():
+                return plain_call(self.module, values, x).to(self.dtype)
+
+        return forward
+
+    def _alone(self, row: int, x: ModelInput) -> Tensor:
+        """Return the scores of one row; torch's global generator is the row's own during the call."""
+        values = {name: value[row] for name, value in self.values.items()}
+        mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
+        with keyed_globals(self.keys[row] if self.keys else 0, self.steps if self.module.training else -1):
+            scores = self._with_own_generator(row, values, mine)
+        self._take_buffers(row, values)
+        return scores
+
+    @torch.no_grad()
+    def _take_buffers(self, row: int, values: dict[str, Tensor]) -> None:
+        """Keep the buffers that the module has assigned, instead of changing them in place."""
+        for name, buffer in self.buffers.items():
+            if values[name].shape != buffer[row].shape:
+                raise TrialError(f"buffer {name} changed its shape from {list(buffer[row].shape)}: it must stay")
+            if values[name].data_ptr() != buffer[row].data_ptr():
+                buffer[row].copy_(values[name])
+
+    def _with_own_generator(self, row: int, values: dict[str, Tensor], mine: ModelInput) -> Tensor:
+        if not self.generators:
+            return plain_call(self.module, values, mine)
+        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
+        before = source.get_rng_state()
+        source.set_rng_state(self.generators[row].get_state())
+        try:
+            return plain_call(self.module, values, mine)
+        finally:
+            self.generators[row].set_state(source.get_rng_state())
+            source.set_rng_state(before)
+
+    @torch.no_grad()
+    def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
+        """Return the ids that every row generates for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
+        self.module.eval()
+        with self._autocast():
+            written: Tensor = self.module.greedy(source_rbs, start=start, end=end, steps=steps)  # type: ignore[operator]
+        return written
+
+    def key_dropout(self, keys: Sequence[int]) -> None:
+        """Give the dropout of every row its own generator, seeded from the row's key.
+
+        Of a row-native module, dropout is any part with an attribute `generators` (`models.layers.Dropout`).
+        Of a module that runs one row after another, it is whatever draws from torch's global generator.
+        """
+        self.give_generators(keys, [torch.Generator(self.device).manual_seed(key) for key in keys])
+
+    def give_generators(self, keys: Sequence[int], generators: list[torch.Generator], *, steps: int = 0) -> None:
+        """Let dropout draw by `generators`, one per row with these keys, in an epoch of which `steps` are done."""
+        self.keys, self.steps, self.generators = tuple(keys), steps, generators
+        for part in self.module.modules() if self.row_native else ():
+            if hasattr(part, "generators"):
+                part.generators = self.generators  # type: ignore[assignment]
+
+    @property
+    def draws(self) -> bool:
+        """Whether a row-native module draws from `generators` in training: it has dropout."""
+        return any(isinstance(part, Dropout) for part in self.module.modules())
+
+    @property
+    def drawing(self) -> list[torch.Generator]:
+        """The generators that the module draws from in training; empty without dropout."""
+        return self.generators if self.draws else []
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
+        self.steps += 1
+        scores = self.forward(x)
+        losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
+        grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
+        self.update(grads, losses.detach())
+        return scores.detach(), losses.detach()
+
+    def _mean(self, losses: Tensor, targets: Tensor) -> Tensor:
+        """Return each row's mean [R] of `losses` [R, B, ...], which are 0 at padding."""
+        if self.pad is None:
+            return losses.flatten(1).mean(-1)
+        # a batch of padding alone has no loss and must not freeze the row
+        return losses.flatten(1).sum(-1) / (targets != self.pad).flatten(1).sum(-1).clamp(min=1)
+
+    @torch.no_grad()
+    def update(self, grads: Sequence[Tensor], losses: Tensor) -> None:
+        """Gather `grads` into [R, P], freeze rows that are not finite, clip and apply the optimiser's rule."""
+        torch.cat(list(self._columns(grads)), dim=1, out=self.grads)
+        norm = torch.linalg.vector_norm(self.grads, dim=1, keepdim=True)
+        self.freeze(~(torch.isfinite(losses) & torch.isfinite(norm[:, 0])))
+        if self.clips:
+            clip_rows(self.grads, norm, self.settings.clip_norm)
+        apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
+
+    def freeze(self, which: Tensor) -> None:
+        """Stop training the rows where `which` (bool [R]) is True."""
+        self.state.alive.logical_and_(~which[:, None])
+
+    def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
+        for place, grad in zip(self.layout.places, grads, strict=True):
+            yield grad.reshape(self.rows, -1)
+            if place.pad:
+                yield self.pads[place.name]
+
+    def learning_rates(self) -> Tensor:
+        """Return the learning rate of every row's last step, float64 [R]."""
+        return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that a resumed run needs (see Layout.tensors)."""
+        return self.layout.tensors(self.state)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
+        self.layout.restore(self.state, tensors)
+        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
+
+
+def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
+    """Return the scores of one replicate's parameters and buffers; buffers may change."""
+    scores: Tensor = torch.func.functional_call(module, values, (x,))
+    if not isinstance(scores, Tensor):
+        raise TrialError(f"{type(module).__name__} returned a {type(scores).__name__}: return one tensor of scores")
+    return scores
+
+
+@contextmanager
+def keyed_globals(key: int, step: int) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy by a row's key and a step, and restore them afterwards."""
+    before = random.getstate(), np.random.get_state()
+    seed = np.random.SeedSequence([key, step + 1])
+    random.seed(int(seed.generate_state(1, np.uint64)[0]))
+    np.random.seed(seed.generate_state(4))
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Replace a module's parameters permanently by rows, as functional_call would at every call."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        owner, _, name = path.rpartition(".")
+        value = values[names[id(parameter)]]
+        rows = value if isinstance(value, nn.Parameter) else nn.Parameter(value, requires_grad=False)
+        module.get_submodule(owner).register_parameter(name, rows)

@@ -1,0 +1,119 @@
+"""Describes a trained trial of the family for prediction: its network, data units, inputs and outputs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ablate.base.errors import RequestError
+from ablate.base.files import Place
+from ablate.core.registry import own_code
+from ablate.core.trainable import ServedNetwork, Tensor
+from ablate.core.trial import TrialConfig
+from ablate.engine.models.samples import join
+from ablate.engine.models.settings import InputShape
+from ablate.engine.tasks import Data, Task, data_folder, load_task
+from ablate.engine.tasks.arrays.task import Task as ArrayTask
+from ablate.engine.tasks.base import Classification, Stream
+from ablate.engine.tasks.text.tokens import TokenPrediction
+from ablate.engine.training import served_model
+from ablate.engine.training.family import family
+from ablate.engine.training.modules import predictor
+from ablate.engine.training.served_model import Description
+
+EXAMPLES = 2
+
+
+def serve(
+    config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0, examples: int = EXAMPLES
+) -> ServedNetwork:
+    """Return a replicate of a trained trial for prediction, with `examples` samples of the test split's inputs.
+
+    `checkpoints` is the trial's own folder.
+
+    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
+    RequestError if the network maps text to text and has no `greedy`.
+    """
+    task = load_task(config.task)
+    folder = data_folder(data_dir)
+    data = task.load(folder)
+    module = predictor(config, checkpoints, replicate)
+    shape = task.shape(folder)
+    if shape.source_tokens and not callable(getattr(module, "greedy", None)):
+        raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
+    patch = shape.patch if data.image else None
+    description = Description(
+        model=family(config).model,
+        replace=family(config).replace,
+        shape=shape,
+        scale=_factors(data.scale),
+        shift=_factors(data.shift),
+        class_names=data.class_names,
+        start=data.start,
+        end=data.end,
+        image=data.image,
+        patch=patch,
+        classes=_classes(task, data),
+    )
+    return describe(module, description, _example(data, patch, shape, examples))
+
+
+def _classes(task: Task, data: Data) -> bool:
+    """Return whether scores are logits of classes, so that their softmax is a probability."""
+    if isinstance(task, ArrayTask):
+        return task.loss_name == "cross_entropy" and data.train_targets.ndim == 1
+    return isinstance(task, Classification | TokenPrediction) or bool(data.class_names)
+
+
+def describe(module: nn.Module, description: Description, example: Any) -> ServedNetwork:
+    """Return a network with its inputs and outputs.
+
+    `example` is an array of rows [n, F], of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or
+    of ids [n, T].
+    """
+    shape = description.shape
+    text = Tensor(dtype="int64", shape=(-1,))
+    tokens = -1 if shape.inputs == "ids" else shape.tokens
+    sample = (-1,) if shape.inputs == "ids" else tuple(example.shape[1:])
+    scores = Tensor(dtype="float32", shape=served_model.output_shape(shape, tokens))
+    return ServedNetwork(
+        loader=served_model.__name__,
+        write=partial(served_model.write, module=module, description=description),
+        example=example,
+        inputs=text if description.writes else Tensor(dtype=example.dtype.name, shape=sample),
+        outputs=text if description.writes else scores,
+        options={} if description.writes else {"output": description.outputs[0]},
+        class_names=description.class_names,
+        code=_own_code(description),
+    )
+
+
+def _own_code(description: Description) -> tuple[Path, ...]:
+    """Return the user's code of the builder and of parts of their own."""
+    own = (action for action in description.replace.values() if isinstance(action, str))
+    return tuple(dict.fromkeys(place for name in (description.model.builder, *own) for place in own_code(name)))
+
+
+def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:
+    """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
+
+    Images are [n, H, W, C], grey ones [n, H, W].
+    """
+    if isinstance(data.test_inputs, Stream):
+        first = data.test_inputs.batches(torch.arange(min(count, len(data.test_inputs)))[None], count, None)
+        examples = next(iter(first))[0].cpu()
+    else:
+        examples = data.test_inputs[:count].cpu()
+    if data.image is None:
+        shaped = examples.reshape(len(examples), *shape.sample) if shape.sample else examples
+        return (examples.long() if data.ids else shaped).numpy()
+    images = join(examples, patch, data.image[:2])
+    return (images.squeeze(-1) if data.image[2] == 1 else images).numpy()
+
+
+def _factors(value: float | torch.Tensor) -> tuple[float, ...]:
+    return (float(value),) if isinstance(value, int | float) else tuple(float(number) for number in value.flatten())

@@ -1,0 +1,166 @@
+"""The transformer family as a trainable (papers A and B); torch is imported when it is first needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ablate.base.errors import RequestError, TrialError
+from ablate.base.files import Place
+from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.registry import read_task
+from ablate.core.trial import Report, TrialConfig
+from ablate.engine.models.settings import BUILT_IN, InputShape
+from ablate.engine.training.family import FamilySettings
+
+if TYPE_CHECKING:
+    from ablate.core.trainable import Pack, PlannedTrials, ServedNetwork, TrialContext
+    from ablate.engine.tasks import Data
+
+DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
+
+
+class Transformer:
+    """Trains networks of the family, and of a user's own builder, on tasks."""
+
+    def check(self, given: Iterable[str], *, confirms: bool) -> None:
+        """Accept every study file of the family: its settings have types."""
+
+    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
+        """Raise DataError if a task's data are missing."""
+        from ablate.engine.tasks import load_task
+
+        load_task(task).check(data_dir)
+
+    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> InputShape:
+        """Return the shape of a task's data; raise RequestError if a patch does not fit its images."""
+        from ablate.engine.tasks import load_task
+
+        return load_task(task).shape(data_dir)
+
+    def remarks(
+        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
+    ) -> tuple[str, ...]:
+        """Return the task's own remarks, and one on a user's network whose replicates cannot be stacked."""
+        from ablate.engine.tasks import load_task
+        from ablate.engine.tasks.base import Remarked
+
+        found = load_task(task)
+        own = tuple(found.remarks(data_dir)) if isinstance(found, Remarked) else ()
+        return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
+
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
+        """Return the task's metrics of both splits, or None for a task whose metrics only training tells."""
+        from ablate.engine.tasks import load_task
+        from ablate.engine.training.made_up import metric_names
+
+        return metric_names(load_task(task), _shape(facts))
+
+    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
+        """Return the size of the network, counted on the built module."""
+        from ablate.engine.models import measure
+
+        assert isinstance(settings, FamilySettings)
+        return measure(settings.model, _shape(facts), settings.replace)
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+        """Return nothing: `measure` sizes every network."""
+        return Counted()
+
+    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
+        """Return the parts of the network, called once on samples of zeros."""
+        import torch
+
+        from ablate.engine.models import build
+        from ablate.engine.models.parts.listing import list_network
+        from ablate.engine.models.parts.tracing import traced
+        from ablate.engine.models.size import zeros
+
+        assert isinstance(settings, FamilySettings)
+        shape = _shape(facts)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                network = build(settings.model, shape, settings.replace).eval()
+                with traced(network) as trace:
+                    network(zeros(shape, samples=2))
+        except TrialError as error:
+            raise RequestError(str(error)) from error
+        return list_network(network, trace)
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
+        """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
+        from ablate.engine.training.timing import seconds_per_trial
+
+        return seconds_per_trial(
+            [(settings, size) for settings, size in rows if isinstance(settings, FamilySettings)],
+            task=planned.task,
+            shape=_shape(planned.facts),
+            data_dir=planned.data_dir,
+            replicates=planned.replicates,
+            protocol=planned.protocol,
+        )
+
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
+        """Return `ablate.engine.training.train` on data that this process loads once per data set."""
+        from ablate.engine.training.loop import train
+
+        given: dict[str, Any] = {**context}
+        given.pop("grace_seconds", None)  # no user's code runs here
+        return train(config, **given, data=_load(config.task.model_dump_json(), context["data_dir"]))
+
+    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
+        """Return what must be equal for trials to share a pack; see `ablate.engine.training.group_key`."""
+        from ablate.engine.training.group_key import group_key
+
+        return group_key(config, _shape(facts))
+
+    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
+        """Return an empty pack, on data that this process loads once per data set."""
+        from ablate.engine.training.pack import TrialPack
+
+        def load(config: TrialConfig) -> Data:
+            return _load(config.task.model_dump_json(), data_dir)
+
+        return TrialPack(load=load, data_dir=data_dir, device=device, pause=pause)
+
+    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
+        """Return the least number of trials whose throughput is near the best; see `training.pack_size`."""
+        from ablate.engine.training.pack_size import measure_pack
+
+        return measure_pack(config, data_dir=data_dir, device=device, most=most)
+
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
+        """Return replicate 0 of a trained trial for prediction."""
+        from ablate.engine.training.serving import serve
+
+        return serve(config, checkpoints=checkpoints, data_dir=data_dir)
+
+
+@lru_cache(maxsize=DATA_SETS)
+def _load(task: str, data_dir: Path | None) -> Data:
+    from ablate.engine.tasks import load_task
+
+    return load_task(read_task(json.loads(task))).load(data_dir)
+
+
+def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
+    builder = settings.model.builder
+    if builder == BUILT_IN:
+        return ()
+    import torch
+
+    from ablate.engine.models import build
+    from ablate.engine.training.modules import stackable
+
+    with torch.random.fork_rng(devices=[]):
+        if stackable(build(settings.model, shape, settings.replace), shape):
+            return ()
+    return (f"the replicates of {builder} are trained one after another: torch.func.vmap cannot stack them",)
+
+
+def _shape(facts: DatasetFacts) -> InputShape:
+    assert isinstance(facts, InputShape)
+    return facts

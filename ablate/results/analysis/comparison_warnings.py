@@ -1,0 +1,170 @@
+"""Warnings of a comparison: what limits the trust in its verdicts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ablate.core.objectives import count_states, is_evaluated, is_share
+from ablate.results.analysis.adjustment import holm
+from ablate.results.analysis.comparison import Runs, collect
+from ablate.results.analysis.intervals import FEW_SEEDS, smallest_effect
+from ablate.results.analysis.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
+from ablate.results.analysis.study_warnings import StudyWarning
+from ablate.results.analysis.tuning_budget import count_untuned, tuning_warnings
+from ablate.results.analysis.verdicts import verdicts
+from ablate.study import PLACEBO, VARIANT, Study
+
+NAMED = 6  # variants that a warning names
+
+
+def comparison_warnings(
+    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
+) -> list[StudyWarning]:
+    """Return the warnings of a comparison, in the order in which they are shown.
+
+    `notes` are the ledger's events (kind, payload, created_at).
+    """
+    runs = collect(study, trials, reports)
+    return [
+        *_post_hoc(study, runs, notes),
+        *_unfinished(study, runs, trials, reports),
+        *_failed(runs),
+        *_failed_seeds(study, trials, reports),
+        *_diverged(study, runs),
+        *_few_seeds(study),
+        *_equal_rows(runs),
+        *_placebo(study, trials, reports),
+        *tuning_warnings(study, trials, reports),
+    ]
+
+
+def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyWarning]:
+    """Warn of margins that were set or changed after the first trial had ended."""
+    late = list(late_margins(notes))
+    plan, last = plan_of(study), last_plan(notes) or {}
+    ended = _ended(runs)
+    if late:
+        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(late[-1].created_at))
+        count = late[-1].payload["ended"]
+        text = f"compare.margin or compare.diverged was set or changed at {when} UTC, after {_trials(count)} had ended"
+    elif ended and any(plan[name] != last.get(name, {}) for name in MARGINS):
+        text = f"no driver has noted this compare.margin or compare.diverged, and {_trials(ended)} have ended"
+    else:
+        return
+    yield StudyWarning(code="post-hoc-margin", text=f"{text}: whoever set it may have seen results.")
+
+
+def _unfinished(study: Study, runs: Runs, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn while trials have not ended; of tuned rows count seeds, because a row has a trial for each winner."""
+    planned, ended = sum(len(study.design(label)) for label in study.labels), _ended(runs)
+    text = f"{ended:,} of {_trials(planned)} have ended"
+    if study.tune is not None:
+        rows = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+        ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
+        planned = planned * study.replicates - count_untuned(study, trials, reports).total()
+        text = f"{ended:,} of {planned:,} seeds of the rows have ended"
+    if ended < planned:
+        yield StudyWarning(code="unfinished", text=f"{text}: these numbers will change.")
+
+
+def _failed(runs: Runs) -> Iterator[StudyWarning]:
+    failed = (runs.table["state"] == "FAIL").to_numpy() & ~runs.diverged
+    if failed.any():
+        text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
+        yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
+
+
+def _failed_seeds(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn of trials that gave seeds to a configuration that has others, and failed for another reason."""
+    diverged = reports.filter("diverged").select("dataset", "trial").unique()
+    own = trials.filter(pl.col("stage") == "search", pl.col("state") == "FAIL", pl.col("source").is_not_null())
+    own = own.filter(pl.col("dataset").is_in(study.labels)).join(diverged, on=["dataset", "trial"], how="anti")
+    if own.height:
+        named = ", ".join(f"{variant} {count}" for variant, count in own[VARIANT].value_counts().sort(VARIANT).rows())
+        seeds = int(own["replicates"].sum())
+        text = (
+            f"{seeds} seed{'s' * (seeds != 1)} in {_trials(own.height)} failed for another reason than divergence "
+            f"({named}): they are in no difference, and whether the others are like them is not known."
+        )
+        yield StudyWarning(code="failed-seeds", text=text)
+
+
+def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
+    assert study.compare is not None
+    if not runs.diverged.any():
+        return
+    seeds = runs.last.filter(pl.col("diverged")).height
+    text = f"{seeds:,} seed{'s' * (seeds != 1)} diverged, in {_trials(int(runs.diverged.sum()))}"
+    text += f" ({_named(runs, runs.diverged)})"
+    counted = ", ".join(f"{value:g} in {metric}" for metric, value in study.compare.diverged.items())
+    rule = f"each counts as {counted}" if counted else "without compare.diverged their cells have no mean"
+    yield StudyWarning(code="diverged-seeds", text=f"{text}: {rule}.")
+
+
+def _few_seeds(study: Study) -> Iterator[StudyWarning]:
+    if study.replicates < FEW_SEEDS:
+        seeds = f"{study.replicates} seed{'s' * (study.replicates != 1)}"
+        size = smallest_effect(study.replicates)
+        shown = (
+            f"only differences of {size:.1f} standard deviations or more" if math.isfinite(size) else "no differences"
+        )
+        text = f"{seeds}: {shown} are found reliably. Raise `replicates`, at best to 10."
+        yield StudyWarning(code="few-seeds", text=text)
+
+
+def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
+    """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
+    names = [name for name in runs.last.columns if is_evaluated(name) or name.startswith("train_")]
+    if all(map(is_share, names)):
+        return  # shares of few samples are equal by chance
+    own = runs.last.filter("of_complete", pl.col(VARIANT) != PLACEBO)
+    own = own.join(runs.table.select("place", "configuration"), on="place").sort("dataset", "configuration", "seed")
+    same: dict[tuple[Any, ...], list[str]] = {}
+    for (variant,), rows in own.group_by(VARIANT, maintain_order=True):
+        key = tuple(rows.select("dataset", "configuration", "seed", *names).iter_rows())
+        same.setdefault(key, []).append(str(variant))
+    for variants in same.values():
+        if len(variants) > 1:
+            listed = f"{', '.join(sorted(variants)[:-1])} and {max(variants)}"
+            text = f"{listed} have equal numbers in every seed: they are one network under {len(variants)} names."
+            yield StudyWarning(code="equal-rows", text=text)
+
+
+def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+    """Warn where the baseline on other seeds differs from the baseline, by Holm over all metrics and columns at .05."""
+    assert study.compare is not None
+    if not study.compare.placebo:
+        return
+    found = verdicts(study, trials, reports)
+    own = found.filter(pl.col("variant") == PLACEBO, pl.col("p").is_not_null()).rows(named=True)
+    for row, p in zip(own, holm([row["p"] for row in own]), strict=True):
+        if p < ERROR:
+            tests = f", Holm's over {len(own)} tests" if len(own) > 1 else ""
+            text = (
+                f"On {row['column']} the placebo, which is the baseline on other seeds, differs from the baseline in "
+                f"{row['metric']} (p = {p:.4f}{tests}). Chance alone gives this warning in 5% of studies; otherwise "
+                "seeds vary more than the intervals say, for example by the luck of tuning. Add seeds."
+            )
+            yield StudyWarning(code="placebo-differs", text=text)
+
+
+def _ended(runs: Runs) -> int:
+    states: Mapping[str, int] = count_states(runs.table["state"])
+    return sum(states[name] for name in ("COMPLETE", "PRUNED", "FAIL"))
+
+
+def _named(runs: Runs, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+    """Return `without-mlp 2, kv 1`: the variants of chosen trials with their number, the most frequent first."""
+    counts = runs.table.filter(chosen)[VARIANT].value_counts(sort=True).sort("count", VARIANT, descending=[True, False])
+    shown = [f"{variant} {count}" for variant, count in counts.head(NAMED).iter_rows()]
+    return ", ".join([*shown, *([f"{counts.height - NAMED} more variants"] if counts.height > NAMED else [])])
+
+
+def _trials(count: int) -> str:
+    return f"{count:,} trial{'s' * (count != 1)}"

@@ -1,0 +1,52 @@
+"""What decides the inconclusive verdicts of a comparison: more seeds and their hours, or a wider margin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from ablate.results.analysis.looks import share_of
+from ablate.results.analysis.verdicts import INCONCLUSIVE
+from ablate.study import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """The inconclusive ones of `rows` verdicts of a metric, and what would decide them.
+
+    `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row that
+    needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials took
+    so far; None without `seeds`. `margin`: the smallest one at which all would be non-inferior now. `share`: of the
+    error, which the next look has.
+    """
+
+    undecided: int
+    rows: int
+    seeds: int | None
+    hours: float | None
+    margin: float
+    share: float
+
+
+def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextStep | None:
+    """Return what decides the inconclusive rows of a metric's verdicts; None if no row has seeds and is inconclusive.
+
+    `table` are rows of `verdicts`, of which those over data sets are left out; `trials` is the trials table
+    (docs/tables.md).
+    """
+    judged = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null(), pl.col("over") == "seeds")
+    rows = judged.filter(pl.col("verdict") == INCONCLUSIVE, pl.col("sd") > 0)
+    if not rows.height:
+        return None
+    needed = rows["seeds_needed"].to_list()
+    seeds = None if None in needed else max(*needed, study.replicates + 1)
+    spent = trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
+    return NextStep(
+        undecided=rows.height,
+        rows=judged.height,
+        seeds=seeds,
+        hours=None if seeds is None else spent * (seeds / study.replicates - 1),
+        margin=max(rows["margin_now"].to_list()),
+        share=share_of(rows["look"][0] + 1),
+    )

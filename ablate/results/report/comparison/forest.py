@@ -1,0 +1,104 @@
+"""The forest plot: per metric and column each variant's paired difference from the baseline, with the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from ablate.core.objectives import given_for, is_share
+from ablate.results.analysis.data_sets import sampled_columns
+from ablate.results.report.comparison.figures import ROW_HEIGHT, column_number
+from ablate.results.report.comparison.table import require_comparison
+from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
+from ablate.results.report.numbers import printable, spell_metric
+from ablate.study import Study
+
+
+def forest_figures(study: Study, table: pl.DataFrame, differences: pl.DataFrame) -> list[Figure]:
+    """Return a figure for each metric that has a difference; `differences` are those of each seed."""
+    found = []
+    for metric in table["metric"].unique(maintain_order=True):
+        own = table.filter(pl.col("metric") == metric, pl.col("difference").is_not_nan())
+        of_seeds = differences.filter(pl.col("metric") == metric).drop_nans("difference")
+        panels = tuple(
+            _panel(study, part, of_seeds.filter(pl.col("column") == part["column"][0]))
+            for part in own.partition_by("column", maintain_order=True)
+        )
+        if panels:
+            found.append(_figure(study, metric, panels))
+    return found
+
+
+def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
+    margin = given_for(require_comparison(study).margin, metric)
+    band = "" if margin is None else " The shaded band is the margin."
+    unit = " in points" if is_share(metric) else ""
+    star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
+    baseline = printable(require_comparison(study).baseline)
+    of_samples = "; as a sample, all of it is over data sets" if sampled_columns(study) else ""
+    return Figure(
+        stem=f"difference-{safe_stem(metric)}",
+        title=f"Differences from {baseline}{unit}{star}",
+        caption=f"Points are mean differences, variant − {baseline}, paired by seed. Thin bars are 95% t intervals, "
+        f"thick bars 90% ones, short ticks the single seeds{of_samples}. The line is at 0.{band} Each panel has "
+        "its own scale.",
+        panels=panels,
+    )
+
+
+def _panel(study: Study, rows: pl.DataFrame, seeds: pl.DataFrame) -> Figure:
+    """Return one column: a row for each variant."""
+    metric, column = rows["metric"][0], rows["column"][0]
+    factor = 100 if is_share(metric) else 1
+    margin = given_for(require_comparison(study).margin, metric)
+    points = [_point(row, factor) for row in rows.iter_rows(named=True)]
+    named = set(rows["variant"])
+    ticks = [
+        {"variant": printable(variant), "value": rounded(factor * value)}
+        for variant, value in seeds.select("variant", "difference").iter_rows()
+        if variant in named
+    ]
+    chart = alt.layer(*_layers(points, ticks, None if margin is None else rounded(factor * margin)))
+    return Figure(
+        stem=f"difference-{safe_stem(metric)}-{safe_stem(column)}-{column_number(study, column)}",
+        title=printable(column),
+        caption=f"Difference in {spell_metric(metric)} of each variant from the baseline on {printable(column)}.",
+        spec=finished(chart, height=ROW_HEIGHT * len(points)),
+    )
+
+
+def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
+    names = ("difference", "low", "high", "margin_low", "margin_high")
+    drawn = {name: None if row[name] is None else rounded(factor * row[name]) for name in names}
+    return {"variant": printable(row["variant"]), "verdict": row["verdict"], "seeds": row["n"], **drawn}
+
+
+def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: float | None) -> list[Any]:
+    order = [point["variant"] for point in points]
+    axis = alt.Axis(labelLimit=170, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
+    y = alt.Y("variant:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
+
+    def x(name: str) -> alt.X:
+        scale = alt.Scale(zero=True, nice=False, padding=14)
+        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False, labelFlush=12))
+
+    tip = [alt.Tooltip(f"{name}:N") for name in ("variant", "verdict", "difference", "low", "high", "seeds")]
+    spans = [point for point in points if point["low"] is not None]
+    bands = [] if margin is None else [{"from": -margin, "to": margin}]
+    band = inline_chart(bands).mark_rect(color="role:accent", opacity=0.13)
+    zero = inline_chart([{"at": 0}]).mark_rule(color="role:faint", strokeWidth=1.2)
+    each = inline_chart(ticks).mark_tick(orient="vertical", size=9, thickness=1.2, color="role:accent", opacity=0.55)
+    thin = inline_chart(spans).mark_rule(strokeWidth=1.5, color="role:accent")
+    thick = inline_chart(spans).mark_rule(strokeWidth=4, color="role:accent")
+    dots = inline_chart(points).mark_point(filled=True, size=70, opacity=1, color="role:accent")
+    return [
+        *([band.encode(x=x("from"), x2="to:Q")] if bands else []),
+        zero.encode(x=x("at")),
+        each.encode(x=x("value"), y=y),
+        thin.encode(x=x("low"), x2="high:Q", y=y),
+        thick.encode(x=x("margin_low"), x2="margin_high:Q", y=y),
+        dots.encode(x=x("difference"), y=y, tooltip=tip),
+    ]

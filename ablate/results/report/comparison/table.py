@@ -1,0 +1,308 @@
+"""The cells of a designed comparison as text for the page and the terminal, and the terminal's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ablate.core.objectives import is_evaluated
+from ablate.results.analysis.comparison import CONSTANTS
+from ablate.results.analysis.intervals import Interval
+from ablate.results.analysis.samples import SAMPLES_TOO
+from ablate.results.report.numbers import (
+    DASH,
+    compact,
+    count,
+    format_signed,
+    interval_text,
+    printable,
+    quantity,
+    reach,
+    spell_metric,
+)
+from ablate.study import Study
+from ablate.study.sections import Compare
+
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+EXACT = 100_000_000  # parameter counts at or above this are rounded in a terminal
+WIDEST_VARIANT, WIDEST_BASELINE = 30, 15  # characters in a terminal
+FOLDED_VARIANTS = (26, 22, 19)  # if that keeps the parameters in the table
+
+
+@dataclass(kw_only=True)
+class Footnotes:
+    """The footnotes of cells: each text occurs once, numbered from 1."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> str:
+        """Return the superscript number of `text`, or an empty text for no text."""
+        if not text:
+            return ""
+        text = printable(text)
+        if text not in self.texts:
+            self.texts.append(text)
+        return str(self.texts.index(text) + 1).translate(SUPERSCRIPTS)
+
+    def lines(self) -> list[str]:
+        """Return the footnotes, each after its number."""
+        return [f"{str(i).translate(SUPERSCRIPTS)} {text}" for i, text in enumerate(self.texts, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One cell as text; a missing value is a dash. `ours` and `against` are means followed by ±."""
+
+    variant: str
+    params: str
+    published: str
+    mean: str
+    ours: str
+    interval: str
+    n: str
+    difference: str
+    mean_against: str
+    against: str
+    against_interval: str
+    other_samples: str
+    against_others: str
+    correlation: str
+    complete: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnBlock:
+    """The cells of one metric: rows by column, footnotes, and which parts occur at all.
+
+    `planned` holds the distinct numbers of configurations that cells are averaged over.
+    """
+
+    metric: str
+    rows: Mapping[str, list[Shown]]
+    notes: list[str]
+    published: bool
+    incomplete: bool
+    paired: bool
+    planned: tuple[int, ...]
+    seeds: tuple[int, ...]
+    samples: tuple[int, ...]
+
+
+def require_comparison(study: Study) -> Compare:
+    """Return the comparison of a study that has one."""
+    assert study.compare is not None
+    return study.compare
+
+
+def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
+    """Return the cells of one metric; exclude variants that neither run in a column nor are published."""
+    own = table.filter(pl.col("metric") == metric)
+    there = own.filter((pl.col("planned") > 0) | pl.col("published").is_not_null())
+    notes = Footnotes()
+    rows: dict[str, list[Shown]] = {}
+    for row in there.iter_rows(named=True):
+        rows.setdefault(row["column"], []).append(_shown(study, row, notes))
+    return ColumnBlock(
+        metric=metric,
+        rows=rows,
+        notes=notes.lines(),
+        published=bool(there["published"].is_not_null().any()),
+        incomplete=bool((there["configurations"] < there["planned"]).any()),
+        paired=bool((there["variant"] != require_comparison(study).baseline).any()) and metric not in CONSTANTS,
+        planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
+        seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
+        samples=tuple(there.filter(over=SAMPLES_TOO)["samples"].unique().sort().to_list()),
+    )
+
+
+def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
+    metric, star = row["metric"], "*" if row["scaled"] else ""
+
+    def own(text: str, extra: str = "") -> str:
+        """Return `text`, marked with a star if the study is scaled."""
+        return text if text == DASH else f"{text}{extra}{star}"
+
+    diverged = row["ours"] is not None and math.isnan(row["ours"])
+    span, paired = _interval(row, "ours", "low", "high"), _interval(row, "baseline_difference", *_BASELINE)
+    wider = _interval(row, "baseline_difference", *_OTHER_SAMPLES)
+    difference, (wider_low, wider_high) = row["baseline_difference"], (row[end] for end in _OTHER_SAMPLES)
+    half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"], row["n"])
+    apart = "" if difference is None else reach(metric, difference, row[_BASELINE[0]], row[_BASELINE[1]], row["n"])
+    others = "" if difference is None else reach(metric, difference, wider_low, wider_high, row["n"])
+    published = quantity(metric, row["published"]) + notes.mark(row["note"])
+    mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
+    return Shown(
+        variant=printable(row["variant"]),
+        params=own(count(row["params"])),
+        published=published,
+        mean=mean + remark,
+        ours=(mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
+        interval=own(interval_text(metric, span)),
+        n=str(row["n"]) if row["n"] else DASH,
+        difference=own(format_signed(metric, row["difference"])),
+        mean_against=own(format_signed(metric, difference)),
+        against=own(format_signed(metric, difference), apart),
+        against_interval=own(interval_text(metric, paired).replace("-", "−")),
+        other_samples=own(others.strip() or DASH),
+        against_others=own(interval_text(metric, wider).replace("-", "−")),
+        correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
+        complete=format_completed(row),
+    )
+
+
+_BASELINE = ("baseline_low", "baseline_high")
+_OTHER_SAMPLES = ("baseline_samples_low", "baseline_samples_high")
+
+
+def _interval(row: Mapping[str, Any], mean: str, low: str, high: str) -> Interval:
+    found = [math.nan if row[name] is None else float(row[name]) for name in (mean, low, high)]
+    return Interval(mean=found[0], low=found[1], high=found[2], n=row["n"] or 0, sd=math.nan, level=0.95)
+
+
+def format_completed(row: Mapping[str, Any]) -> str:
+    """Return `12 of 36` configurations, `36` when all are complete."""
+    done, planned = row["configurations"], row["planned"]
+    return str(planned) if done >= planned else f"{done} of {planned}"
+
+
+def scale_text(study: Study) -> str:
+    """Return how the study is scaled, or an empty text."""
+    if study.scale == 1:
+        return ""
+    return (
+        f"scaled {study.scale:g}: epochs, data (validation too) and the configurations averaged over are cut to "
+        f"{100 * study.scale:g}% (at least one of each); every number is marked *, none is one of the full study"
+    )
+
+
+def missing_text(study: Study) -> str:
+    """Return which data sets of the file are not part of this study, or an empty text."""
+    missing = [printable(label) for label in study.datasets if label not in study.labels]
+    if not missing:
+        return ""
+    return f"{len(study.labels)} of {len(study.datasets)} data sets of the file; not run: {', '.join(missing)}"
+
+
+def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
+    """Return one sentence on what the numbers of a metric are; `sign` is the notation of intervals."""
+    name, averaged = spell_metric(found.metric), _average(found)
+    name = f"{name[:1].upper()}{name[1:]}"
+    if found.metric in CONSTANTS:
+        return f"{name}, mean over {averaged}." if averaged else f"{name}."
+    text = f"{name} after the last {study.unit}, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
+    if found.seeds and found.seeds[-1] > 1:
+        seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
+        baseline = printable(require_comparison(study).baseline)
+        paired = f", paired by seed against {baseline}" if found.paired else ""
+        if not found.samples:
+            text += f"; intervals{sign} are 95% Student t over {seeds} seeds{paired}"
+            text += ", on these samples only" if is_evaluated(found.metric) else ""
+        else:
+            text += f"; intervals{sign} of means are 95%, for other seeds and other samples of the same kind"
+            text += f"; those of differences are Student t over {seeds} seeds{paired}, on these {_counts(found)} "
+            text += "samples only, and beside them for other samples too"
+    elif found.seeds:
+        text += "; one seed has no interval"
+    elif found.metric.startswith("test_"):
+        return f"{name}: the test split is opened once the last trial has ended."
+    return f"{text}."
+
+
+def _counts(found: ColumnBlock) -> str:
+    """Return the numbers of test samples that the cells are read on: `359`, `359 to 10,000`."""
+    return " to ".join(f"{count:,}" for count in sorted({found.samples[0], found.samples[-1]}))
+
+
+def _average(found: ColumnBlock) -> str:
+    """Return `8 configurations`, without the number if cells differ, and an empty text if each has just one."""
+    if len(found.planned) != 1 or found.incomplete:
+        return "configurations"
+    return f"{found.planned[0]} configurations" if found.planned[0] > 1 else ""
+
+
+def cell_lines(study: Study, table: pl.DataFrame) -> RenderableType:
+    """Return the cells of the first metric as a table for a terminal, at least 80 columns wide, and what they are."""
+    found = block(study, table, require_comparison(study).metrics[0])
+    source = require_comparison(study).source
+    below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
+    fitted = _Fitted(found=found, baseline=printable(require_comparison(study).baseline))
+    return Group(Text(metric_text(study, found, sign=" (±)")), Text(), fitted, *map(Text, ["", *below]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A table of one metric that drops what does not fit into a narrow terminal, and says so."""
+
+    found: ColumnBlock
+    baseline: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        dropped: list[str] = []
+        for dropped, widest in (
+            ([], WIDEST_VARIANT),
+            (["difference"], WIDEST_VARIANT),
+            *((["difference"], folded) for folded in FOLDED_VARIANTS),
+            (["difference", "params"], WIDEST_VARIANT),
+            (["difference", "params", "others"], WIDEST_VARIANT),
+        ):
+            table = self._table(dropped, widest)
+            if Measurement.get(console, options.update(max_width=1000), table).maximum <= options.max_width:
+                break
+        yield table
+        if dropped:
+            words = {
+                "difference": "ours − published",
+                "params": "parameters",
+                "others": "differences for other samples",
+            }
+            yield Text(f"\nLeft out at this width: {', '.join(words[name] for name in dropped)}.")
+
+    def _table(self, dropped: list[str], widest: int) -> Table:
+        found = self.found
+        against = self.baseline if len(self.baseline) <= WIDEST_BASELINE else "baseline"
+        there = {
+            "params": ("params", True),
+            "published": ("published", found.published),
+            "ours": ("ours", True),
+            "difference": ("ours −\npublished", found.published),
+            "against": (f"against\n{against}", found.paired),
+            "others": ("for other\nsamples", found.paired and bool(found.samples)),
+            "complete": ("complete", found.incomplete),
+        }
+        headings = {name: text for name, (text, occurs) in there.items() if occurs and name not in dropped}
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column("variant", overflow="fold", max_width=widest, vertical="bottom")
+        for text in headings.values():
+            table.add_column(Text(text), justify="right", no_wrap=True, vertical="bottom")
+        for index, (column, rows) in enumerate(found.rows.items()):
+            if index:
+                table.add_row()
+            table.add_row(Text(printable(column), style="bold"))
+            for row in rows:
+                cells = _terminal_cells(row)
+                table.add_row(Padding(Text(row.variant), (0, 0, 0, 2)), *(Text(cells[name]) for name in headings))
+        return table
+
+
+def _terminal_cells(row: Shown) -> dict[str, str]:
+    digits = row.params.rstrip("*").replace(",", "")
+    large = digits.isdigit() and int(digits) >= EXACT
+    return {
+        "params": compact(int(digits)) + "*" * row.params.endswith("*") if large else row.params,
+        "published": row.published,
+        "ours": row.ours,
+        "difference": row.difference,
+        "against": row.against,
+        "others": row.other_samples,
+        "complete": row.complete,
+    }

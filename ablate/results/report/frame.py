@@ -1,0 +1,112 @@
+"""The shared parts of every page: its frame, assets and versions, and the writing of its files."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import polars as pl
+import vl_convert
+from markupsafe import Markup
+
+from ablate import __version__
+from ablate.base.cache import cached_text
+from ablate.base.files import DiskFolder
+from ablate.results.analysis import smallest_effect
+from ablate.results.analysis.tables import cannot_write
+from ablate.results.report.drawing import PALETTES, Figure, write_data, write_png, write_svg
+from ablate.results.report.latex import PageTable, write_latex
+from ablate.results.report.tables import write_csv
+from ablate.study import Study
+
+LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
+
+
+def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
+    """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`."""
+    specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            study=study,
+            specs=specs,
+            palettes=PALETTES,
+            style=Markup(asset("page.css")),
+            script=Markup(asset("page.js")),
+            bundle=Markup(bundle() if specs else ""),
+            effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
+            versions=versions(),
+            command=f"ablate report {study.name}",
+            **parts,
+        )
+    )
+
+
+def write_files(
+    folder: Path,
+    page: str,
+    *,
+    tables: Mapping[str, pl.DataFrame],
+    drawn: Sequence[Figure],
+    shown: Sequence[PageTable] = (),
+) -> Path:
+    """Write index.html, tables by file name, figures as PNG, SVG and CSV, and the page's tables as LaTeX.
+
+    Each file is written atomically. Returns the page's path.
+
+    The page is written last, so that it never names a missing file. Raises ResultsDownError.
+    """
+    try:
+        for name, table in tables.items():
+            write_csv(table, folder / name)
+        for figure in drawn:
+            for write in (write_svg, write_png, write_data):
+                write(figure, folder)
+        for each in shown:
+            write_latex(each, folder)
+        DiskFolder(folder).write("index.html", page.encode())
+    except OSError as error:
+        raise cannot_write(f"the report below {folder}", error) from error
+    return folder / "index.html"
+
+
+def versions() -> list[str]:
+    """Return the versions that built this page, without importing anything."""
+    found = [f"Python {platform.python_version()}", f"ablate {__version__}"]
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the templates of this folder, with escaping on and undefined names as errors."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def asset(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return resources.files("ablate.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def bundle() -> str:
+    """Return the script that draws figures, escaped for a script element; vl-convert takes 1.5 s to build it."""
+    library: Any = vl_convert
+    script = cached_text(f"vega-by-vl-convert-{library.__version__}.js", library.javascript_bundle)
+    return script.replace("</script", "<\\/script")

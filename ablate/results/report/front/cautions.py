@@ -1,0 +1,111 @@
+"""What limits the trust in a data set's answer: coded warnings, and what one sample of each split is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ablate.core.objectives import is_maximized, is_share, quality_objective
+from ablate.results.analysis import Confirmations, metric_at, smallest_effect
+from ablate.results.analysis.front import confirmed
+from ablate.results.analysis.intervals import FEW_SEEDS
+from ablate.results.analysis.study_warnings import StudyWarning
+from ablate.results.report.confirmation import failed_text, open_text
+from ablate.results.report.front.summary import amount
+from ablate.results.report.numbers import format_signed
+from ablate.results.report.tables import network, quality_name
+from ablate.study import Study
+
+
+def cautions(
+    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
+) -> tuple[StudyWarning, ...]:
+    """Return the warnings of one data set; `front` is its part of `front_table`."""
+    return tuple(_warnings(study, dataset, trials, front, known))
+
+
+def _warnings(
+    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
+) -> Iterator[StudyWarning]:
+    if study.protocol == "paper":
+        text = "Validation used the test split: every number here was chosen on the split that it is measured on"
+        yield StudyWarning(code="paper-protocol", text=text)
+    if known.is_open and front.height:
+        yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
+    elif front.height and front["stage"][0] != "confirm":
+        text = "Nothing here is confirmed: the best numbers of a search look better than they are"
+        yield StudyWarning(code="unconfirmed", text=text)
+    if failed := failed_text(study, trials, dataset):
+        yield StudyWarning(code="failed-confirmations", text=failed)
+    seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
+    if seeds and min(seeds) < FEW_SEEDS:
+        yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+    margin = study.confirm.margin if study.confirm else {}
+    count = split_samples(trials, dataset, "validation_samples")
+    for value in margin.values():
+        if count and is_share(quality_name(study)) and 1 / count > value:
+            text = (
+                f"One of the {count:,} validation samples is worth {100 / count:.2g} points, more than the margin "
+                f"of {amount('accuracy', value)}: the search cannot tell networks apart that finely"
+            )
+            yield StudyWarning(code="coarse-validation", text=text)
+    outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
+    if outliers:
+        named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)
+        text = f"Not explained by the other seeds: {named}. Means and intervals include them"
+        yield StudyWarning(code="outlying-seeds", text=text)
+
+
+def _few_seeds(seeds: int) -> str:
+    if seeds < 2:
+        return "One confirmation seed per network: nothing is known about how much the seed matters"
+    size = f"{smallest_effect(seeds):.1f} standard deviations"
+    return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
+
+
+def split_samples(trials: pl.DataFrame, dataset: str, column: str) -> int | None:
+    """Return how many samples a split of a data set has, the fewest of its trials, or None if it is not known."""
+    if column not in trials.columns:
+        return None
+    found = trials.filter(pl.col("dataset") == dataset)[column].drop_nulls()
+    return int(found.to_numpy().min()) if len(found) else None
+
+
+def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: bool) -> str:
+    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
+    if not is_share(quality_name(study)):
+        return ""
+    validation = split_samples(trials, dataset, "validation_samples")
+    test = split_samples(trials, dataset, "test_samples") if tested else None
+    split = "test" if study.protocol == "paper" else "validation"
+    parts = []
+    if validation:
+        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
+    if test and study.protocol != "paper":
+        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
+    return " ".join(parts)
+
+
+def shrinkage_text(study: Study, trials: pl.DataFrame, dataset: str) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones, over all confirmed networks.
+
+    `trials` are pooled. The text is empty if no network is confirmed.
+    """
+    quality, name = quality_objective(study.objectives), quality_name(study)
+    measured = metric_at(quality.metric, "confirm")
+    own = trials.filter(pl.col("dataset") == dataset)
+    if not {quality.metric, measured, "source"} <= set(own.columns):
+        return ""
+    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
+    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
+    if not both.height:
+        return ""
+    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
+    size = format_signed(name, abs(drop)).lstrip("+")
+    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
+    unit = " points" if is_share(name) else ""
+    return (
+        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over all {both.height} "
+        f"confirmed network{'s' * (both.height != 1)}."
+    )

@@ -1,0 +1,239 @@
+"""A study's search trials as an Optuna storage: one SQLite file with one Optuna study for each data set."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import polars as pl
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    distribution_to_json,
+)
+from optuna.storages import RDBStorage
+from optuna.storages._rdb.models import (
+    TrialIntermediateValueModel,
+    TrialModel,
+    TrialParamModel,
+    TrialSystemAttributeModel,
+    TrialUserAttributeModel,
+    TrialValueModel,
+)
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+from sqlalchemy import StaticPool, func, insert, select
+from sqlalchemy.orm import Session
+
+from ablate.base.errors import RequestError
+from ablate.base.files import new_file
+from ablate.core.objectives import SIZE_COLUMNS, constraint_text, quality_objective, violation
+from ablate.core.trial import TrialState
+from ablate.ledger import ReportRecord, TrialRecord
+from ablate.results.analysis.front import objective_values
+from ablate.results.analysis.tables import last_means, trials_table
+from ablate.studies.stored import Stored, cover_datasets
+from ablate.study import Study
+from ablate.study.space import Choices, FloatRange, Range
+from ablate.tuning.search_space import distribution_of
+
+STUDY_MARK = "ablate.study"  # user attribute of each Optuna study: by it a later export knows that the file is its own
+DATASET_MARK = "ablate.dataset"
+BIGGEST = sys.float_info.max
+
+
+def write_optuna(found: Stored, file: Path) -> list[str]:
+    """Write `file` with an Optuna study `STUDY/DATASET` for each data set, and return their names.
+
+    The file is replaced as a whole. Raises RequestError if it exists and is not an earlier export of the study.
+    """
+    _refuse_foreign(file, found.study.name)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    in_memory = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    storage = RDBStorage("sqlite://", engine_kwargs=in_memory)
+    study = cover_datasets(found.study, found.snapshot.trials)
+    names = [_add_study(storage, study, dataset, found) for dataset in study.labels]
+    storage.remove_session()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = new_file(file.parent, file.name)
+    os.close(descriptor)
+    try:
+        with closing(storage.engine.raw_connection()) as source, closing(sqlite3.connect(temporary)) as target:
+            source.driver_connection.backup(target)  # type: ignore[union-attr]
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+        storage.engine.dispose()
+    return names
+
+
+def real_distribution(spec: Range) -> BaseDistribution:
+    """Return the Optuna distribution of a range in the study's own values: its choices, bounds, step and log scale.
+
+    Choices that Python takes for equal, such as 1 and true, are written as JSON.
+    """
+    if isinstance(spec, Choices):
+        return CategoricalDistribution(tuple(_choice(spec, value) for value in spec.choices))
+    if isinstance(spec, FloatRange) and spec.step is not None and (spec.count() or 1) > 1:
+        return FloatDistribution(spec.bounds[0], spec.at((spec.count() or 1) - 1), step=spec.step)
+    return distribution_of(spec)
+
+
+def real_value(spec: Range, value: Any) -> Any:
+    """Return a setting's value as `real_distribution` writes it."""
+    return _choice(spec, value) if isinstance(spec, Choices) else value
+
+
+def _choice(spec: Choices, value: Any) -> Any:
+    return value if len(set(spec.choices)) == len(spec.choices) else json.dumps(value)
+
+
+def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -> str:
+    name = f"{study.name}/{dataset}"
+    made = optuna.create_study(
+        storage=storage, study_name=name, directions=[objective.direction for objective in study.objectives]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        made.set_metric_names([objective.metric for objective in study.objectives])
+    made.set_user_attr(STUDY_MARK, study.name)
+    made.set_user_attr(DATASET_MARK, dataset)
+    if study.constraints:
+        made.set_user_attr("constraints", [constraint_text(each) for each in study.constraints])
+    table = trials_table(found.snapshot).filter(pl.col("dataset") == dataset, pl.col("stage") == "search")
+    values = objective_values(table, study.objectives, "search").tolist()
+    reports = _by_trial(found.snapshot.reports, dataset)
+    trials = {trial.key.number: trial for trial in found.snapshot.trials if trial.key.dataset == dataset}
+    frozen = [
+        _frozen(trials[row["trial"]], study, row, objectives, reports.get(row["trial"], []))
+        for row, objectives in zip(table.iter_rows(named=True), values, strict=True)
+    ]
+    add_trials(storage, storage.get_study_id_from_name(name), frozen)
+    return name
+
+
+def add_trials(storage: RDBStorage, study: int, trials: Sequence[FrozenTrial]) -> None:
+    """Add trials to a new Optuna study, in one transaction.
+
+    Optuna's `add_trial` needs a transaction and some ten queries for each: 67 s for 5,000 trials.
+    """
+    rows: dict[type[Any], list[dict[str, Any]]] = {}
+    with Session(storage.engine) as session, session.begin():
+        first = (session.scalar(select(func.max(TrialModel.trial_id))) or 0) + 1
+        for number, trial in enumerate(trials):
+            for table, row in _rows(trial):
+                rows.setdefault(table, []).append({"trial_id": first + number, **row})
+            model = TrialModel(trial_id=first + number, number=number, study_id=study, state=trial.state)
+            model.datetime_start, model.datetime_complete = trial.datetime_start, trial.datetime_complete
+            session.add(model)
+        session.flush()
+        for table, added in rows.items():
+            session.execute(insert(table), added)
+
+
+def _rows(trial: FrozenTrial) -> Iterator[tuple[type[Any], dict[str, Any]]]:
+    """Yield (table, row) for all that an Optuna storage keeps of a trial beside its own row."""
+    for index, value in enumerate(trial.values or ()):
+        number, kind = TrialValueModel.value_to_stored_repr(value)
+        yield TrialValueModel, {"objective": index, "value": number, "value_type": kind}
+    for name, value in trial.params.items():
+        spec = trial.distributions[name]
+        text = {"param_name": name, "distribution_json": distribution_to_json(spec)}
+        yield TrialParamModel, text | {"param_value": spec.to_internal_repr(value)}
+    for table, values in (
+        (TrialUserAttributeModel, trial.user_attrs),
+        (TrialSystemAttributeModel, trial.system_attrs),
+    ):
+        yield from ((table, {"key": key, "value_json": json.dumps(value)}) for key, value in values.items())
+    for step, value in trial.intermediate_values.items():
+        number, finite = TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        row = {"step": step, "intermediate_value": number, "intermediate_value_type": finite}
+        yield TrialIntermediateValueModel, row
+
+
+def _frozen(
+    trial: TrialRecord, study: Study, row: Mapping[str, Any], values: Sequence[float], reports: Sequence[ReportRecord]
+) -> FrozenTrial:
+    """Return a trial as Optuna stores it; one that is COMPLETE without finite objectives is PRUNED there."""
+    known = all(math.isfinite(value) for value in values)
+    state = trial.state if known or trial.state is not TrialState.COMPLETE else TrialState.PRUNED
+    ranges = study.space_for(trial.key.dataset).ranges
+    searched = {name: value for name, value in trial.config.parameters.items() if name in ranges}
+    judged = state in (TrialState.COMPLETE, TrialState.PRUNED)
+    return FrozenTrial(
+        number=trial.key.number,
+        trial_id=-1,
+        state=OptunaState[state],
+        value=None,
+        values=list(values) if judged and known else None,
+        datetime_start=None if state is TrialState.WAITING else _time(trial.started_at or trial.created_at),
+        datetime_complete=_time(trial.finished_at or trial.created_at) if state.finished else None,
+        params={name: real_value(ranges[name], value) for name, value in searched.items()},
+        distributions={name: real_distribution(ranges[name]) for name in searched},
+        user_attrs=_user_attrs(trial, row),
+        system_attrs={"constraints": _violations(study, row)} if judged and study.constraints else {},
+        intermediate_values=_curve(quality_objective(study.objectives).metric, reports),
+    )
+
+
+def _violations(study: Study, row: Mapping[str, Any]) -> list[float]:
+    """Return by how much each constraint is violated, in the order of the file: Optuna and its dashboard read this."""
+    found = [row.get(each.metric) for each in study.constraints]
+    values = [math.nan if value is None else float(value) for value in found]
+    gaps = [violation(each, value) for each, value in zip(study.constraints, values, strict=True)]
+    return [min(max(gap, -BIGGEST), BIGGEST) for gap in gaps]  # an infinity is no JSON
+
+
+def _user_attrs(trial: TrialRecord, row: Mapping[str, Any]) -> dict[str, Any]:
+    named = ("variant", "error", "mlflow_run_id", "epochs", "max_epochs", "attempt", "wall_seconds", *SIZE_COLUMNS)
+    fixed = {"trial": trial.key.number, "state": str(trial.state), "seeds": list(trial.config.seeds)}
+    return fixed | {name: row[name] for name in named if row[name] is not None}
+
+
+def _curve(metric: str, reports: Sequence[ReportRecord]) -> dict[int, float]:
+    """Return a metric by epoch: its means over replicates."""
+    epochs = sorted({report.epoch for report in reports})
+    means = {epoch: last_means(report for report in reports if report.epoch == epoch) for epoch in epochs}
+    return {epoch: values[metric] for epoch, values in means.items() if metric in values}
+
+
+def _by_trial(reports: Sequence[ReportRecord], dataset: str) -> dict[int, list[ReportRecord]]:
+    found: dict[int, list[ReportRecord]] = {}
+    for report in reports:
+        if report.key.dataset == dataset:
+            found.setdefault(report.key.number, []).append(report)
+    return found
+
+
+def _time(seconds: float) -> datetime:
+    """Return a ledger's time as Optuna writes it: local, without a zone."""
+    return datetime.fromtimestamp(seconds)
+
+
+def _refuse_foreign(file: Path, study: str) -> None:
+    """Raise RequestError unless `file` is absent or holds nothing but an export of `study`."""
+    if not file.exists() and not file.is_symlink():
+        return
+    wanted = "SELECT study_name, value_json FROM studies LEFT JOIN study_user_attributes AS a"
+    query = f"{wanted} ON a.study_id = studies.study_id AND a.key = '{STUDY_MARK}'"
+    owners: set[str] = set()
+    with suppress(sqlite3.Error, ValueError):
+        if file.is_file():  # a pipe would be waited for
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                owners = {json.loads(mark or "null") for _, mark in connection.execute(query)}
+    if owners != {study} or file.is_symlink():
+        raise RequestError(
+            f"--to {file}: there is a file that is no export of study {study!r}, and it is kept. Choose another name,"
+            " or move it away."
+        )

@@ -1,0 +1,198 @@
+"""Describes a study without running it: state, stage, budget left, front; all from one read of its ledger."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from ablate.base.errors import AblateError
+from ablate.core.objectives import count_states
+from ablate.core.trial import TrialState
+from ablate.ledger import EventRecord, StudyRecord
+from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
+from ablate.results.analysis import confirmations
+from ablate.results.analysis.assessment import assessments
+from ablate.results.analysis.comparison import cells
+from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.report import front_table
+from ablate.results.report.confirmation import withheld_text
+from ablate.results.report.front.summary import best_row, summary
+from ablate.studies.homes import command_to_continue
+from ablate.studies.locations import Locations
+from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
+from ablate.study import Study
+from ablate.tuning.planned import planned_trials, tuning_trials
+from ablate.tuning.racing import budget_of, spent_seeds
+from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
+
+STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
+STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}
+logger = logging.getLogger("ablate")
+
+
+def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
+    """Return the state of a study when it was read, as plain values (docs/tables.md, status)."""
+    record, trials = found.record, found.snapshot.trials
+    study = cover_datasets(found.study, trials)
+    here = recorded_searches(found.study, found.snapshot)
+    driver, finished = running_driver(record), is_finished(here.values(), record.active_seconds)
+    state = "running" if driver is not None else "finished" if finished else "interrupted"
+    return {
+        "study": record.name,
+        "home": str(locations.home(record.name)),
+        "storage": found.storage,
+        "state": state,
+        "finished": finished,
+        "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
+        "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
+        "budget": _budget(found, here),
+        "driver_epoch": record.epoch,
+        "driver": driver,
+        "trials": {d: count_states(t.state for t in trials if t.key.dataset == d) for d in study.labels},
+        "wall_seconds": sum(t.wall_seconds for t in trials),
+        "active_seconds": record.active_seconds,
+        "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
+        "requests": _requests(found.snapshot.notes),
+        "test_opened": [note.dataset for note in found.snapshot.notes if note.kind == "test_opened"],
+    }
+
+
+def results_as_values(found: Stored) -> dict[str, Any]:
+    """Return the results of page and terminal as plain values: front and best by data set, or a comparison's cells.
+
+    If page and terminal give no answer yet, `best` is null and `withheld` states why. NaN and infinity become null.
+    """
+    study = cover_datasets(found.study, found.snapshot.trials)
+    trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
+    if study.compare is not None:
+        return {"comparison": _plain(cells(study, trials, reports).to_dicts())}
+    assessed = assessments(study, trials, reports, found.snapshot.notes)
+    table = front_table(study, trials, reports, assessed=assessed)
+    fronts = {name: table.filter(dataset=name) for name in study.labels}
+    withheld = {name: withheld_text(study, confirmations(trials, name, found.snapshot.notes)) for name in study.labels}
+    best = {name: None if withheld[name] else best_row(study, rows) for name, rows in fronts.items()}
+    rows = {name: front.to_dicts() for name, front in fronts.items()}
+    reasons = {name: text or None for name, text in withheld.items()}
+    answers = {
+        name: reasons[name] or summary(study, name, fronts[name], assessed.get(name))[0] for name in study.labels
+    }
+    return {"front": _plain(rows), "best": _plain(best), "answer": answers, "withheld": reasons}
+
+
+def overview(locations: Locations) -> list[Mapping[str, Any]]:
+    """Return the status of every readable study, in order of name; log which cannot be read and why."""
+    found: list[Mapping[str, Any]] = []
+    for name in known_names(locations):
+        try:
+            found.append(status_of(read_study(name, locations), locations))
+        except AblateError as error:
+            logger.warning("%s is left out: %s", name, error)
+    return found
+
+
+def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
+    """Return lines on whether `study` is finished, running or interrupted, its budget left, and users' requests."""
+    words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
+    stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
+    driver = status["driver"]
+    if driver is not None:
+        renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(driver["renewed"]))
+        lease = f"its lease was last renewed at {renewed} UTC, by the clock of its machine"
+        doubt = "" if driver["here"] else f" If that driver is gone, type: {status['resume']}"
+        state = f"Running ({stages}). Driven by {driver['holder']}: {lease}.{doubt}"
+    elif status["finished"]:
+        state = "Finished: no trial is left to run. No driver is running."
+    else:
+        state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
+    pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
+    refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
+    return [state, _budget_text(status["budget"]), *refused, *pending]
+
+
+def resume_command(found: Stored, locations: Locations) -> str:
+    """Return the command that continues a study, quoted for a shell and without secrets."""
+    words = ["resume", found.record.name, *locations.runs_option()]
+    if locations.storage is not None:
+        words += ["--storage", locations.storage]
+    return command_to_continue(words)
+
+
+def _requests(events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
+    """Return the requests of users that wait for a driver, and those that a driver could not carry out."""
+    waiting = [_asked(request) for request in find_unanswered(events) if request.command != STOP]
+    refused = [_asked(asked) | {"reason": reason} for asked, reason in find_refused(events) if asked.command != STOP]
+    return {"pending": waiting, "refused": refused}
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    return {"request": request.rowid, "asked": request.message, "at": request.created_at}
+
+
+def running_driver(record: StudyRecord) -> dict[str, Any] | None:
+    """Return who holds the lease of a study (holder, since, renewed, here), or None if it is free or its process gone.
+
+    No clocks are compared: a driver that was killed on another machine still holds its lease, and `here` is false.
+    """
+    if not record.holder or record.renewed_at is None or record.holder_gone:
+        return None
+    times = {"since": record.held_since, "renewed": record.renewed_at}
+    return {"holder": record.holder, **times, "here": record.holder_here}
+
+
+def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> str:
+    if search.is_tuning:
+        return "tune"
+    if not is_over(search, everyone, active_seconds):
+        return "search"
+    ended = search.settled and all(trial.state.finished for trial in search.trials.values())
+    return "finished" if ended else "confirm"
+
+
+def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
+    planned, used = planned_trials(found.study), found.record.active_seconds
+    trials = {}
+    for name, search in here.items():
+        tuned = found.study.tune is not None  # the trials of a row are as many as its seeds have winners
+        begun = sum(tuned or trial.config.source is None for trial in search.search_trials())
+        left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
+        trials[name] = {"planned": max(planned[name], begun + left * tuned), "begun": begun, "left": left}
+    tuning = {}
+    if found.study.tune is not None:
+        for name, count in tuning_trials(found.study).items():
+            ended = sum(t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
+            running = sum(not t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
+            left = here[name].tuning_to_start() + running if here[name].is_tuning else 0
+            tuning[name] = {"planned": max(count, ended + left), "ended": ended, "left": left}
+    seeds = {}
+    if (most := budget_of(found.study)) is not None:
+        for name, search in here.items():
+            spent = spent_seeds(list(search.trials.values()))
+            seeds[name] = {"planned": most, "spent": spent, "left": search.seeds_left}
+    limit = found.study.budget.wall_clock
+    clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
+    more = {"tuning_trials": tuning or None, "confirmation_seeds": seeds or None}
+    return {"trials": trials, **more, "wall_clock": clock}
+
+
+def _budget_text(budget: Mapping[str, Any]) -> str:
+    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in budget["trials"].items()]
+    for name, one in (budget["tuning_trials"] or {}).items():
+        parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
+    for name, one in (budget["confirmation_seeds"] or {}).items():
+        parts.append(f"{name} {one['left']:,} of {one['planned']:,} confirmation seeds")
+    if (clock := budget["wall_clock"]) is not None:
+        left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
+        parts.append(f"{left} of {limit} hours")
+    return f"Budget left: {', '.join(parts)}."
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

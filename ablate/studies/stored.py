@@ -1,0 +1,194 @@
+"""Reads studies without running them, and rebuilds their reports from the ledger alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from rich.console import RenderableType
+
+from ablate.base.errors import RequestError, did_you_mean
+from ablate.base.files import refuse_links
+from ablate.core.objectives import signed
+from ablate.core.trial import TrialConfig, TrialState
+from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
+from ablate.results.analysis import confirmed, front, metric_values, pooled
+from ablate.results.analysis.looks import compared_looks
+from ablate.results.analysis.tables import reports_table, trials_table, write_tables
+from ablate.results.analysis.verdicts import verdicts
+from ablate.results.report import draw_figures, result_lines, write_report
+from ablate.studies.homes import refuse_other_ledger, with_store
+from ablate.studies.locations import Locations
+from ablate.study import Study, parse_study
+
+if TYPE_CHECKING:
+    from ablate.results.report.drawing import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """One study as its ledger held it at one moment; `storage` is the ledger's URL without its password."""
+
+    study: Study
+    record: StudyRecord
+    snapshot: Snapshot
+    storage: str
+
+    @staticmethod
+    def of(ledger: Ledger, name: str) -> Stored:
+        """Read study `name` in one transaction; raise RequestError with the known names if it does not exist."""
+        snapshot = ledger.snapshot(name)
+        if snapshot.study is None:
+            raise RequestError(_explain_unknown(name, [record.name for record in ledger.studies()], ledger.url))
+        study = parse_study(snapshot.study.file_text, name, known_good=True)
+        return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
+
+
+def read_study(name: str, locations: Locations) -> Stored:
+    """Read study `name` from its ledger as of one moment; raise RequestError with the known names."""
+    with open_ledger(name, locations) as ledger:
+        found = Stored.of(ledger, name)
+    return replace(found, snapshot=with_files(found.snapshot, locations))
+
+
+def with_files(snapshot: Snapshot, locations: Locations) -> Snapshot:
+    """Return a snapshot of a study that names the place of its trials' files."""
+    assert snapshot.study is not None
+    root = with_store(locations, snapshot.study).checkpoint_root(snapshot.study.name)
+    return replace(snapshot, checkpoints=root)
+
+
+@contextmanager
+def open_ledger(name: str, locations: Locations) -> Iterator[Ledger]:
+    """Open the ledger of study `name`, which must exist; raise RequestError with the known names."""
+    home = locations.home(name)
+    if locations.storage is None:
+        refuse_links(home, folders=())
+        if not (home / "ledger.sqlite").is_file():
+            raise RequestError(_explain_unknown(name, known_names(locations), str(locations.runs_dir)))
+    with Ledger.open(locations.storage_url(name), create=False) as ledger:
+        yield ledger
+
+
+def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
+    """Return the front or the comparison of `snapshot`, to be printed in a terminal."""
+    trials, reports = trials_table(snapshot), reports_table(snapshot)
+    return result_lines(cover_datasets(study, snapshot.trials), trials, reports, snapshot.notes)
+
+
+def known_names(locations: Locations) -> list[str]:
+    """Return the names of the studies below the runs folder, or in `storage`."""
+    if locations.storage is not None:
+        with Ledger.open(locations.storage, create=False) as ledger:
+            return [record.name for record in ledger.studies()]
+    return sorted(path.parent.name for path in locations.root.glob("*/ledger.sqlite"))
+
+
+def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
+    """Write tables and report of study `name` from its record; return the study and the page's path."""
+    with open_ledger(name, locations) as ledger:
+        found = Stored.of(ledger, name)
+        refuse_other_ledger(locations.home(name), name, ledger, locations)
+    home = locations.make_home(name)
+    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+
+
+def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
+    """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
+    trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
+    return write_report(cover_datasets(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+
+
+def figures_of(found: Stored) -> list[Figure]:
+    """Return the figures of a study's page, drawn from its ledger."""
+    study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
+    return draw_figures(study, trials_table(snapshot), reports_table(snapshot), snapshot.notes)
+
+
+def verdicts_of(found: Stored) -> pl.DataFrame:
+    """Return the verdicts of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
+    study = require_compared(found)
+    look = len(compared_looks(found.snapshot.notes))
+    return verdicts(study, trials_table(found.snapshot), reports_table(found.snapshot), look=look)
+
+
+def require_compared(found: Stored) -> Study:
+    """Return a comparison with all data sets that have trials; raise RequestError for a study that compares nothing."""
+    if found.study.compare is None:
+        raise RequestError(f"study {found.study.name!r} compares nothing: its file has no `compare`")
+    return cover_datasets(found.study, found.snapshot.trials)
+
+
+def select_networks(study: Study, snapshot: Snapshot) -> list[TrialConfig]:
+    """Return the trials whose networks are a study's result: the confirmed ones, or the front of a search without any.
+
+    Front and confirmations are those of the page: a configuration that failed on a further seed is not among them.
+    """
+    chosen = result_rows(study, trials_table(snapshot), reports_table(snapshot))
+    places = set(chosen.select("dataset", "trial").rows())
+    return [trial.config for trial in snapshot.trials if (trial.key.dataset, trial.key.number) in places]
+
+
+def result_rows(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the confirmed networks, or of the front of a search without confirmation."""
+    return search_front(study, trials) if study.confirm is None else confirmed(pooled(trials, reports)[0])
+
+
+def search_front(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the front of the search."""
+    searched = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+    return front(searched, study.objectives, constraints=study.constraints)
+
+
+def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
+    """Return trial `number`; without a number, the best trial on the first objective.
+
+    Raises RequestError if there is no such trial, or several.
+    """
+    place = _place(found.study, trials_table(found.snapshot), number, dataset)
+    return next(t for t in found.snapshot.trials if (t.key.dataset, t.key.number) == place)
+
+
+def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
+    if dataset is not None and dataset not in study.datasets:
+        raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
+    rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
+    if number is not None:
+        rows = rows.filter(pl.col("trial") == number)
+        if rows.height != 1:
+            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
+            raise RequestError(
+                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
+            )
+        return rows["dataset"][0], number
+    objective = study.objectives[0]
+    complete = rows.filter(pl.col("state") == TrialState.COMPLETE, pl.col("stage") != "tune")
+    if not complete.height:
+        raise RequestError(f"study {study.name!r} has no complete trial yet")
+    ranked = [
+        (math.isnan(value), signed(objective, value), number, label)
+        for value, number, label in zip(
+            metric_values(complete, objective.metric), complete["trial"], complete["dataset"], strict=True
+        )
+    ]
+    _, _, leader, label = min(ranked)
+    return label, leader
+
+
+def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:
+    """Return the study with every data set that has trials, including those of earlier drivers outside `only`."""
+    if study.only is None:
+        return study
+    there = {*study.labels, *(trial.key.dataset for trial in trials)}
+    return study.model_copy(update={"only": tuple(label for label in study.datasets if label in there)})
+
+
+def _explain_unknown(name: str, known: list[str], place: str) -> str:
+    if not known:
+        return f"study {name!r}: there is no study in {place} yet. Start one with: ablate search FILE"
+    return f"study {name!r} is not in {place}. {did_you_mean(name, known)}"

@@ -1,0 +1,158 @@
+"""The ledger's record of one trial: its settings, epochs and events, and its traceback if it failed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablate.base.files import below, refuse_links
+from ablate.base.redaction import redact_url
+from ablate.core.objectives import mean
+from ablate.core.trial import checkpoint_folder
+from ablate.functions.output import read_output
+from ablate.results.report.numbers import count, quantity
+from ablate.studies.homes import with_store
+from ablate.studies.locations import Locations
+from ablate.studies.stored import read_study, trial_of
+
+TEST = "test_"
+LINES_SHOWN = 10  # of the output
+EPOCHS_SHOWN = 10  # of a long trial: the first and the last ones
+
+
+def trial_details(name: str, locations: Locations, *, number: int, dataset: str | None = None) -> dict[str, Any]:
+    """Return the ledger's record of one trial as plain values: its settings, reports and events.
+
+    Raises RequestError if there is no such trial, or if several data sets have one and none is named.
+    """
+    found = read_study(name, locations)
+    refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
+    trial = trial_of(found, number, dataset)
+    reports = [report for report in found.snapshot.reports if report.key == trial.key]
+    own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
+    notes = [note for note in own if note.payload.get("trial") == number]
+    root = with_store(locations, found.record).checkpoint_root(name)
+    folder = checkpoint_folder(root, trial.key)
+    return {
+        "trial": str(trial.key),
+        "stage": trial.config.stage,
+        "state": trial.state.value,
+        "error": trial.error,
+        "attempts": trial.attempt,
+        "epochs": trial.epochs_done,
+        "max_epochs": trial.config.epochs,
+        "unit": found.study.unit,
+        "wall_seconds": trial.wall_seconds,
+        "params": trial.params,
+        "flops": trial.flops,
+        "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
+        "mlflow_run": trial.mlflow_run_id,
+        "output": read_output(checkpoint_folder(root, trial.config.origin.key)),
+        "origin": _origin(trial.sampler_state.get("given")),
+        "config": trial.config.to_json(),
+        "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
+                     "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
+                    for r in reports],
+        "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
+                   for n in notes],
+    }  # fmt: skip
+
+
+def _origin(given: Mapping[str, Any] | None) -> str | None:
+    """Return who gave settings of a trial, and which; None if the sampler chose all of them."""
+    if given is None:
+        return None
+    who = f"start.{given['start']} of the study file" if "start" in given else "enqueued by `ablate enqueue`"
+    return f"{who}: {', '.join(given['settings'])}"
+
+
+def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the result of `trial_details` in the form for a terminal, with the last lines of its output."""
+    config = found["config"]
+    variant = f", {config['variant']}" if config["variant"] else ""
+    source = f", from trial {config['source']}" if config["source"] is not None else ""
+    if config["evaluates"] is not None:
+        source = f", reads trial {config['evaluates']} on the test split"
+    again = f", {found['attempts']} attempts" if found["attempts"] > 1 else ""
+    yield Text(
+        f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
+        f"{found['max_epochs']} {found['unit']}s, {found['wall_seconds']:.1f} s of training{again}"
+    )
+    sizes = ", ".join(
+        f"{count(found[name])} {word}"
+        for name, word in (("params", "parameters"), ("flops", "FLOPs"))
+        if found[name] is not None
+    )
+    yield Text(f"{sizes}{'; ' if sizes else ''}seeds {config['seeds']}")
+    for name, value in config["parameters"].items():
+        yield Text(f"  {name}: {value}")
+    if found["origin"]:
+        yield Text(f"Given, not chosen by the sampler: {found['origin']}")
+    if found["checkpoint"]:
+        yield Text(f"Checkpoint: {found['checkpoint']}")
+    if found["mlflow_run"]:
+        yield Text(f"MLflow run: {found['mlflow_run']}")
+    if found["reports"]:
+        yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
+        yield _epochs(found["reports"], found["unit"])
+        if tested := _test(found["reports"]):
+            yield Text(f"On the test split: {tested}")
+    for event in found["events"]:
+        yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
+        if event.get("detail"):
+            yield Text(event["detail"].rstrip(), style="dim")
+    lines = found["output"].splitlines()
+    if lines:
+        more = f" of {len(lines):,} (all: --log)" if len(lines) > LINES_SHOWN else ""
+        yield Text(f"Its output, the last lines{more}:" if more else "Its output:")
+        yield from (Text(f"  {line}", style="dim") for line in lines[-LINES_SHOWN:])
+    if found["error"]:
+        yield Text(f"{found['state']}: {found['error']}", style="red")
+
+
+def _epochs(reports: Sequence[Mapping[str, Any]], unit: str) -> Table:
+    """Return a table with a line of means for each epoch, called `unit`; the middle of a long trial is omitted."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
+    for report in reports:
+        by_epoch.setdefault(report["epoch"], []).append(report)
+    names = sorted({name for report in reports for name in report["metrics"] if not name.startswith(TEST)})
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in (unit, *names, "decision"):
+        table.add_column(name.replace("_", " "), justify="right")
+    shown_epochs = sorted(by_epoch)
+    hidden = shown_epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2] if len(by_epoch) > EPOCHS_SHOWN else []
+    for epoch in shown_epochs:
+        if epoch in hidden[:1]:
+            table.add_row("…")
+        if epoch not in hidden:
+            values = [quantity(name, _mean(by_epoch[epoch], name)) for name in names]
+            table.add_row(str(epoch), *values, by_epoch[epoch][0]["decision"])
+    return table
+
+
+def _test(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return the means of the metrics on the test split, or an empty text if it was not opened."""
+    names = sorted({name for report in reports for name in report["metrics"] if name.startswith(TEST)})
+    opened = {report["epoch"] for report in reports if any(name in report["metrics"] for name in names)}
+    last = [report for report in reports if report["epoch"] in opened]
+    return ", ".join(f"{name.replace('_', ' ')} {quantity(name, _mean(last, name))}" for name in names)
+
+
+def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float:
+    return mean(report["metrics"].get(name) for report in reports)
+
+
+def _rest(event: Mapping[str, Any]) -> str:
+    epoch = f" at epoch {event['epoch']}" if event.get("epoch") is not None else ""
+    refused = f": refused: {event['refused']}" if event.get("refused") else ""
+    return epoch + (f": {event['message']}" if event.get("message") else "") + refused
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

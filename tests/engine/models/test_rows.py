@@ -1,0 +1,194 @@
+"""R replicas at once against R plain runs and torch's vmap, outputs and gradients, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call, grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ablate.engine.models import fused
+from ablate.engine.models.layers import norm_at_once, norm_by_replicate, softmax
+from ablate.engine.models.settings import InputShape
+from support.model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
+
+REPLICAS, BATCH = 3, 4
+NEAR: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_equal_plain_runs_and_vmap(variant: str) -> None:
+    modules = [model(seed, **VARIANTS[variant]) for seed in range(REPLICAS)]
+    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
+    x, targets = normal(REPLICAS, BATCH, SHAPE.tokens, SHAPE.features), normal(REPLICAS, BATCH, SHAPE.outputs, seed=1)
+    leaves = {name: value.clone().requires_grad_() for name, value in rows.items()}
+    scores = functional_call(modules[0], leaves, (x,))
+    ((scores - targets) ** 2).sum().backward()
+
+    def loss(weights: dict[str, torch.Tensor], x_btf: torch.Tensor, t_bm: torch.Tensor) -> torch.Tensor:
+        squared: torch.Tensor = ((functional_call(modules[0], weights, (x_btf,)) - t_bm) ** 2).sum()
+        return squared
+
+    mapped_scores = vmap(lambda w, x_btf: functional_call(modules[0], w, (x_btf,)))(rows, x)
+    mapped = vmap(grad(loss))(rows, x, targets)
+    torch.testing.assert_close(scores, mapped_scores, **NEAR)
+    for replica, module in enumerate(modules):
+        plain = module(x[replica])
+        ((plain - targets[replica]) ** 2).sum().backward()
+        torch.testing.assert_close(scores[replica], plain, **NEAR)
+        for name, parameter in module.named_parameters():
+            size = 1e-12 * max(1.0, float(parameter.grad.abs().max()))
+            torch.testing.assert_close(leaves[name].grad[replica], parameter.grad, rtol=0, atol=size)
+            torch.testing.assert_close(mapped[name][replica], parameter.grad, rtol=0, atol=size)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_replica_does_not_depend_on_its_neighbours(variant: str) -> None:
+    """Bit for bit: alone, among others, and in another slot."""
+    module = model(0, **VARIANTS[variant]).float()
+    rows = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(4)]) for n, p in module.named_parameters()}
+    x = normal(4, BATCH, SHAPE.tokens, SHAPE.features).float()
+    with torch.no_grad():
+        together = functional_call(module, rows, (x,))
+        alone = functional_call(module, {n: v[2:3] for n, v in rows.items()}, (x[2:3],))
+        moved = functional_call(module, {n: v[[2, 0]] for n, v in rows.items()}, (x[[2, 0]],))
+    assert torch.equal(together[2], alone[0])
+    assert torch.equal(together[2], moved[0])
+
+
+def test_both_ways_to_normalise_rows_agree_with_plain_layer_norm() -> None:
+    x, scale, shift = normal(REPLICAS, BATCH, 5, 12), normal(REPLICAS, 12, seed=1), normal(REPLICAS, 12, seed=2)
+    expected = torch.stack([F.layer_norm(x[r], (12,), scale[r], shift[r]) for r in range(REPLICAS)])
+    for way in (norm_by_replicate, norm_at_once):
+        torch.testing.assert_close(way(x, scale, shift), expected, **NEAR)
+
+
+@pytest.mark.parametrize("replicas", [1, REPLICAS])
+def test_half_precision_is_normalised_in_float32_and_rounded_once(replicas: int) -> None:
+    x, scale, shift = (normal(replicas, *shape).bfloat16() for shape in ((BATCH, 5, 12), (12,), (12,)))
+    rows = zip(x.float(), scale.float(), shift.float(), strict=True)
+    exact = torch.stack([F.layer_norm(one, (12,), w, b) for one, w, b in rows])
+    for scales in (scale, scale.float()):  # of a network in half precision, and under autocast
+        assert torch.equal(norm_by_replicate(x, scales, shift.to(scales.dtype)), exact.bfloat16())
+    assert torch.equal(softmax(x), torch.softmax(x.float(), dim=-1).bfloat16())
+
+
+def test_under_autocast_the_cpu_multiplies_in_bfloat16_and_normalises_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Kernels(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if args and isinstance(args[0], torch.Tensor):
+                found.setdefault(func.overloadpacket.__name__, set()).add(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(fused, "checked_kernels", lambda: None)  # torch does not see their norms
+    found: dict[str, set[torch.dtype]] = {}
+    module = model(0, heads=3, mlp=8)
+    rows = {n: p.detach().expand(2, *p.shape).float() for n, p in module.named_parameters()}
+    x = normal(2, BATCH, SHAPE.tokens, SHAPE.features).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16), Kernels():
+        functional_call(module, rows, (x,))
+    assert found["native_layer_norm"] == found["_softmax"] == {torch.float32}
+    assert found["bmm"] == {torch.bfloat16}
+
+
+def test_attention_weights_come_with_the_replicate_axis() -> None:
+    module = model(0, heads=3, pool="cls")
+    rows = {n: p.detach().expand(2, *p.shape) for n, p in module.named_parameters()}
+    x = normal(2, BATCH, SHAPE.tokens, SHAPE.features)
+    _, maps = functional_call(module, rows, (x,), {"return_weights": True})
+    _, plain = module(x[1], return_weights=True)
+    assert [m.shape for m in maps] == [(2, BATCH, 3, SHAPE.tokens + 1, SHAPE.tokens + 1)] * 2
+    for one, expected in zip(maps, plain, strict=True):
+        torch.testing.assert_close(one[1], expected, **NEAR)
+        torch.testing.assert_close(one.sum(-1), torch.ones(one.shape[:-1], dtype=torch.float64), **NEAR)
+
+
+OTHER_SHAPES: dict[str, InputShape] = {
+    "causal text": TEXT,
+    "list of ids": text_shape(causal=False),
+    "set": SET,
+    "sample of ids": text_shape(causal=False, output="sample"),
+    "pair": PAIR,
+}
+OTHER_VARIANTS: dict[str, dict[str, Any]] = {
+    "separate, MLP, learned positions": {"mlp": 10, "heads": 3, "position": "learned"},
+    "K+Pos, normalised, post-norm": {
+        "similarity": "shared",
+        "value": "key",
+        "heads": 2,
+        "pair_position": 4,
+        "diagonal": "normalised",
+        "norm": "post",
+    },
+    "collapsed, stacked": {"similarity": "collapsed", "value": "stacked"},
+    "mirrored, normalised": {"similarity": "mirrored", "diagonal": "normalised"},
+}
+
+
+def given(shape: InputShape, *rows: int) -> Any:
+    """Return what a model of `shape` reads; texts are shorter than the longest, sources end in padding."""
+    if shape.inputs == "vectors":
+        return normal(*rows, BATCH, shape.tokens, shape.features)
+    texts = ids(shape.features, *rows, BATCH, 5)
+    if not shape.source_tokens:
+        return texts
+    lengths = torch.tensor([6, 2, 4, 5])
+    return ids(shape.source_features, *rows, BATCH, 6).masked_fill(torch.arange(6) >= lengths[:, None], 0), texts
+
+
+@pytest.mark.parametrize("variant", OTHER_VARIANTS)
+@pytest.mark.parametrize("kind", OTHER_SHAPES)
+def test_rows_of_texts_and_sets_equal_plain_runs_and_vmap(kind: str, variant: str) -> None:
+    shape = OTHER_SHAPES[kind]
+    modules = [model(seed, shape=shape, **OTHER_VARIANTS[variant]) for seed in range(REPLICAS)]
+    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
+    leaves = {name: value.clone().requires_grad_() for name, value in rows.items()}
+    x = given(shape, REPLICAS)
+    scores = functional_call(modules[0], leaves, (x,))
+    scores.square().sum().backward()
+    mapped = vmap(lambda w, one: functional_call(modules[0], w, (one,)))(rows, x)
+    torch.testing.assert_close(scores, mapped, **NEAR)
+    for replica, module in enumerate(modules):
+        own = tuple(part[replica] for part in x) if isinstance(x, tuple) else x[replica]
+        plain = module(own)
+        plain.square().sum().backward()
+        torch.testing.assert_close(scores[replica], plain, **NEAR)
+        for name, parameter in module.named_parameters():
+            size = 1e-12 * max(1.0, float(parameter.grad.abs().max()))
+            torch.testing.assert_close(leaves[name].grad[replica], parameter.grad, rtol=0, atol=size)
+
+
+@pytest.mark.parametrize("kind", OTHER_SHAPES)
+def test_a_replica_of_texts_or_sets_does_not_depend_on_its_neighbours(kind: str) -> None:
+    """Bit for bit, in scores and in gradients: alone, and in another slot."""
+    shape = OTHER_SHAPES[kind]
+    module = model(0, shape=shape, diagonal="normalised", pair_position=3, mlp=10).float()
+    rows = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(4)]) for n, p in module.named_parameters()}
+    x = given(shape, 4)
+
+    def run(slots: list[int]) -> list[torch.Tensor]:
+        leaves = {n: v[slots].requires_grad_() for n, v in rows.items()}
+        chosen = tuple(part[slots] for part in x) if isinstance(x, tuple) else x[slots]
+        scores = functional_call(module, leaves, (chosen.float() if shape is SET else chosen,))
+        return [scores.detach(), *torch.autograd.grad(scores.square().sum(), list(leaves.values()))]
+
+    together, alone, moved = run([0, 1, 2, 3]), run([2]), run([2, 0])
+    assert all(torch.equal(all_of[2], one[0]) for all_of, one in zip(together, alone, strict=True))
+    assert all(torch.equal(all_of[2], one[0]) for all_of, one in zip(together, moved, strict=True))
+
+
+@pytest.mark.parametrize("variant", OTHER_VARIANTS)
+def test_greedy_rows_equal_plain_runs(variant: str) -> None:
+    modules = [model(seed, shape=PAIR, **OTHER_VARIANTS[variant]).eval() for seed in range(REPLICAS)]
+    source, _ = given(PAIR, REPLICAS)
+    expected = [module.greedy(source[r], start=1, end=-1, steps=5) for r, module in enumerate(modules)]
+    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
+    for path, value in rows.items():
+        owner, _, name = path.rpartition(".")
+        modules[0].get_submodule(owner).register_parameter(name, torch.nn.Parameter(value))
+    assert torch.equal(modules[0].greedy(source, start=1, end=-1, steps=5), torch.stack(expected))

@@ -1,0 +1,343 @@
+"""Sizes: paper A's 21 derived counts on built modules, weights per axis, FLOPs in closed form, nothing allocated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate.base.errors import RegistryError
+from ablate.core.config import TaskConfig
+from ablate.engine.models import build, measure, size
+from ablate.engine.models.settings import InputShape, ModelConfig
+
+MNIST = InputShape(tokens=16, features=49, outputs=10, train_samples=60_000)
+CIFAR = InputShape(tokens=16, features=192, outputs=10, train_samples=50_000)
+WIDTH, HIDDEN = 60, 256
+
+UNCHANGED: dict[str, Any] = {}
+FOUR_HEADS: dict[str, Any] = {"heads": 4, "pool": "cls"}
+WQK: dict[str, Any] = {"similarity": "collapsed"}
+WQK_NO_MLP: dict[str, Any] = {"similarity": "collapsed", "bias": ("value", "output")}
+MINIMUM: dict[str, Any] = {"similarity": "collapsed", "value": "none", "bias": "none"}
+SYMMETRY: dict[str, Any] = {"similarity": "shared", "bias": "none", "pool": "cls"}
+SYMMETRY_4: dict[str, Any] = SYMMETRY | {"heads": 4}
+
+# Paper A, Tables 2 and 3: data set, depth, MLP width, variant, parameters derived from the paper's own rules.
+DERIVED: list[tuple[InputShape, int, int, dict[str, Any], int]] = [
+    (MNIST, 6, 256, UNCHANGED, 279_106),
+    (MNIST, 6, 256, FOUR_HEADS, 279_166),
+    (MNIST, 6, 256, WQK, 257_506),
+    (MNIST, 6, 256, MINIMUM, 212_866),
+    (MNIST, 6, 0, UNCHANGED, 92_890),
+    (MNIST, 6, 0, FOUR_HEADS, 92_950),
+    (MNIST, 6, 0, SYMMETRY, 69_910),
+    (MNIST, 6, 0, SYMMETRY_4, 69_910),
+    (MNIST, 6, 0, WQK_NO_MLP, 70_570),
+    (MNIST, 6, 0, MINIMUM, 26_650),
+    (CIFAR, 6, 256, UNCHANGED, 287_686),
+    (CIFAR, 6, 256, FOUR_HEADS, 287_746),
+    (CIFAR, 6, 256, MINIMUM, 221_446),
+    (CIFAR, 6, 0, UNCHANGED, 101_470),
+    (CIFAR, 6, 0, FOUR_HEADS, 101_530),
+    (CIFAR, 6, 0, SYMMETRY, 78_490),
+    (CIFAR, 6, 0, SYMMETRY_4, 78_490),
+    (CIFAR, 6, 0, WQK_NO_MLP, 79_150),
+    (CIFAR, 6, 0, MINIMUM, 35_230),
+    (CIFAR, 12, 256, FOUR_HEADS, 563_242),
+    (CIFAR, 12, 0, FOUR_HEADS, 190_810),
+]
+
+
+@pytest.mark.parametrize(("shape", "depth", "mlp", "variant", "params"), DERIVED)
+def test_paper_counts(shape: InputShape, depth: int, mlp: int, variant: dict[str, Any], params: int) -> None:
+    config = ModelConfig(width=WIDTH, depth=depth, mlp=mlp, **variant)
+    size = measure(config, shape)
+    assert size.params == params
+    outside = (shape.features + 1) * WIDTH + (WIDTH + 1) * shape.outputs
+    assert size.params_body == params - outside
+
+
+def test_measure_agrees_with_the_real_module() -> None:
+    config = ModelConfig(depth=2, similarity="cholesky", pair_position=7, pool="cls", position="learned")
+    module = build(config, MNIST)
+    assert measure(config, MNIST).params == sum(p.numel() for p in module.parameters())
+
+
+def test_overdetermination_of_table_2() -> None:
+    """Eq. 12: Q = K M / P, 2.15 for the unchanged network and 22.51 for the minimum."""
+    unchanged, minimum = ModelConfig(), ModelConfig(mlp=0, **MINIMUM)
+    task = TaskConfig(task="mnist")
+    for config, q in ((unchanged, 2.15), (minimum, 22.51)):
+        assert MNIST.overdetermination(measure(config, MNIST), task, "paper") == pytest.approx(q, abs=0.005)
+
+
+N2, TRIANGLE = WIDTH**2, WIDTH * (WIDTH + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("change", "weights"),
+    [
+        ({"similarity": "separate", "value": "none"}, 2 * N2),
+        ({"similarity": "collapsed", "value": "none"}, N2),
+        ({"similarity": "shared", "value": "none"}, N2),
+        ({"similarity": "mirrored", "value": "none"}, TRIANGLE),
+        ({"similarity": "cholesky", "value": "none"}, TRIANGLE),
+        ({"similarity": "shared", "value": "separate"}, N2 + 2 * N2),
+        ({"similarity": "shared", "value": "collapsed"}, N2 + N2),
+        ({"similarity": "shared", "value": "key"}, N2 + N2),
+        ({"similarity": "shared", "value": "stacked"}, N2),
+        ({"similarity": "shared", "value": "none", "pair_position": 50}, N2 + 50),
+        ({"similarity": "shared", "value": "none", "diagonal": "normalised"}, N2),
+        ({"similarity": "separate", "bias": "all"}, 4 * N2 + 4 * WIDTH),
+        ({"similarity": "separate", "bias": ("query", "output")}, 4 * N2 + 2 * WIDTH),
+        ({"similarity": "collapsed", "bias": "all"}, 3 * N2 + 4 * WIDTH),
+        ({"similarity": "shared", "value": "key", "bias": "all"}, 2 * N2 + 2 * WIDTH),
+        ({"similarity": "shared", "value": "none", "norm": "none"}, N2 - 4 * WIDTH),
+        ({"similarity": "shared", "value": "none", "mlp": 256}, N2 + 2 * HIDDEN * WIDTH + HIDDEN + WIDTH),
+    ],
+)
+def test_weights_per_block(change: dict[str, Any], weights: int) -> None:
+    """A second block adds its matrices, biases and two LayerNorms (4N), and the MLP's 2hN + h + N."""
+    settings = {"mlp": 0, "bias": "none"} | change
+    one, two = (measure(ModelConfig(depth=depth, **settings), MNIST).params for depth in (1, 2))
+    assert two - one == weights + 4 * WIDTH
+
+
+def test_stacked_is_one_matrix_for_the_whole_stack() -> None:
+    for depth in (1, 4):
+        settings: dict[str, Any] = {"mlp": 0, "bias": "none", "depth": depth, "similarity": "collapsed"}
+        stacked, none = (measure(ModelConfig(value=v, **settings), MNIST).params for v in ("stacked", "none"))
+        assert stacked - none == N2
+
+
+@pytest.mark.parametrize(
+    ("change", "matrices", "channels"),
+    [
+        ({}, 4, 0),
+        ({"heads": 4}, 4, 0),
+        ({"similarity": "collapsed"}, 3, 0),
+        ({"similarity": "cholesky", "value": "none"}, 1, 0),
+        ({"similarity": "shared", "value": "key", "pair_position": 50}, 2, 50),
+    ],
+)
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_flops_in_closed_form(change: dict[str, Any], matrices: int, channels: int, pool: str) -> None:
+    """Two per multiply-add: T N^2 per matrix, T^2 N for s and for A v each, 2 T N h for the MLP, T^2 m for +Pos."""
+    tokens = MNIST.tokens + (pool == "cls")
+    block = matrices * tokens * WIDTH**2 + 2 * tokens**2 * WIDTH + 2 * tokens * WIDTH * HIDDEN + tokens**2 * channels
+    expected = 2 * (MNIST.tokens * MNIST.features * WIDTH + 6 * block + WIDTH * MNIST.outputs)
+    assert measure(ModelConfig(pool=pool, **change), MNIST).flops == expected
+
+
+WORDS, LENGTH = 1000, 20
+TEXT = InputShape(
+    tokens=LENGTH, features=WORDS, outputs=WORDS, train_samples=1, inputs="ids", output="token", causal=True
+)
+PAIR = TEXT.model_copy(update={"source_tokens": 30, "source_features": 700, "pad": 0})
+
+
+# Paper B, Table 1, with embedding dimensionality d, sequence length n and 2-D position channels m.
+TABLE_1: list[tuple[str, dict[str, Any], Callable[[int, int, int], int], Callable[[int, int], int]]] = [
+    ("QKV", {}, lambda n, d, m: 3 * n * d**2, lambda d, m: 3 * d**2),
+    ("KV", {"similarity": "shared"}, lambda n, d, m: 2 * n * d**2, lambda d, m: 2 * d**2),
+    (
+        "KV+Pos",
+        {"similarity": "shared", "pair_position": 10},
+        lambda n, d, m: 2 * n * d**2 + n**2 * m,
+        lambda d, m: 2 * d**2 + m,
+    ),
+    ("K", {"similarity": "shared", "value": "key"}, lambda n, d, m: n * d**2, lambda d, m: d**2),
+    (
+        "K+Pos",
+        {"similarity": "shared", "value": "key", "pair_position": 10},
+        lambda n, d, m: n * d**2 + n**2 * m,
+        lambda d, m: d**2 + m,
+    ),
+]
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+@pytest.mark.parametrize(("name", "change", "cost", "weights"), TABLE_1, ids=[row[0] for row in TABLE_1])
+def test_table_1_of_paper_b_is_what_built_self_attention_has(
+    name: str, change: dict[str, Any], cost: Callable[..., int], weights: Callable[..., int], shape: InputShape
+) -> None:
+    """Counted on the module: without biases, without the output's matrix, without the products of s and of A v."""
+    d, m, n = WIDTH, 10, shape.source_tokens or shape.tokens
+    module = build(ModelConfig(width=d, depth=2, heads=4, bias="none", **change), shape)
+    attention = (module.encoder if shape.source_tokens else module).blocks[0].attention
+    output = attention.output.weight.numel()
+    assert sum(p.numel() for p in attention.parameters()) - output == weights(d, m)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        attention(torch.zeros(1, n, d))
+    similarity_and_average = 2 * n**2 * d
+    assert counter.get_total_flops() // 2 - similarity_and_average - n * output == cost(n, d, m)
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+def test_table_1_of_paper_b_is_what_measure_says(shape: InputShape) -> None:
+    """What a form saves against QKV, in weights and in products, is the difference of its rows in every stack."""
+    depth, m = 2, 10
+    settings: dict[str, Any] = {"width": WIDTH, "depth": depth, "heads": 4, "bias": "none"}
+    lengths = [shape.tokens, *([shape.source_tokens] if shape.source_tokens else [])]
+    full = measure(ModelConfig(**settings), shape)
+    for _, change, cost, weights in TABLE_1:
+        size = measure(ModelConfig(**settings, **change), shape)
+        saved = depth * len(lengths) * (weights(WIDTH, m) - TABLE_1[0][3](WIDTH, m))
+        assert size.params - full.params == size.params_body - full.params_body == saved
+        cheaper = sum(cost(n, WIDTH, m) - TABLE_1[0][2](n, WIDTH, m) for n in lengths)
+        assert size.flops - full.flops == 2 * depth * cheaper
+
+
+def test_ids_are_measured_without_a_product_for_the_embedding() -> None:
+    """A vector's embedding is T F N multiply-adds, an id's is none; weights are the same."""
+    config, vectors = ModelConfig(depth=2, heads=4), TEXT.model_copy(update={"inputs": "vectors"})
+    by_id, by_vector = measure(config, TEXT), measure(config, vectors)
+    assert by_vector.flops - by_id.flops == 2 * LENGTH * WORDS * WIDTH
+    assert (by_id.params, by_id.params_body) == (by_vector.params, by_vector.params_body)
+    block = 4 * LENGTH * WIDTH**2 + 2 * LENGTH**2 * WIDTH + 2 * LENGTH * WIDTH * HIDDEN
+    assert by_id.flops == 2 * (2 * block + LENGTH * WIDTH * WORDS)
+
+
+def test_a_set_has_a_head_of_one_column() -> None:
+    shape = InputShape(tokens=10, features=512, outputs=10, train_samples=1, output="set")
+    config = ModelConfig(depth=1, position="learned")
+    assert measure(config, shape).params - measure(config, shape).params_body == 513 * WIDTH + WIDTH + 1
+
+
+@pytest.mark.parametrize("mlp", [HIDDEN, 0])
+def test_the_encoder_decoder_in_closed_form(mlp: int) -> None:
+    """A decoder block has a second attention and a third LayerNorm; embeddings of both texts are outside the body."""
+    depth, source = 2, PAIR.source_tokens
+    size = measure(ModelConfig(depth=depth, mlp=mlp, heads=4), PAIR)
+    attention, norm = 4 * (N2 + WIDTH), 2 * WIDTH
+    feed_forward = 2 * mlp * WIDTH + mlp + WIDTH if mlp else 0
+    assert size.params_body == depth * (3 * attention + 5 * norm + 2 * feed_forward)
+    assert size.params - size.params_body == (700 + 1) * WIDTH + (WORDS + 1) * WIDTH + (WIDTH + 1) * WORDS
+    encoder = 4 * source * N2 + 2 * source**2 * WIDTH + 2 * source * WIDTH * mlp
+    cross = 2 * LENGTH * N2 + 2 * source * N2 + 2 * LENGTH * source * WIDTH
+    decoder = 4 * LENGTH * N2 + 2 * LENGTH**2 * WIDTH + 2 * LENGTH * WIDTH * mlp + cross
+    assert size.flops == 2 * (depth * (encoder + decoder) + LENGTH * WIDTH * WORDS)
+
+
+@pytest.mark.parametrize("shape", [TEXT, PAIR], ids=["text", "pair"])
+def test_texts_are_measured_without_memory(shape: InputShape) -> None:
+    many = {"features": 10**9, "outputs": 10**9} | ({"source_features": 10**9} if shape.source_tokens else {})
+    assert measure(ModelConfig(width=4096), shape.model_copy(update=many)).params > 8e12
+
+
+def test_measure_allocates_nothing() -> None:
+    """The weights of this module would take 6.9 TB."""
+    size = measure(ModelConfig(width=120_000, depth=30), MNIST)
+    assert size.params > 30 * 4 * 120_000**2
+
+
+EVERY_FORM: list[dict[str, Any]] = [
+    {"similarity": similarity, "value": value, "pair_position": pairs, "diagonal": diagonal, "position": position}
+    for similarity in ("separate", "shared", "collapsed", "mirrored", "cholesky")
+    for value in ("separate", "collapsed", "stacked", "none", "key")
+    for pairs, diagonal, position in ((0, "plain", "sinusoidal"), (4, "normalised", "learned"))
+    if value != "key" or similarity in ("separate", "shared")  # the others have no key vectors
+]
+
+
+@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_a_small_transformer_has_the_size_that_is_counted_without_memory(
+    shape: InputShape, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shape.output == "token" and pool == "cls":
+        pytest.skip("a score of each token needs pool: mean")
+    counted: list[torch.device] = []
+    count = size._count
+    monkeypatch.setattr(size, "_count", lambda *given: counted.append(given[-1]) or count(*given))
+    found = []
+    for small in (size.SMALL, 0):
+        monkeypatch.setattr(size, "SMALL", small)
+        size._measure.cache_clear()
+        found.append([measure(ModelConfig(width=16, depth=2, pool=pool, **form), shape) for form in EVERY_FORM])
+    assert found[0] == found[1]
+    assert {str(device) for device in counted[: len(EVERY_FORM)]} == {"cpu"}
+    assert {str(device) for device in counted[len(EVERY_FORM) :]} == {"meta"}
+
+
+MEASURED = """
+import sys
+from ablate.engine.models import measure
+from ablate.engine.models.settings import InputShape, ModelConfig
+size = measure(ModelConfig(), InputShape(tokens=16, features=49, outputs=10, train_samples=9))
+print(size.params, size.flops, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_small_transformer_is_measured_without_the_kernels_that_take_a_second_to_import() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    known = measure(ModelConfig(), MNIST)
+    assert done.stdout.split() == [str(known.params), str(known.flops), "False"]
+
+
+def test_measure_leaves_the_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    measure(ModelConfig(builder=f"{__name__}:build_own"), MNIST)
+    measure(ModelConfig(depth=3), MNIST)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+class Own(nn.Module):
+    """A user's module that cannot run on the meta device."""
+
+    def __init__(self, shape: InputShape, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(shape.features, hidden)
+        self.frozen = nn.Parameter(torch.zeros(5), requires_grad=False)
+        self.body = nn.Linear(hidden, hidden, bias=False)
+        self.head = nn.Linear(hidden, shape.outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = 1.0 + x.abs().max().item()
+        scores: torch.Tensor = self.head(self.body(self.embedding(x).mean(-2) / scale))
+        return scores
+
+
+def build_own(config: ModelConfig, shape: InputShape) -> nn.Module:
+    return Own(shape, config.options.get("hidden", 8))
+
+
+def test_a_users_builder_is_measured_too() -> None:
+    size = measure(ModelConfig(builder=f"{__name__}:build_own", options={"hidden": 6}), MNIST)
+    assert size.params == 50 * 6 + 36 + 7 * 10
+    assert size.params_body == 36
+    assert size.flops == 2 * (16 * 49 * 6 + 36 + 60)
+
+
+def test_an_unknown_builder_is_refused() -> None:
+    with pytest.raises(RegistryError, match="Did you mean 'transformer'"):
+        build(ModelConfig(builder="transfomer"), MNIST)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 7}, "width=60 is not a multiple of heads=7"),
+        ({"heads": 4, "similarity": "collapsed"}, "similarity=collapsed needs heads=1"),
+        ({"heads": 4, "similarity": "mirrored"}, "similarity=mirrored needs heads=1"),
+        ({"heads": 4, "similarity": "cholesky"}, "similarity=cholesky needs heads=1"),
+        ({"heads": 2, "value": "collapsed"}, "value=collapsed needs heads=1"),
+        ({"heads": 2, "value": "stacked"}, "value=stacked needs heads=1"),
+        ({"similarity": "collapsed", "value": "key"}, "value=key needs key vectors, and similarity=collapsed"),
+        ({"similarity": "mirrored", "value": "key"}, "value=key needs key vectors, and similarity=mirrored"),
+        ({"similarity": "cholesky", "value": "key"}, "value=key needs key vectors, and similarity=cholesky"),
+        ({"similarity": "shared", "bias": ("query",)}, "bias=query does not exist"),
+    ],
+)
+def test_impossible_combinations_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ModelConfig(**change)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+import vl_convert
+from PIL import Image
+
+from ablate.results.report import draw_figures, write_report
+from ablate.results.report.drawing import PALETTES, Figure, drawn_data, paint, png, without_layers
+from support import planted_comparison
+from support.latex_reader import table_cells
+from support.page_reader import Reader
+from support.planted_study import make_study, plant
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    study = make_study()
+    trials, reports = plant(study)
+    return study, trials, reports, write_report(study, trials, reports, tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    study = planted_comparison.make_study()
+    trials, reports = planted_comparison.plant(study)
+    return study, trials, reports, write_report(study, trials, reports, tmp_path_factory.mktemp("home"))
+
+
+@pytest.mark.parametrize("kind", ["written", "compared"])
+def test_every_figure_has_three_files_and_every_table_two_with_links(kind, request):
+    study, trials, reports, path = request.getfixturevalue(kind)
+    reader = Reader(path.read_text(encoding="utf-8"))
+    figures = draw_figures(study, trials, reports)
+    assert figures
+    for figure in figures:
+        for suffix in ("png", "svg", "csv"):
+            assert f"{figure.stem}.{suffix}" in reader.links
+            assert (path.parent / f"{figure.stem}.{suffix}").stat().st_size > 0
+        root = ElementTree.parse(path.parent / f"{figure.stem}.svg").getroot()
+        assert root.tag == f"{SVG}svg"
+    tables = [link for link in reader.links if link and link.endswith(".tex")]
+    assert tables
+    for link in tables:
+        shown = table_cells((path.parent / link).read_text(encoding="utf-8"))
+        page = [" ".join("".join(cells).split()) for cells in reader.rows]
+        for cells in shown[1:]:
+            assert any(" ".join(cell.split()) in " ".join(page) for cell in cells)
+    assert {p.name for p in path.parent.glob("*.tex")} == set(tables)
+
+
+@pytest.mark.parametrize("kind", ["written", "compared"])
+def test_files_are_the_same_when_written_again(kind, request, tmp_path):
+    study, trials, reports, path = request.getfixturevalue(kind)
+    again = write_report(study, trials, reports, tmp_path).parent
+    names = sorted(p.name for p in path.parent.iterdir())
+    assert names == sorted(p.name for p in again.iterdir())
+    for name in names:
+        assert (again / name).read_bytes() == (path.parent / name).read_bytes(), name
+
+
+def test_ids_of_an_svg_do_not_depend_on_the_figures_before_it(written):
+    front = draw_figures(*written[:3])[0]
+    first, second = replace(front).svg, replace(front).svg
+    assert first == second
+    ids = re.findall(r' id="([^"]*)"', first)
+    assert ids == [f"part{n}" for n in range(len(ids))]
+    assert ids
+    assert set(re.findall(r"url\(#([^)]*)\)", first)) <= set(ids)
+
+
+def test_a_png_is_the_drawn_svg_in_twice_its_size(written):
+    figure = draw_figures(*written[:3])[0]
+    width = int(re.search(r'width="(\d+)"', figure.svg)[1])
+    assert int.from_bytes(png(figure)[16:20], "big") == 2 * width
+
+
+@pytest.mark.parametrize("kind", ["written", "compared"])
+def test_a_figure_renders_without_layers_and_shows_what_vega_draws(kind, request):
+    for figure in draw_figures(*request.getfixturevalue(kind)[:3]):
+        spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
+        drawn = vl_convert.vegalite_to_svg(spec)
+        assert 'opacity="0"' not in re.sub(r"fill-opacity|<text[^>]*>", "", figure.svg), "nothing invisible is rendered"
+        expected, found = (pixels(vl_convert.svg_to_png(svg)) for svg in (drawn, figure.svg))
+        assert expected.shape == found.shape
+        difference = np.abs(expected - found).max(axis=2)
+        assert (difference > 40).mean() < 1e-4, figure.stem
+        assert difference.mean() < 1.0, figure.stem
+
+
+def test_an_opacity_moves_to_the_only_colour_of_an_element():
+    line, dot = '<path d="M0,0" stroke="#111" opacity="0.3"/>', '<path fill="#111" stroke-width="2" opacity="0.3"/>'
+    both, text = '<path fill="#111" stroke="#222" opacity="0.3"/>', '<text fill="#111" opacity="0">a</text>'
+    half = '<path fill="#111" fill-opacity="0.5" opacity="0.3"/>'
+    hidden = '<path aria-label="0 &lt; 1" fill="#111" opacity="0"/>'
+    none = '<rect fill="none" stroke="#111" opacity="0.3"/>'
+    changed = [line.replace(" opacity", " stroke-opacity"), dot.replace(" opacity", " fill-opacity")]
+    expected = ["<g>", *changed, both, text, half, none.replace(" opacity", " stroke-opacity"), "</g>"]
+    assert without_layers(f"<g>{line}{dot}{both}{text}{half}{hidden}{none}</g>") == "".join(expected)
+
+
+def pixels(png_file):
+    return np.asarray(Image.open(io.BytesIO(png_file)).convert("RGB")).astype(int)
+
+
+def test_the_data_of_the_front_are_its_points_runs_and_intervals(written):
+    _, trials, _, path = written
+    with (path.parent / "front-digits.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    listed = pl.read_csv(path.parent / "front.csv")
+    points = [row for row in rows if row["series"] == "on the front"]
+    assert [int(row["trial"]) for row in points] == listed["trial"].to_list()
+    for row, expected in zip(points, listed.iter_rows(named=True), strict=True):
+        assert float(row["quality"]) == pytest.approx(100 * expected["accuracy"], rel=1e-4)
+        assert float(row["low"]) == pytest.approx(100 * expected["accuracy_low"], rel=1e-4)
+        assert float(row["size"]) == expected["params"]
+    runs = [row for row in rows if row["drawn_as"] == "tick"]
+    assert len(runs) == listed["replicates"].sum(), "every replicate is a row, equal ones too"
+    drawn = {int(row["trial"]) for row in rows if row["trial"]}
+    assert drawn == set(trials.filter(pl.col("state").is_in(["COMPLETE", "PRUNED"]))["trial"])
+
+
+def test_data_of_a_figure_by_hand():
+    values = [{"x": 1, "name": "=a"}, {"x": 2, "name": "b"}]
+    twice = {"data": {"values": [{"y": 5.0}, {"y": 5.0}]}, "mark": "tick"}
+    spec = {"data": {"values": values}, "layer": [{"mark": {"type": "line"}}, {"mark": "point"}, twice]}
+    figure = Figure(stem="f", title="F", caption="", spec=spec)
+    assert drawn_data(figure).rows() == [
+        ("line, point", 1, "=a", None),
+        ("line, point", 2, "b", None),
+        ("tick", None, None, 5.0),
+        ("tick", None, None, 5.0),
+    ]
+    panels = drawn_data(Figure(stem="p", title="", caption="", panels=(figure, replace(figure, title="G"))))
+    assert panels.columns[:2] == ["panel", "drawn_as"]
+    assert panels["panel"].to_list() == ["F"] * 4 + ["G"] * 4

@@ -1,0 +1,136 @@
+"""Sentences of page and terminal that were not true: openings, a front of one, validation on test, no width."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ablate.ledger import Ledger
+from ablate.results.report import frame, front_lines, front_table, write_report
+from ablate.results.report.front.summary import summary
+from support.commands import run
+from support.page_reader import Reader
+from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
+
+STUDY = """\
+study: said
+datasets: {digits: {patch: 4, train_limit: 128}}
+model: {width: {choices: [8, 16]}, depth: 1, mlp: none}
+training: {epochs: 2, batch_size: 32, learning_rate: 1.0e-2}
+sampler: {name: grid}
+scheduler: {name: none}
+budget: {trials: 2}
+confirm: {replicates: 2}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "bundle", lambda: "")
+
+
+def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: str) -> tuple[str, str]:
+    """Run `ablate search`; return what it printed and its page as a reader sees it."""
+    file = folder / "study.yaml"
+    file.write_text(text)
+    where = ("--runs-dir", str(folder / "runs"), "--executor", "local", "--device", "cpu", "--tracker", "none")
+    code, out, err = run(capfd, "search", str(file), *where, *more)
+    assert code == 0, err
+    return " ".join(out.split()), Reader((folder / "runs" / "said" / "report" / "index.html").read_text()).text
+
+
+@pytest.mark.services
+def test_the_page_says_how_often_and_when_the_test_split_was_opened(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, page = searched(capfd, tmp_path, STUDY)
+    moment = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+    assert re.search(rf"test split, opened once at {moment} UTC", page)
+    out, page = searched(capfd, tmp_path, STUDY.replace("replicates: 2", "replicates: 3"), "--extend")
+    assert "at 2 seeds" in first
+    assert "at 3 seeds, look 2" in out
+    assert "at 3 seeds, look 2" in page
+    with Ledger.open(f"sqlite:///{tmp_path}/runs/said/ledger.sqlite") as ledger:
+        assert [n.kind for n in ledger.events("said")].count("test_opened") == 2
+    assert "opened once" not in page
+    assert re.search(rf"test split, opened 2 times: at {moment} UTC, {moment} UTC", page)
+
+
+def test_nothing_is_confirmed_where_validation_is_the_test_split(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, page = searched(capfd, tmp_path, STUDY + "protocol: paper\n")
+    for said in (out, page):
+        assert "paper: validation used the test split" in said
+        assert "not confirmed" in said
+        assert not re.search(r"networks? confirmed", said)
+        assert "opened" not in said
+        assert "test split once" not in said
+    assert "never confirmed" not in page
+
+
+def test_a_front_of_one_network_is_not_compared_with_cheaper_ones() -> None:
+    study = make_study(confirm=None)
+    rows = [trial_row("digits", 0, val_accuracy=0.9), trial_row("digits", 1, val_accuracy=0.7, params=2000)]
+    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    assert "no cheaper network" not in answer
+    assert answer.endswith("It is the only network on the front, so no cheaper one is compared with it.")
+    assert [pick.role for pick in picks] == ["The only network on the front"]
+
+
+def test_a_front_without_a_cheaper_network_is_not_said_to_have_none_close() -> None:
+    study = make_study(confirm=None)
+    rows = [trial_row("digits", number, val_accuracy=0.9) for number in range(2)]  # equal on every objective
+    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    assert "comes within" not in answer
+    assert answer.endswith("Numbers of the search do not tell networks apart: each network was chosen by them.")
+    assert [pick.role for pick in picks] == ["Best of the front"]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "title"),
+    [
+        ([0.9, 0.8], "Front of digits: 2 networks confirmed on fresh seeds, test split"),
+        ([0.8, 0.9], "Front of digits: 2 networks confirmed on fresh seeds, test split; 1 of them is on the front"),
+    ],
+)
+def test_confirmed_networks_that_the_table_leaves_out_are_counted(accuracies: list[float], title: str) -> None:
+    """The first network has more parameters than the second."""
+    rows = []
+    for number, (params, accuracy) in enumerate(zip([2000, 1000], accuracies, strict=True)):
+        rows.append(trial_row("digits", number, params=params, val_accuracy=accuracy))
+        own = {"stage": "confirm", "source": number, "params": params, "replicates": 2}
+        rows.append(trial_row("digits", number + 2, val_accuracy=accuracy, test_accuracy=accuracy, **own))
+    console = Console(width=200, record=True, force_terminal=False)
+    console.print(front_lines(make_study(), trials_of(rows)))
+    text = " ".join(console.export_text().split())
+    assert f"{title} network parameters" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "terminal", "page"),
+    [
+        ([0.9], "90.00%  1", "–"),
+        ([0.9, 0.9, 0.9], "90.00% (3 seeds equal)  3", "3 seeds equal"),
+        ([0.9, 0.90001, 0.90002], "90.00% ± <0.01  3", "90.00 to 90.00"),
+        ([0.98, 0.99], "98.50% ± 6.35  2", "92.15 to 100.00"),
+        ([0.8, 0.82], "81.00% ± 12.71  2", "68.29 to 93.71"),
+    ],
+    ids=["one", "equal", "narrow", "two", "near 1"],
+)
+def test_an_interval_without_width_is_not_written_as_one(
+    tmp_path: Path, values: list[float], terminal: str, page: str
+) -> None:
+    study = make_study(confirm=None)
+    row = trial_row("digits", 0, val_accuracy=sum(values) / len(values), replicates=len(values))
+    trials, reports = trials_of([row]), reports_of(report_rows(row, values))
+    console = Console(width=200, record=True, force_terminal=False)
+    console.print(front_lines(study, trials, reports))
+    text = re.sub(r" {2,}", "  ", console.export_text())
+    assert terminal in text
+    assert "± 0.00" not in text
+    reader = Reader(write_report(study, trials, reports, tmp_path).read_text())
+    assert [r[5] for r in reader.rows if len(r) == 8][1] == page

@@ -1,0 +1,214 @@
+"""`ablate pick`: the network, its probabilities, and the study file that trains it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ablate.base.randomness import stream
+from ablate.core.trial import Report, TrialConfig
+from ablate.ledger import Ledger, Snapshot
+from ablate.results.analysis.picking import Bound, keeping_probabilities
+from support.commands import run
+from support.searches import accuracy, report_at
+from support.status_driver import Driver
+
+TEXT = """\
+study: looked
+datasets: {digits: {patch: 4}, more: {task: digits, patch: 4}}
+model: {width: {int: [8, 64], step: 8}, depth: {int: [1, 8]}, mlp: {choices: [none, 16]}}
+training: {epochs: 2, batch_size: 64, learning_rate: {float: [1.0e-3, 1.0e-1], log: true}}
+sampler: {name: random}
+scheduler: {name: none}
+budget: {trials: 12}
+confirm: {replicates: 4}
+"""
+
+
+def reported(config: TrialConfig, epoch: int) -> Report:
+    """Return a report whose test accuracy has noise keyed by network and seed."""
+    plain = report_at(config, epoch)
+    rows = []
+    for seed, row in zip(config.seeds, plain.metrics, strict=True):
+        noise = 0.02 * float(stream(1, config.key.dataset, seed, "noise", str(config.source)).standard_normal())
+        tested = {"test_accuracy": accuracy(config, epoch) + noise} if "test_accuracy" in row else {}
+        rows.append({**row, **tested})
+    return Report(epoch=epoch, metrics=tuple(rows), wall_seconds=float(epoch), final=plain.final)
+
+
+def filled(folder: Path, text: str = TEXT, most: int = 1000) -> tuple[Driver, Snapshot]:
+    driver = Driver(folder, text)
+    for _ in range(most):
+        config = driver.search.next_trial()
+        if config is None:
+            break
+        for epoch in range(1, config.epochs + 1):
+            driver.search.report(config.key, reported(config, epoch))
+    snapshot = driver.ledger.snapshot("looked")
+    driver.leave()
+    return driver, snapshot
+
+
+def networks(snapshot: Snapshot, dataset: str) -> dict[int, tuple[list[float], int]]:
+    """Return test accuracies and parameters of each confirmed network, by the number of its trial."""
+    return {
+        t.key.number: (
+            [r.metrics["test_accuracy"] for r in snapshot.reports if r.key == t.key and r.final],
+            int(t.params or 0),
+        )
+        for t in snapshot.trials
+        if t.config.stage == "confirm" and t.key.dataset == dataset
+    }
+
+
+def test_the_cheapest_network_above_a_bound_and_the_best_below_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver, snapshot = filled(tmp_path)
+    place = ["--runs-dir", str(driver.runs), "--dataset", "digits", "--json"]
+    known = networks(snapshot, "digits")
+    means = {n: np.mean(values) for n, (values, _) in known.items()}
+    bound = sorted(means.values())[len(means) // 2] - 1e-9
+    code, out, _ = run(capfd, "pick", "looked", "--min", f"val_accuracy={bound}", *place)
+    (found,) = json.loads(out)
+    assert code == 0
+    assert found["trial"] == min((p, n) for n, (_, p) in known.items() if means[n] >= bound)[1]
+    values = known[found["trial"]][0]
+    assert found["metrics"]["test_accuracy"]["mean"] == pytest.approx(np.mean(values))
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert found["metrics"]["test_accuracy"]["low"] == pytest.approx(max(low, 0))
+    assert found["metrics"]["test_accuracy"]["high"] == pytest.approx(min(high, 1))
+    assert (found["bounds"][0]["asked"], found["confirmed"]) == ("val_accuracy", True)
+    assert found["bounds"][0]["bound"].startswith("test_accuracy >= ")
+    sizes = sorted(p for _, p in known.values())
+    most = sizes[len(sizes) // 2]
+    _, out, _ = run(capfd, "pick", "looked", "--max", f"params={most}", *place)
+    assert json.loads(out)[0]["trial"] == max((means[n], n) for n, (_, p) in known.items() if p <= most)[1]
+    both = ["--max", f"params={most}", "--min", "test_accuracy=0.0001"]
+    _, out, _ = run(capfd, "pick", "looked", *both, *place)  # every objective is bounded: the first one decides
+    assert json.loads(out)[0]["trial"] == max((means[n], n) for n, (_, p) in known.items() if p <= most)[1]
+
+
+def test_the_probabilities_of_one_network_alone_are_those_of_the_t_distribution() -> None:
+    """A new value is distributed as mean + t(n-1) sd √(1 + 1/n), the mean of many as mean + t(n-1) sd / √n."""
+    values = np.array([[0.970, 0.975, 0.981, 0.968]])
+    for op, sign in ((">=", 1), ("<=", -1)):
+        bound = Bound(metric="test_accuracy", op=op, bound=0.97, asked="val_accuracy")
+        found = keeping_probabilities(values, np.ones((1, 1)), bound, np.random.default_rng(0))
+        gap = sign * (values.mean() - 0.97) / values.std(ddof=1)
+        expected = stats.t.cdf(gap / np.sqrt(1.25), 3), stats.t.cdf(gap * 2, 3)
+        assert found == pytest.approx(expected, abs=0.03)  # 2,000 draws
+    bound = Bound(metric="test_accuracy", op=">=", bound=0.97, asked="val_accuracy")
+    draws = np.random.default_rng(0)
+    assert keeping_probabilities(np.array([[0.98]]), np.ones((1, 1)), bound, draws) is None
+    assert keeping_probabilities(np.array([[0.98] * 3]), np.ones((1, 1)), bound, draws) == (1.0, 1.0)
+    assert keeping_probabilities(np.array([[0.96] * 3]), np.ones((1, 1)), bound, draws) == (0.0, 0.0)
+
+
+def test_the_probabilities_allow_for_a_pick_among_twenty_networks() -> None:
+    """300 studies of networks that scatter less than their seeds; the cheapest mean that keeps the bound is picked."""
+    rng, said, alone, kept = np.random.default_rng(3), [], [], []
+    costs = np.arange(20.0)[:, None]
+    for _ in range(300):
+        true = 0.9 + 0.005 * rng.standard_normal(20)
+        values = true[:, None] + 0.02 * rng.standard_normal((20, 3))
+        bound = Bound(metric="test_accuracy", op=">=", bound=0.905, asked="test_accuracy")
+        place = int((values.mean(axis=1) >= bound.bound).argmax())
+        order = [place, *(i for i in range(20) if i != place)]
+        found = keeping_probabilities(values[order], costs[order], bound, rng)
+        assert found is not None
+        said.append(found)
+        alone.append(stats.t.cdf((values[place].mean() - 0.905) / stats.sem(values[place]), 2))
+        kept.append((true[place] + 0.02 * rng.standard_normal() >= 0.905, true[place] >= 0.905))
+    assert np.mean(said, axis=0) == pytest.approx(np.mean(kept, axis=0), abs=0.07)
+    assert np.mean(alone) > np.mean(kept, axis=0)[1] + 0.3  # the t distribution of its own seeds
+
+
+def test_the_words_say_the_split_the_seeds_and_both_probabilities(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver, snapshot = filled(tmp_path)
+    code, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.1", "--runs-dir", str(driver.runs))
+    assert code == 0
+    assert "The bound on val_accuracy is read on test_accuracy, as the front is." in out
+    assert out.count("a fresh training keeps it with probability") == 2  # two data sets
+    assert "on 4 seeds; test split" in out
+    assert "learning_rate: " in out
+    assert len(snapshot.trials) > 24
+
+
+def test_search_results_are_marked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    driver, _ = filled(tmp_path, TEXT.replace("{replicates: 4}", "null"))
+    place = ["--runs-dir", str(driver.runs), "--dataset", "more"]
+    _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", *place)
+    assert "Unconfirmed: it was searched by these numbers" in out
+    assert "one seed does not tell how surely" in out
+    _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", "--json", *place)
+    (found,) = json.loads(out)
+    assert (found["stage"], found["confirmed"], found["bounds"][0]["fresh_training"]) == ("search", False, None)
+
+
+def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    driver, snapshot = filled(tmp_path)
+    place = ["--runs-dir", str(driver.runs), "--dataset", "digits"]
+    code, out, err = run(capfd, "pick", "looked", "--min", "val_accuracy=0.999", *place)
+    known = networks(snapshot, "digits")
+    best = max(known, key=lambda n: np.mean(known[n][0]))
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        f"digits: no network keeps the bounds. The nearest is trial {best}: test_accuracy"
+        f" {100 * np.mean(known[best][0]):.2f}% (not test_accuracy >= 0.999)."
+    ]
+    code, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.999", "--json", *place)
+    assert (code, json.loads(out)[0]["nearest"]) == (1, best)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say what the network must keep: --min val_accuracy=0.97 or --max params=20000"),
+        (["--min", "val_accuracy"], "--min val_accuracy: a bound reads METRIC=NUMBER"),
+        (["--max", "params=nan"], "--max params=nan: a bound reads METRIC=NUMBER"),
+        (["--min", "val_acuracy=0.9"], "no trial reports 'val_acuracy'. Did you mean 'val_accuracy'?"),
+        (["--max", "params=9999", "--dataset", "digit"], "has no data set 'digit'. Did you mean 'digits'?"),
+        (["--max", "params=9999", "--write", "a.yaml"], "one network is written. Type --dataset: digits, more"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    driver, _ = filled(tmp_path, most=4)
+    code, out, err = run(capfd, "pick", "looked", *words, "--runs-dir", str(driver.runs))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.services
+def test_the_written_file_trains_the_picked_network(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    driver, snapshot = filled(tmp_path)
+    file = tmp_path / "small.yaml"
+    words = ["pick", "looked", "--max", "params=100000", "--dataset", "digits", "--runs-dir", str(driver.runs)]
+    code, out, _ = run(capfd, *words, "--write", str(file))
+    assert code == 0
+    assert f"To train it: ablate search {file}" in out
+    code, _, err = run(capfd, *words, "--write", str(file))
+    assert (code, "exists and is kept" in err) == (2, True)
+    found = json.loads(run(capfd, *words, "--json")[1])[0]
+    picked = next(t.config for t in snapshot.trials if (t.key.dataset, t.key.number) == ("digits", found["trial"]))
+    limited = file.read_text().replace("patch: 4", "patch: 4, train_limit: 64")
+    file.write_text(limited)
+    options: list[Any] = ["--executor", "local", "--tracker", "none", "--runs-dir", str(tmp_path / "runs")]
+    code, out, err = run(capfd, "search", str(file), *options)
+    assert code == 0, err
+    name = f"looked-digits-{picked.source}"
+    with Ledger.open(f"sqlite:///{tmp_path}/runs/{name}/ledger.sqlite") as ledger:
+        (trial,) = ledger.trials(name)
+    assert trial.config.settings == picked.settings
+    assert (trial.config.study_seed, trial.config.protocol) == (picked.study_seed, picked.protocol)
+    assert trial.params is not None

@@ -1,0 +1,54 @@
+"""What a trial printed: its last lines with the trial, all of it with --log, and a failed trial's in MLflow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.studies.trial import LINES_SHOWN
+from support.commands import run
+
+SCRIPT = """\
+import sys
+lr = float(sys.argv[1])
+for line in range(30):
+    print(f"10%\\r\\x1b[31mline {line}\\x1b[0m \\x07")
+if lr > 1:
+    raise SystemExit("it does not fit")
+print(f"val_loss={lr}")
+"""
+STUDY = """\
+study: printed
+trainable: {command: "PYTHON train.py {lr}", metric: "val_loss={number}"}
+config: {lr: {choices: [1.0, 2.0]}}
+objectives: [{metric: val_loss, direction: minimize}]
+sampler: {name: grid}
+budget: {trials: 2}
+confirm: null
+""".replace("PYTHON", sys.executable)
+
+
+@pytest.mark.services
+def test_a_trial_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    code, out, err = run(capfd, "search", "study.yaml", "--executor", "local")
+    assert code == 0, err
+    assert "line 3" not in out, "the terminal shows progress only"
+    whole = [f"line {line} \\x07" for line in range(30)]
+    failed = next(number for number in (0, 1) if "FAIL" in run(capfd, "trial", "printed", str(number))[1])
+    code, out, _ = run(capfd, "trial", "printed", str(failed), "--log")
+    assert (code, out.splitlines()) == (0, [*whole, "it does not fit"])
+    _, out, _ = run(capfd, "trial", "printed", str(failed))
+    shown = [line.strip() for line in out.splitlines() if line.startswith("  line ") or line == "  it does not fit"]
+    assert shown == [*whole, "it does not fit"][-LINES_SHOWN:]
+    assert "Its output, the last lines of 31 (all: --log):" in out
+    _, out, _ = run(capfd, "trial", "printed", str(1 - failed), "--json")
+    assert json.loads(out)["output"].splitlines() == [*whole, "val_loss=1.0"]
+    [attached] = tmp_path.glob("runs/mlartifacts/**/output.txt")
+    assert attached.read_text().splitlines()[-1] == "it does not fit"
