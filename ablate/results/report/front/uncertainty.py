@@ -24,7 +24,7 @@ def sources_text(study: Study, row: Mapping[str, Any]) -> str:
     unit = " points" if is_share(name) else ""
     return (
         f"The interval is for other seeds and other samples of the same kind. Standard errors: {samples}{unit} from "
-        f"{_these(study, row)}, {seeds} from {row['replicates']} seeds, {both} from both together."
+        f"{_these(study, row)}, {seeds} from {row['replicates']} seeds, {both} from single seeds on single samples."
     )
 
 
