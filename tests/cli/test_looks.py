@@ -17,6 +17,7 @@ from ablate.base.spending import spend
 from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
 from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
+from ablate.results.report.comparison.verdicts import step_text
 from support.commands import LOCAL, run, write_study
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant
@@ -132,3 +133,24 @@ def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_t
     narrower = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 0.999}})
     assert "inconclusive" in verdicts(narrower, *plant(narrower, value=value)).filter(metric="val_accuracy")["verdict"]
     assert next_step(wider, decided, trials) is None
+
+
+def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
+    study = make_study(replicates=10, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
+
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        own = {"kv": 0.012, "k": 0.001}.get(variant, 0.0) * ((seed * 7) % 10 - 4.5) / 2
+        return 0.8 + own - (0.4 if variant == "k" and seed in (2, 6) else 0.0)
+
+    trials, reports = plant(study, value=value)
+    table = verdicts(study, trials, reports).filter(metric="val_accuracy")
+    step = next_step(study, table, trials)
+    assert step is not None
+    fell = table.filter(variant="k", verdict="inconclusive").height
+    assert (step.collapsed, step.undecided) == (fell, table.filter(verdict="inconclusive").height)
+    assert step.seeds == max(table.filter(variant="kv", verdict="inconclusive")["seeds_needed"])
+    assert "which more seeds do not mend" in step_text(study, "val_accuracy", step)
+    alone = next_step(study, table.filter(variant="k"), trials)
+    assert alone is not None
+    assert (alone.seeds, alone.margin) == (None, None)
+    assert step_text(study, "val_accuracy", alone).endswith("is a property of the network.")

@@ -15,17 +15,19 @@ from ablate.study import Study
 class NextStep:
     """The inconclusive ones of `rows` verdicts of a metric, and what would decide them.
 
-    `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row that
-    needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials took
-    so far; None without `seeds`. `margin`: the smallest one at which all would be non-inferior now. `share`: of the
-    error, which the next look has.
+    `collapsed` of them have collapsed seeds, so they vary too much for any number of seeds; what follows is of the
+    others. `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row
+    that needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials
+    took so far; None without `seeds`. `margin`: the smallest one at which all would be non-inferior now; None if all
+    have collapsed seeds. `share`: of the error, which the next look has.
     """
 
     undecided: int
     rows: int
+    collapsed: int
     seeds: int | None
     hours: float | None
-    margin: float
+    margin: float | None
     share: float
 
 
@@ -39,14 +41,16 @@ def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextSt
     rows = judged.filter(pl.col("verdict") == INCONCLUSIVE, pl.col("sd") > 0)
     if not rows.height:
         return None
-    needed = rows["seeds_needed"].to_list()
-    seeds = None if None in needed else max(*needed, study.replicates + 1)
+    steady = rows.filter(pl.col("collapsed").fill_null(0) == 0)
+    needed = steady["seeds_needed"].to_list()
+    seeds = max(*needed, study.replicates + 1) if needed and None not in needed else None
     spent = trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
     return NextStep(
         undecided=rows.height,
         rows=judged.height,
+        collapsed=rows.height - steady.height,
         seeds=seeds,
         hours=None if seeds is None else spent * (seeds / study.replicates - 1),
-        margin=max(rows["margin_now"].to_list()),
+        margin=max(steady["margin_now"].to_list(), default=None),
         share=share_of(rows["look"][0] + 1),
     )

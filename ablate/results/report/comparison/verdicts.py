@@ -99,7 +99,13 @@ def hint_text(metric: str) -> str:
 
 def step_text(study: Study, metric: str, step: NextStep) -> str:
     """Return what decides the inconclusive rows of a metric: more seeds, or a wider margin."""
-    text = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive. "
+    text = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive"
+    if step.collapsed:
+        which = "one of them has" if step.collapsed == 1 else f"{step.collapsed} of them have"
+        text += f"; {which} collapsed seeds, which more seeds do not mend"
+    text += ". "
+    if step.margin is None:
+        return f"{text}Look at these seeds: a training that fails on some of them is a property of the network."
     if step.hours is None:
         text += "No number of seeds up to 1,000 finds a variant without a difference non-inferior. "
     else:
