@@ -10,6 +10,7 @@ import polars as pl
 
 from ablate.core.objectives import given_for, is_share
 from ablate.results.analysis.data_sets import sampled_columns
+from ablate.results.analysis.looks import ERROR, share_of
 from ablate.results.report.comparison.figures import ROW_HEIGHT, column_number
 from ablate.results.report.comparison.table import require_comparison
 from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
@@ -28,11 +29,12 @@ def forest_figures(study: Study, table: pl.DataFrame, differences: pl.DataFrame)
             for part in own.partition_by("column", maintain_order=True)
         )
         if panels:
-            found.append(_figure(study, metric, panels))
+            found.append(_figure(study, metric, panels, look=own["look"][0]))
     return found
 
 
-def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
+def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int) -> Figure:
+    level = 1 - 2 * ERROR * share_of(look)
     margin = given_for(require_comparison(study).margin, metric)
     band = "" if margin is None else " The shaded band is the margin."
     unit = " in points" if is_share(metric) else ""
@@ -43,8 +45,8 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
         stem=f"difference-{safe_stem(metric)}",
         title=f"Differences from {baseline}{unit}{star}",
         caption=f"Points are mean differences, variant − {baseline}, paired by seed. Thin bars are 95% t intervals, "
-        f"thick bars 90% ones, short ticks the single seeds{of_samples}. The line is at 0.{band} Each panel has "
-        "its own scale.",
+        f"broad bars those for the margin ({level:.1%}), short ticks the single seeds{of_samples}. The line is at 0."
+        f"{band} Each panel has its own scale.",
         panels=panels,
     )
 
@@ -92,13 +94,13 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: f
     zero = inline_chart([{"at": 0}]).mark_rule(color="role:faint", strokeWidth=1.2)
     each = inline_chart(ticks).mark_tick(orient="vertical", size=9, thickness=1.2, color="role:accent", opacity=0.55)
     thin = inline_chart(spans).mark_rule(strokeWidth=1.5, color="role:accent")
-    thick = inline_chart(spans).mark_rule(strokeWidth=4, color="role:accent")
+    broad = inline_chart(spans).mark_rule(strokeWidth=6, opacity=0.35, color="role:accent")
     dots = inline_chart(points).mark_point(filled=True, size=70, opacity=1, color="role:accent")
     return [
         *([band.encode(x=x("from"), x2="to:Q")] if bands else []),
         zero.encode(x=x("at")),
         each.encode(x=x("value"), y=y),
         thin.encode(x=x("low"), x2="high:Q", y=y),
-        thick.encode(x=x("margin_low"), x2="margin_high:Q", y=y),
+        broad.encode(x=x("margin_low"), x2="margin_high:Q", y=y),
         dots.encode(x=x("difference"), y=y, tooltip=tip),
     ]
