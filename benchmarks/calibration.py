@@ -61,6 +61,8 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     tuned_verdicts,
     verdict_rules,
     verdict_families,
+    verdict_shapes,
+    answer_shapes,
     skewed_rows,
     collapsing_rows,
     second_test_power,
