@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.base.errors import TrialError
 from ablate.core.trial import TrialConfig
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
 from ablate.functions.launchers import own_environment
-from ablate.functions.metrics import is_count
+from ablate.functions.metrics import check_sizes
 from ablate.functions.output import OutputLog, seed_folder
 from ablate.functions.settings import FunctionSettings
 from ablate.study.sections import Command
@@ -107,7 +106,7 @@ class SeedRun:
     def report(self, epoch: int) -> Mapping[str, float]:
         """Wait for a report and return its metrics.
 
-        Raises TrialError if the command ends before or `params` is no count, LostReportError if one that continued has
+        Raises TrialError if the command ends before or a size is no count, LostReportError if one that continued has
         nothing left to do.
         """
         if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
@@ -116,8 +115,7 @@ class SeedRun:
                 raise LostReportError(str(error))
             raise error
         metrics = self._reader.reports[epoch - 1].metrics
-        if not is_count(metrics.get("params", 0.0)):
-            raise TrialError(f"the command printed params={metrics['params']:g}: it is a whole number, from 0")
+        check_sizes(metrics, "the command printed")
         return metrics
 
     def diverged(self, epoch: int) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ablate.base.errors import TrialError
 from ablate.base.plain_text import metric_name_fault, one_printable_line
+from ablate.core.objectives import SIZE_METRICS
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 LARGEST_COUNT = 2**63  # what a ledger stores
 
 
-def is_count(value: float) -> bool:
-    """Return whether a value is a whole number that a ledger stores, from 0."""
-    return 0 <= value < LARGEST_COUNT and value == int(value)
+def check_sizes(metrics: Mapping[str, float], who: str) -> None:
+    """Raise TrialError if a reported size is no whole number from 0 that a ledger stores; `who` begins the message."""
+    for name in SIZE_METRICS:
+        value = metrics.get(name, 0.0)
+        if not (0 <= value < LARGEST_COUNT and value == int(value)):
+            raise TrialError(f"{who} {name}={value:g}: it is a whole number, from 0")
 
 
 def checked_metrics(value: object, run: Run) -> dict[str, float]:
@@ -37,8 +41,7 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
             raise TrialError(f"the function gave {name}={_shown(number)}: a metric is a number") from None
     if run.params is not None:
         found.setdefault("params", float(run.params))
-    if not is_count(found.get("params", 0.0)):
-        raise TrialError(f"the function gave params={found['params']:g}: it is a whole number of parameters, from 0")
+    check_sizes(found, "the function gave")
     return found
 
 

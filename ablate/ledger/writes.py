@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, func, insert, s
 
 from ablate.base.errors import LedgerError
 from ablate.base.plain_text import storable
+from ablate.core.objectives import SIZE_METRICS
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, trial_table
@@ -127,8 +128,8 @@ def report(
         "checkpoint": report.checkpoint,
         "driver_epoch": scope.epoch,
     }
-    if (params := report.metrics[0].get("params")) is not None:  # of a trainable that is measured by training it
-        values["params"] = int(params)
+    sizes = {name: report.metrics[0].get(name) for name in SIZE_METRICS}  # of a trainable that is measured by training
+    values |= {name: int(size) for name, size in sizes.items() if size is not None}
     _change(scope, trial, values | (_ending(scope, state, error) if state is not None else {}))
     return decision
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import polars as pl
 import pytest
 from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
+from ablate.results.analysis.intervals import seeds_needed
 from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
 from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
@@ -154,3 +156,35 @@ def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
     assert alone is not None
     assert (alone.seeds, alone.margin) == (None, None)
     assert step_text(study, "val_accuracy", alone).endswith("is a property of the network.")
+
+
+def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_test() -> None:
+    """Every row would be found non-inferior at the margin that is advised, also the last one in Holm's order."""
+    compare = {"baseline": "qkv", "familywise": True}
+
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
+
+    study = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": 0.01}})
+    table = verdicts(study, *plant(study, value=value)).filter(metric="val_accuracy")
+    step = next_step(study, table, plant(study, value=value)[0])
+    assert step is not None
+    assert step.margin is not None
+    wider = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": step.margin * 1.001}})
+    assert "inconclusive" not in verdicts(wider, *plant(wider, value=value)).filter(metric="val_accuracy")["verdict"]
+    for row in table.filter(pl.col("sd") > 0).iter_rows(named=True):
+        level = 1 - 2 * 0.05 * share_of(2) / row["family"]
+        assert row["seeds_needed"] == seeds_needed(0.01 / row["sd"], level=level)
+
+
+def test_one_seed_is_named_in_the_singular(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = write_study(
+        tmp_path, {"planted_code.py": CODE, "study.yaml": NOISY.replace("replicates: 3", "replicates: 1")}
+    )
+    monkeypatch.chdir(home)
+    assert run(capfd, "compare", "study.yaml", *LOCAL)[0] == 0
+    said = " ".join(run(capfd, "verdict", "looked")[1].split())
+    assert "paired by seed, in points, 1 seed;" in said
+    assert "A row of 1 seed without a collapse" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_verdicts_about_other_data_sets_are_in_terminal_page_csv_and_json(
 ) -> None:
     text = STUDY.replace("datasets: {here: {}}", "datasets: {a: {}, b: {}, c: {}, d: {}, e: {}}")
     text = text.replace("replicates: 8", "replicates: 2").replace(
-        "baseline: whole", "baseline: whole\n  datasets: random"
+        "baseline: whole", "baseline: whole\n  datasets: random\n  placebo: true"
     )
     few = text.replace(", e: {}", "").replace("planted\n", "few\n", 1)
     home = write_study(tmp_path, {"planted_code.py": CODE, "study.yaml": text, "few.yaml": few})
@@ -177,15 +178,18 @@ def test_verdicts_about_other_data_sets_are_in_terminal_page_csv_and_json(
     assert [each["answer"] for each in found["required"]] == ["holds", "refuted"]
     rows = {row["variant"]: row for row in found["verdicts"] if row["over"] == "data sets"}
     assert [rows[name]["verdict"] for name in ("null", "worse", "better")] == ["equivalent", "harmful", "superior"]
+    noise = rows.pop("placebo")
+    assert (noise["verdict"], noise["family"], noise["n"]) == (None, None, 5)
     assert {(row["n"], row["family"], row["column"]) for row in rows.values()} == {
         (5, 24, "all data sets, as a sample")
     }
     _, out, _ = run(capfd, "verdict", "planted")
     says = "They say nothing of a single one, nor if data sets were chosen by their results."
     assert says in " ".join(out.split())
+    assert re.findall(r"its differences vary by \S+ points? between (.*?),", " ".join(out.split()))[-1] == "data sets"
     report = home / "runs" / "planted" / "report"
     assert says in (report / "index.html").read_text()
-    assert pl.read_csv(report / "verdicts.csv").filter(pl.col("over") == "data sets")["n"].to_list() == [5] * 4
+    assert pl.read_csv(report / "verdicts.csv").filter(pl.col("over") == "data sets")["n"].to_list() == [5] * 5
     code, _, err = run(capfd, "plan", "few.yaml")
     assert code == 2
     assert "a verdict about other data sets needs at least 5 in one column, and here are 4" in " ".join(err.split())

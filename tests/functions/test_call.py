@@ -259,6 +259,8 @@ def test_the_place_of_a_wrong_report_is_named() -> None:
         ({"val_loss": 1.0, "params": float("inf")}, "params=inf: it is a whole number"),
         ({"val_loss": 1.0, "params": 1e300}, r"params=1e\+300: it is a whole number"),
         ({"val_loss": 1.0, "params": -3.7}, "params=-3.7: it is a whole number"),
+        ({"val_loss": 1.0, "flops": 2.5}, "flops=2.5: it is a whole number"),
+        ({"val_loss": 1.0, "params_body": -1}, "params_body=-1: it is a whole number"),
     ],
 )
 def test_a_report_that_no_ledger_can_hold_is_refused(metrics: Any, says: str) -> None:

@@ -85,9 +85,11 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look:
             row["collapsed"] = _collapsed(row, len(own))
         family = [row for row in own if not study.is_placebo(row["variant"])]
         second = [row["over"] == "seeds" and not study.is_placebo(row["variant"]) for row in own]
-        _test([row for row, asked in zip(own, second, strict=True) if asked], second=True)
-        _test([row for row, asked in zip(own, second, strict=True) if not asked], second=False)
-        _adjust(family, all_claims=_compare(study).familywise)
+        familywise = _compare(study).familywise
+        for asked in (True, False):
+            part = [row for row, each in zip(own, second, strict=True) if each is asked]
+            _test(part, second=asked, tests=len(family) if familywise else 1)
+        _adjust(family, all_claims=familywise)
         rows += [row | _verdict(row) for row in own]
     return pl.DataFrame(rows, schema=VERDICT_COLUMNS)
 
@@ -151,12 +153,13 @@ def margin_p(gains: Differences, margin: float, doubt: Doubts = TRUSTED) -> dict
     return found | {BEYOND_GAIN: gain, BEYOND_LOSS: loss}
 
 
-def smallest_margin_now(gains: Differences, doubt: Doubts = TRUSTED, *, look: int = 1) -> float | None:
+def smallest_margin_now(gains: Differences, doubt: Doubts = TRUSTED, *, look: int = 1, tests: int = 1) -> float | None:
     """Return the margin above which [n] gains are non-inferior at this look; None if they do not differ.
 
-    It is where the test of `margin_p` has its level: the t test, and the second one where the row is in doubt.
+    It is where the test of `margin_p` has its level, that of Holm's first step over `tests`: the t test, and the second
+    one where the row is in doubt.
     """
-    n, sd, level = len(gains), spread(gains), ERROR * share_of(look)
+    n, sd, level = len(gains), spread(gains), ERROR * share_of(look) / tests
     if sd == 0:
         return None
     reach = t = float(scipy.special.stdtrit(n - 1, 1 - level))
@@ -236,9 +239,8 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
     found |= {"better": None if higher is None else "higher" if higher else "lower", "scaled": study.scale != 1}
-    found |= {"look": look}
     found |= {"n": len(differences), "compared": pair.compared, "planned": planned, "correlation": pair.correlation}
-    found |= {"over": pair.over, "sd_between": pair.between}
+    found |= {"look": look, "over": pair.over, "sd_between": pair.between}
     found |= {"difference": spans[""].mean if len(differences) else None, "sd": sd}
     found |= {
         f"{kind}{end}": getattr(span, end) if tested else None
@@ -247,9 +249,6 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     }
     found |= pair.for_other_samples(metric)
     found |= {"detectable": None, "pair": pair}
-    level = 1 - 2 * ERROR * share_of(look + 1)  # further seeds are another look
-    needed = seeds_needed(margin / sd, level=level) if sd and margin else None
-    found["seeds_needed"] = None if needed is None else max(needed, fewest)
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
     return found
 
@@ -267,9 +266,10 @@ def _collapsed(row: Mapping[str, Any], rows: int) -> int | None:
     return len({*np.flatnonzero(row["pair"].lost).tolist(), *collapsed_seeds(row["gains"], row["margin"], rows)})
 
 
-def _test(rows: Sequence[dict[str, Any]], *, second: bool) -> None:
-    """Add the p-values of each row of one metric, and whether a `second` test denies what t finds.
+def _test(rows: Sequence[dict[str, Any]], *, second: bool, tests: int) -> None:
+    """Add the p-values of each row of one metric, whether a `second` test denies what t finds, and what would decide.
 
+    `tests` are those over which non-inferiority is corrected: a margin and seeds are at the level of Holm's first step.
     No second test has a placebo, which claims nothing, and a row over data sets, whose seeds are averaged.
     """
 
@@ -278,14 +278,18 @@ def _test(rows: Sequence[dict[str, Any]], *, second: bool) -> None:
         return {"p": p_two_sided(row["gains"], doubt)} | against
 
     for row in rows:
-        row |= {"p": None, "against": {}, "denied": False, "margin_now": None}
+        row |= {"p": None, "against": {}, "denied": False, "margin_now": None, "seeds_needed": None}
     tested = [row for row in rows if row["sd"] is not None]
     found = doubts([row["gains"] for row in tested], [bool(row["collapsed"]) for row in tested])
-    for row, doubt in zip(tested, found, strict=True):
-        alone, both = p_values(row, TRUSTED), p_values(row, doubt if second else TRUSTED)
-        row["denied"] = any(alone[name] < ERROR * share_of(row["look"]) <= p for name, p in both.items())
+    for row, own in zip(tested, found, strict=True):
+        doubt, look = own if second else TRUSTED, row["look"]
+        alone, both = p_values(row, TRUSTED), p_values(row, doubt)
+        row["denied"] = any(alone[name] < ERROR * share_of(look) <= p for name, p in both.items())
         row |= {"p": both.pop("p"), "against": both}
-        row["margin_now"] = smallest_margin_now(row["gains"], doubt if second else TRUSTED, look=row["look"])
+        row["margin_now"] = smallest_margin_now(row["gains"], doubt, look=look, tests=tests)
+        level = 1 - 2 * ERROR * share_of(look + 1) / tests  # further seeds are another look
+        needed = seeds_needed(row["margin"] / row["sd"], level=level) if row["sd"] and row["margin"] else None
+        row["seeds_needed"] = None if needed is None else max(needed, 2 if row["over"] == "seeds" else FEWEST_DATASETS)
 
 
 def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:

@@ -231,7 +231,7 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     text += ", in points" if is_share(metric) else ""
     seeds = table.filter(pl.col("n") > 0, pl.col("over") == "seeds")["n"].unique().sort().to_list()
     if seeds:
-        text += f", {seeds[0]} seeds" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
+        text += f", {_seeds(seeds[0])}" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     tests = table["family"][0] if table.height else 0
     text += f"; 95% t intervals; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
     if table.height:
@@ -242,10 +242,14 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     if margin is not None and seeds:
         chance = clopper_pearson(0, seeds[0])[1]
-        text += f". A row of {seeds[0]} seeds without a collapse may still collapse in up to {chance:.0%} of seeds"
+        text += f". A row of {_seeds(seeds[0])} without a collapse may still collapse in up to {chance:.0%} of seeds"
     whole = study.tune is not None and shared_tuning_text(study) is None
     text += "." + " Each verdict is of the part and its tuning." * whole
     return text + AS_A_SAMPLE * bool(sampled_columns(study))
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _span(row: Row, star: str) -> str:
@@ -297,7 +301,7 @@ def _noise_text(row: Row, rows: Sequence[Row]) -> str:
     if row["sd"] is None or paired is None:
         return f"{text}."
     own, others = (unit_text(row["metric"], sd) for sd in (row["sd"], paired))
-    return f"{text}: its differences vary by {own} between seeds, those of the paired rows by {others} (sd)."
+    return f"{text}: its differences vary by {own} between {row['over']}, those of the paired rows by {others} (sd)."
 
 
 def paired_sd(rows: Sequence[Row]) -> float | None:

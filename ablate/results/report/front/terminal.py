@@ -41,7 +41,7 @@ def front_lines(
     assessed = assessments(study, trials, reports, notes) if reports is not None else {}
     table = front_table(study, trials, reports, assessed=assessed)
     if not table.height:
-        return Text("No front yet: no trial is complete.")
+        return Text("No front yet: no complete trial has a value of every objective.")
     return Group(*_parts(study, table, trials, reports, notes, assessed))
 
 
