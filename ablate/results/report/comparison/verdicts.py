@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 Answers = list[tuple[str, list[tuple[str, str]]]]
 AS_A_SAMPLE = (
     ' Rows "as a sample" are of the mean difference over all data sets from which these were drawn, by a t test over '
-    "data sets. They say nothing of a single one, nor if data sets were chosen by their results."
+    "data sets. They say nothing of a single one, and do not hold if data sets were chosen by their results."
 )
 WIDEST_VARIANT = 24  # characters in a terminal
 
