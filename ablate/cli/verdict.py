@@ -23,7 +23,8 @@ def verdict(
         list[str] | None,
         typer.Option(
             metavar="[COLUMN:] VARIANT CLAIM",
-            help="Claim that must hold: superior, equivalent, non-inferior or harmful. Several may be given.",
+            help="Claim that must hold: superior, equivalent, non-inferior, harmful or superior-by-margin. Several may "
+            "be given.",
         ),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Metric of the verdicts. (default: the first compared)")] = None,

@@ -184,7 +184,7 @@ def test_verdicts_about_other_data_sets_are_in_terminal_page_csv_and_json(
         (5, 24, "all data sets, as a sample")
     }
     _, out, _ = run(capfd, "verdict", "planted")
-    says = "They say nothing of a single one, nor if data sets were chosen by their results."
+    says = "They say nothing of a single one, and do not hold if data sets were chosen by their results."
     assert says in " ".join(out.split())
     assert re.findall(r"its differences vary by \S+ points? between (.*?),", " ".join(out.split()))[-1] == "data sets"
     report = home / "runs" / "planted" / "report"

@@ -165,3 +165,16 @@ def test_a_variant_that_diverged_or_has_one_seed_is_no_reason_to_draw_nothing() 
     assert [len(layer["data"]["values"]) for layer in figure.panels[0].spec["layer"]] == [1, 1, 2, 0, 0, 2]
     empty = plant(study, state=lambda variant, dataset, index: "WAITING")
     assert forest_figures(study, verdicts(study, *empty), seed_differences(study, *empty)) == []
+
+
+@pytest.mark.parametrize(("datasets", "tests"), [(["short", "long"], 1), ([], 0)])
+def test_a_placebo_that_stands_first_does_not_hide_the_number_of_tests(datasets: list[str], tests: int) -> None:
+    of_kv = {"name": "kv", "model": {"similarity": "shared"}, "datasets": datasets}
+    columns = {"columns": {"images": ["vision"], "lists": ["short", "long"]}}
+    variants = ({"name": "qkv"}, *([of_kv] if datasets else []))
+    study = make_study(compare=COMPARE | MARGIN | columns | {"placebo": True}, variants=variants)
+    table = verdicts(study, *plant(study)).filter(metric="val_accuracy")
+    assert (table["variant"][0], table["family"][0]) == ("placebo", None)
+    text = verdict_block(study, table, "val_accuracy").text
+    assert ("adjusted for 1 test (Holm)" in text) == bool(tests)
+    assert "None" not in text

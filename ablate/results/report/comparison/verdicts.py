@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 Answers = list[tuple[str, list[tuple[str, str]]]]
 AS_A_SAMPLE = (
     ' Rows "as a sample" are of the mean difference over all data sets from which these were drawn, by a t test over '
-    "data sets. They say nothing of a single one, nor if data sets were chosen by their results."
+    "data sets. They say nothing of a single one, and do not hold if data sets were chosen by their results."
 )
 WIDEST_VARIANT = 24  # characters in a terminal
 
@@ -232,12 +232,13 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     seeds = table.filter(pl.col("n") > 0, pl.col("over") == "seeds")["n"].unique().sort().to_list()
     if seeds:
         text += f", {_seeds(seeds[0])}" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
-    tests = table["family"][0] if table.height else 0
-    text += f"; 95% t intervals; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
-    if table.height:
+    text += "; 95% t intervals"
+    tests = max(table["family"].drop_nulls().to_list(), default=0)  # a placebo is of no family
+    if tests:
         look = table["look"][0]
+        text += f"; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
         text += f" and for look {look} at the results, which has {share_of(look):.1%} of the 5% error"
-    if margin is not None:
+    if margin is not None and tests:
         each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     if margin is not None and seeds:

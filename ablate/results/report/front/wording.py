@@ -166,9 +166,9 @@ METHODS = (
         "95% Student t intervals over replicates (seeds), clipped to the range that the metric can take. Where a mean "
         f"accuracy is above {NEAR_ONE:g}, the interval is that of the mean of lognormal errors (Zou, Huo and Taleban "
         "2009). Where the value of each test sample was kept, the interval of a mean is for other seeds and other "
-        "samples of the same kind: the variances of seeds, of samples and of both together, from a two-way layout, "
-        "with Satterthwaite's degrees of freedom, on the log odds of a share. None says how another data set would "
-        "turn out.",
+        "samples of the same kind: the variances of seeds, of samples and of single seeds on single samples, from a "
+        "two-way layout, with Satterthwaite's degrees of freedom, on the log odds of a share. None says how another "
+        "data set would turn out.",
     ),
     (
         "Fit",
