@@ -37,11 +37,11 @@ def test_a_plan_without_an_earlier_study_gives_the_smallest_difference_in_units_
     lines = power_lines(planned(COMPARISON))
     assert all(len(line) <= 80 for line in lines)
     text = " ".join(" ".join(lines).split())
-    assert "3 seeds show a difference of 4.6 sd(d) or more" in text
+    assert "3 seeds show a difference of 5.2 sd(d) or more" in text
     assert "shared by 2 comparisons as in Holm's first step" in text
     assert "--from STUDY" in text
     (part,) = json.loads(planned(COMPARISON).to_json())["power"]
-    assert part["smallest_in_sd"] == pytest.approx(smallest_effect(3, level=1 - 0.05 / 2))
+    assert part["smallest_in_sd"] == pytest.approx(smallest_effect(3, level=1 - 0.04 / 2))
     assert (part["metric"], part["seeds"], part["spread"], part["smallest"]) == ("val_accuracy", 3, None, None)
 
 
@@ -51,7 +51,7 @@ def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours():
     text = COMPARISON.replace("{baseline: complete}", "{baseline: complete, margin: {val_accuracy: 0.005}}")
     plan = planned(text, earlier=earlier, seconds_per_trial={"digits": 600.0})
     (part,) = plan.power
-    assert part.smallest == pytest.approx(0.004 * smallest_effect(3, level=1 - 0.05 / 2))
+    assert part.smallest == pytest.approx(0.004 * smallest_effect(3, level=1 - 0.04 / 2))
     seeds = {need.question: need.seeds for need in part.needed}
     assert seeds == {question: pairs_needed(question, 1.25) for question in seeds}
     assert part.needed[0].widest_sd == pytest.approx(0.005 / smallest_margin("non-inferiority", 3))
@@ -90,7 +90,7 @@ def test_the_spread_is_read_from_a_study_that_has_run(tmp_path: Path, capfd: pyt
     assert code == 0, err
     (part,) = json.loads(out)["power"]
     assert part["spread"]["freedom"] == 4
-    assert part["smallest"] == pytest.approx(part["spread"]["sd"] * smallest_effect(10, level=1 - 0.05 / 2))
+    assert part["smallest"] == pytest.approx(part["spread"]["sd"] * smallest_effect(10, level=1 - 0.04 / 2))
     file.write_text(COMPARISON.replace("baseline: complete", "baseline: complete, metrics: [val_loss]"))
     code, _, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot")
     assert code == 2

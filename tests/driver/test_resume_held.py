@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from ablate.base import processes
 from ablate.base.errors import LedgerHeldError
 from ablate.driver import resume as resumption
-from ablate.ledger import Ledger, StudyWriter, lease
+from ablate.ledger import Ledger, StudyWriter
 from support.ledgers import Clock, raw_connection, take
 
 LEASE = 60.0
@@ -28,7 +29,7 @@ class Elsewhere:
         self.said: list[str] = []
         self.began = clock.now
         with monkeypatch.context() as patch:
-            patch.setattr(lease, "_place", lambda: "another machine")
+            patch.setattr(processes, "this_place", lambda: "another machine")
             self.writer = take(ledger, holder="ada", lease_seconds=LEASE)
 
     def sleep(self, seconds: float) -> None:
