@@ -383,7 +383,8 @@ def main() -> None:
             errors.print(f"ablate: {error}", style="red", highlight=False, soft_wrap=True)
             sys.exit(error.exit_code)
         finally:
-            if border := sys.modules.get("ablate.functions.border.guarded"):  # else no user's code has run
+            border, alone = map(sys.modules.get, ("ablate.functions.border.guarded", "ablate.driver.alone"))
+            if border is not None and not (alone and alone.is_busy()):  # a study in another thread needs its processes
                 border.end_processes()
 
 

@@ -12,6 +12,11 @@ from ablate.base.errors import RequestError
 _RUNNING: dict[int, tuple[int, str]] = {}  # by process: the thread that runs a study, and its name
 
 
+def is_busy() -> bool:
+    """Return whether this process runs a study."""
+    return os.getpid() in _RUNNING
+
+
 @contextmanager
 def only_study(name: str) -> Iterator[None]:
     """Run the block as the only study of this process; a block of the same study in the same thread may be inside.
