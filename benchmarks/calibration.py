@@ -44,8 +44,8 @@ from calibration_intervals import (
 )
 from calibration_rows import Row
 from calibration_samples import best_of_several, other_samples, populations
-from calibration_skewed import collapsing_rows, placebos, second_test_power, skewed_rows
 from calibration_shapes import answer_shapes, verdict_shapes
+from calibration_skewed import collapsing_rows, placebos, second_test_power, skewed_rows
 from calibration_tuning import tuned_verdicts
 from record import RESULTS, ROOT, commit, versions
 
