@@ -28,7 +28,7 @@ def correlated(r: float) -> Shape:
 
 
 def binomial(accuracy: float, samples: int) -> Shape:
-    """Return accuracies on this number of samples, each seed with samples of its own."""
+    """Return accuracies on this number of samples; each seed draws other samples."""
     return lambda random, rows, seeds: random.binomial(samples, accuracy, (rows, seeds)) / samples
 
 

@@ -187,7 +187,7 @@ def _job_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
     if job:
         state = (job.get("status") or {}).get("jobDeploymentStatus") or "not started"
         rule = f"is there already ({state}), and `kubectl apply` would start nothing."
-        delete = f"To go on with the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
+        delete = f"To continue the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
         hint = delete if state in ENDED else "It is at work: nothing is to be done."
         yield Fault(path=f"rayjob {request.name}", value=None, rule=rule, hint=hint)
 

@@ -151,7 +151,7 @@ def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
     fell = table.filter(variant="k", verdict="inconclusive").height
     assert (step.collapsed, step.undecided) == (fell, table.filter(verdict="inconclusive").height)
     assert step.seeds == max(table.filter(variant="kv", verdict="inconclusive")["seeds_needed"])
-    assert "which more seeds do not mend" in step_text(study, "val_accuracy", step)
+    assert "collapsed seeds, and more seeds do not help there" in step_text(study, "val_accuracy", step)
     alone = next_step(study, table.filter(variant="k"), trials)
     assert alone is not None
     assert (alone.seeds, alone.margin) == (None, None)

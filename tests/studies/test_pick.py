@@ -126,7 +126,7 @@ def test_the_probabilities_allow_for_a_pick_among_twenty_networks() -> None:
         alone.append(stats.t.cdf((values[place].mean() - 0.905) / stats.sem(values[place]), 2))
         kept.append((true[place] + 0.02 * rng.standard_normal() >= 0.905, true[place] >= 0.905))
     assert np.mean(said, axis=0) == pytest.approx(np.mean(kept, axis=0), abs=0.07)
-    assert np.mean(alone) > np.mean(kept, axis=0)[1] + 0.3  # the t distribution of its own seeds
+    assert np.mean(alone) > np.mean(kept, axis=0)[1] + 0.3  # t over the seeds of the picked network
 
 
 def test_the_words_say_the_split_the_seeds_and_both_probabilities(

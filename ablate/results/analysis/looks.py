@@ -31,13 +31,14 @@ def plan_of(study: Study) -> dict[str, Any]:
 
 def last_plan(notes: Sequence[Any]) -> dict[str, Any] | None:
     """Return what the last `plan` event notes; None if there is none."""
-    return next(({n: v for n, v in plan.items() if n != "ended"} for plan in reversed(_plans(notes))), None)
+    plans = _plans(notes)
+    return {name: value for name, value in plans[-1].payload.items() if name != "ended"} if plans else None
 
 
 def late_margins(notes: Sequence[Any]) -> Iterator[Any]:
     """Yield the `plan` events that set or changed a margin after trials had ended."""
     before: list[Any] = [{}, {}]
-    for note in (note for note in notes if note.kind == PLAN):
+    for note in _plans(notes):
         margins = [note.payload[name] for name in MARGINS]
         if margins != before and note.payload["ended"]:
             yield note
@@ -50,7 +51,7 @@ def compared_looks(notes: Sequence[Any]) -> tuple[int, ...]:
     Seeds that were added after a trial had ended begin another look, because its numbers could be read.
     """
     found = [1]
-    for plan in _plans(notes):
+    for plan in (note.payload for note in _plans(notes)):
         if plan["replicates"] > found[-1] and plan["ended"]:
             found.append(plan["replicates"])
         else:
@@ -60,8 +61,8 @@ def compared_looks(notes: Sequence[Any]) -> tuple[int, ...]:
 
 def searched_looks(notes: Sequence[Any], dataset: str) -> int:
     """Return the number of looks at the confirmed networks of a data set: each freeze of its front begins one."""
-    return max(len([1 for note in notes if note.kind == "frozen" and note.dataset == dataset]), 1)
+    return max([(note.kind, note.dataset) for note in notes].count(("frozen", dataset)), 1)
 
 
 def _plans(notes: Sequence[Any]) -> list[Any]:
-    return [note.payload for note in notes if note.kind == PLAN]
+    return [note for note in notes if note.kind == PLAN]

@@ -57,6 +57,7 @@ VERDICT_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("outlying", "remark"), pl.String()),
     "scaled": pl.Boolean(),
 }
+FEWEST = {"seeds": 2, "data sets": FEWEST_DATASETS}  # differences that a test needs, by what they are over
 DIFFERENCE_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("metric", "column", "variant"), pl.String()),
     "seed": pl.Int64(),
@@ -233,8 +234,7 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     one_sided = ERROR * share_of(look)  # error of each test against the margin
     levels = {"": 0.95, "margin_": 1 - 2 * one_sided}
     spans = {prefix: t_interval(differences.tolist(), level=level) for prefix, level in levels.items()}
-    fewest = 2 if pair.over == "seeds" else FEWEST_DATASETS
-    tested = len(differences) >= fewest and bool(np.isfinite(differences).all())
+    tested = len(differences) >= FEWEST[pair.over] and bool(np.isfinite(differences).all())
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
@@ -289,7 +289,7 @@ def _test(rows: Sequence[dict[str, Any]], *, second: bool, tests: int) -> None:
         row["margin_now"] = smallest_margin_now(row["gains"], doubt, look=look, tests=tests)
         level = 1 - 2 * ERROR * share_of(look + 1) / tests  # further seeds are another look
         needed = seeds_needed(row["margin"] / row["sd"], level=level) if row["sd"] and row["margin"] else None
-        row["seeds_needed"] = None if needed is None else max(needed, 2 if row["over"] == "seeds" else FEWEST_DATASETS)
+        row["seeds_needed"] = None if needed is None else max(needed, FEWEST[row["over"]])
 
 
 def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:

@@ -87,7 +87,7 @@ def test_the_hypervolume_is_the_mean_of_the_draws_and_the_same_twice() -> None:
 def test_draws_vary_as_means_over_other_seeds_do_where_networks_are_far_apart() -> None:
     rng = np.random.default_rng(0)
     losses = np.array([[0.0], [30.0], [-20.0]]) + 2 * rng.standard_normal(200) + rng.standard_normal((3, 200))
-    losses[2, 50:] = np.nan  # the variance of its own part is four times as large
+    losses[2, 50:] = np.nan  # a quarter of the seeds: four times the variance of the noise that is not shared
     drawn = draw_means(losses, np.arange(3.0)[:, None], rng, draws=20_000)
     assert drawn.mean(axis=0) == pytest.approx(lay_out(losses).means, abs=0.02)
     assert np.cov(drawn.T) * 200 == pytest.approx(4 + np.diag([1.0, 1, 4]), rel=0.25)

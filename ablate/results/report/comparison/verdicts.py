@@ -102,7 +102,7 @@ def step_text(study: Study, metric: str, step: NextStep) -> str:
     text = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive"
     if step.collapsed:
         which = "one of them has" if step.collapsed == 1 else f"{step.collapsed} of them have"
-        text += f"; {which} collapsed seeds, which more seeds do not mend"
+        text += f"; {which} collapsed seeds, and more seeds do not help there"
     text += ". "
     if step.margin is None:
         return f"{text}Look at these seeds: a training that fails on some of them is a property of the network."
