@@ -17,6 +17,7 @@ from ablate.base.errors import ResourceError, StaleDriverError
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.ledger import Ledger
 from support import fakes, witness
+from support.processes import have_ended
 
 GPUS = 8
 pytestmark = pytest.mark.services
@@ -43,21 +44,6 @@ def lines(home: Path, what: str, number: int | None = None) -> list[dict[str, An
 
 def processes(home: Path) -> set[int]:
     return {line["pid"] for line in lines(home, "begin")} - {os.getpid()}
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def all_gone(pids: set[int], seconds: float = 20.0) -> bool:
-    """Wait for processes that were told to end; Ray does not wait for them."""
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
 
 
 def states(home: Path) -> dict[int, str]:
@@ -141,7 +127,7 @@ def test_workers_are_reused_and_gone_afterwards(told: Any) -> None:
     home, _ = told["ray"]
     used = processes(home)
     assert 1 <= len(used) <= 2
-    assert all_gone(used)
+    assert have_ended(used)
 
 
 @BOTH
@@ -157,7 +143,7 @@ def test_a_driver_that_was_overtaken_ends_with_that_error_and_nothing_running(ki
         executor(kind, tmp_path).run(search, on_event=overtake)
     assert lines(tmp_path, "commit") == []
     assert "COMPLETE" not in states(tmp_path).values()
-    assert all_gone(processes(tmp_path))
+    assert have_ended(processes(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +167,7 @@ def test_a_signal_ends_the_run_and_puts_its_trials_back(kind: str, number: signa
         begun = [line["epoch"] for line in lines(tmp_path, "begin") if line["trial"] == trial.key.number]
         assert begun == list(range(1, trial.epochs_done + 1)), "what was begun is committed, and nothing further begun"
     assert signal.getsignal(number) is former
-    assert all_gone(processes(tmp_path))
+    assert have_ended(processes(tmp_path))
 
 
 @BOTH

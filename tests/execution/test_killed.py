@@ -13,6 +13,7 @@ import pytest
 
 from support import fakes, witness
 from support.paths import TESTS
+from support.processes import have_ended
 
 TRIALS, EPOCHS, SLOTS = 8, 4, os.cpu_count() or 1
 DRIVER = f"""
@@ -80,4 +81,4 @@ def test_a_terminated_and_a_killed_driver_leave_no_process_and_the_next_one_lose
     assert len(begun) - len(set(begun)) <= 2 * SLOTS
     assert not {line["trial"] for line in fakes.trace(tmp_path)[lived:]} & finished
     workers = {line["pid"] for line in fakes.trace(tmp_path) if line["what"] == "begin"}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert have_ended(workers)

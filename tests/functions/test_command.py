@@ -21,7 +21,7 @@ from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.settings import FunctionSettings
 from ablate.study import parse_study
 from ablate.study.sections import trainable_name
-from support.commanded import is_alive
+from support.processes import have_ended
 from support.commands import run
 
 SCRIPT = """\
@@ -72,13 +72,6 @@ def reports(
     return load_trainable(name).train(config, data_dir=None, checkpoints=None, device="cpu", attempt=1, pause=pause)
 
 
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not is_alive(pid)
-
-
 def test_each_time_that_all_metrics_were_printed_is_a_report(folder: Path) -> None:
     found = list(reports())
     assert [(r.epoch, r.final) for r in found] == [(1, False), (2, False), (3, True)]
@@ -99,7 +92,7 @@ def test_a_trial_that_is_stopped_leaves_no_process(folder: Path) -> None:
     children = [int((folder / f"pids-{seed}").read_text()) for seed in (0, 1)]
     assert all(is_alive(pid) for pid in children)
     running.close()  # type: ignore[attr-defined]
-    assert all(gone(pid) for pid in children)
+    assert have_ended(children)
 
 
 def test_a_trial_pauses_while_its_command_is_silent(folder: Path) -> None:
@@ -130,7 +123,7 @@ def test_a_command_ends_with_the_process_that_reads_it(folder: Path) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert all(gone(pid) for pid in pids)
+    assert have_ended(pids)
 
 
 @pytest.mark.parametrize("value", ["a b", "$(touch x)", "'; touch x; '", "{seed}", '"', "*"])

@@ -17,8 +17,9 @@ from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN
 from ablate.functions.command_words import words_of
 from ablate.functions.output import read_output
-from support.commanded import commanded, gone, is_alive, losses
+from support.commanded import commanded, losses
 from support.commands import LOCAL, run
+from support.processes import have_ended, is_alive
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,7 @@ def test_each_end_is_one_line_whoever_holds_the_pipe(code: str, says: str, helpe
     assert "\n" not in str(caught.value)
     assert Failure.of(caught.value).kind == ("died" if "ended by SIG" in says and "SIGINT" not in says else "trial")
     if helper:
-        assert gone(int(Path("pid").read_text()))
+        assert have_ended([int(Path("pid").read_text())])
 
 
 def test_a_killed_command_is_tried_again() -> None:
@@ -92,7 +93,7 @@ def test_what_a_command_does_after_its_last_report_is_done(helper: str, folder: 
     assert losses(commanded(checkpoints=folder / "t")) == [[1], [1 / 2], [1 / 3]]
     assert Path("saved").read_text() == "model"
     if helper:
-        assert gone(int(Path("pid").read_text()))
+        assert have_ended([int(Path("pid").read_text())])
         assert "ablate: ended what the command had left running: sleep 1000" in read_output(folder / "t")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,19 +51,3 @@ def commanded(
 def losses(reports: Iterator[Report]) -> list[list[float]]:
     """Return the values of val_loss, for each report those of its seeds."""
     return [[metrics["val_loss"] for metrics in report.metrics] for report in reports]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone(pid: int) -> bool:
-    """Wait for the end of a process, for a long time, and return whether it has ended."""
-    deadline = time.monotonic() + 60
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not is_alive(pid)
