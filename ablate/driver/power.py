@@ -54,7 +54,8 @@ class SeedsNeeded:
 class PlannedPower:
     """Power for one metric, with `seeds` per arm; differences in the metric's own unit, None without a known spread.
 
-    `tests` are those of the metric's family: what is detectable is so at the level of Holm's first step.
+    `tests` are those of the metric's family: what is detectable is so at the level of Holm's first step,
+    and with `compare.familywise` the seeds that a margin needs too.
     """
 
     metric: str
@@ -96,18 +97,28 @@ def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tu
     asked = study.compare or study.confirm
     margins: Mapping[str, float] = asked.margin if asked is not None else {}
     spreads = earlier.spreads if earlier is not None else {}
-    tests = _tests(study)
+    tests, familywise = _tests(study), study.compare is not None and study.compare.familywise
     return tuple(
-        _planned(metric, seeds, tests, _of_metric(spreads, metric), _of_metric(margins, metric), hours)
+        _planned(
+            metric, seeds, tests, _of_metric(spreads, metric), _of_metric(margins, metric), hours, familywise=familywise
+        )
         for metric in _metrics(study)
     )
 
 
 def _planned(
-    metric: str, seeds: int, tests: int, spread: PairedSpread | None, margin: float | None, hours: float | None
+    metric: str,
+    seeds: int,
+    tests: int,
+    spread: PairedSpread | None,
+    margin: float | None,
+    hours: float | None,
+    *,
+    familywise: bool,
 ) -> PlannedPower:
     in_sd = smallest_effect(seeds, level=1 - ALPHA / max(tests, 1))
     questions = QUESTIONS if margin is not None and seeds > 1 else ()
+    claimed = max(tests, 1) if familywise else 1
     return PlannedPower(
         metric=metric,
         seeds=seeds,
@@ -116,19 +127,19 @@ def _planned(
         spread=spread,
         smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
         margin=margin,
-        needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours) for question in questions),
+        needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours, claimed) for question in questions),
     )
 
 
 def _needed(
-    question: Question, seeds: int, spread: PairedSpread | None, margin: float, hours: float | None
+    question: Question, seeds: int, spread: PairedSpread | None, margin: float, hours: float | None, tests: int
 ) -> SeedsNeeded:
     enough = None
     if spread is not None:
-        enough = pairs_needed(question, margin / spread.sd) if spread.sd > 0 else 2
+        enough = pairs_needed(question, margin / spread.sd, tests) if spread.sd > 0 else 2
     return SeedsNeeded(
         question=question,
-        widest_sd=margin / smallest_margin(question, seeds),
+        widest_sd=margin / smallest_margin(question, seeds, tests),
         seeds=enough,
         hours=None if hours is None or enough is None else hours * enough / seeds,
     )

@@ -20,6 +20,7 @@ from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
 from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from ablate.results.report.comparison.verdicts import step_text
+from ablate.study import Study
 from support.commands import LOCAL, run, write_study
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant
@@ -156,6 +157,32 @@ def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
     assert alone is not None
     assert (alone.seeds, alone.margin) == (None, None)
     assert step_text(study, "val_accuracy", alone).endswith("is a property of the network.")
+
+
+@pytest.mark.parametrize(("difference", "decided"), [(0.0, True), (-0.004, True), (-0.02, False)])
+def test_equal_differences_are_settled_by_the_seeds_that_the_sign_test_needs(difference: float, decided: bool) -> None:
+    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+        return 0.8 + 0.01 * seed + {"kv": difference, "k": difference}.get(variant, 0.0)
+
+    def judged(seeds: int, look: int) -> tuple[Study, pl.DataFrame, pl.DataFrame]:
+        study = make_study(replicates=seeds, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
+        trials, reports = plant(study, value=value)
+        return study, trials, verdicts(study, trials, reports, look=look).filter(metric="val_accuracy")
+
+    study, trials, table = judged(3, 1)
+    step = next_step(study, table, trials)
+    assert step is not None
+    assert step.undecided == table.height
+    assert step.margin is None
+    if not decided:
+        assert step.seeds is None
+        return
+    assert step.seeds == 8, "2^-8 is the first below .05 * .089"
+    text = step_text(study, "val_accuracy", step)
+    assert f"raise replicates from 3 to {step.seeds}" in text
+    assert "At a margin" not in text
+    assert "inconclusive" in judged(step.seeds - 1, 2)[2]["verdict"].to_list()
+    assert "inconclusive" not in judged(step.seeds, 2)[2]["verdict"].to_list()
 
 
 def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_test() -> None:

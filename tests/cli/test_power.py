@@ -63,6 +63,17 @@ def test_an_earlier_study_and_a_margin_give_points_seeds_and_hours():
     assert f"equivalence: {seeds['equivalence']} seeds, about" in text
 
 
+def test_claims_that_are_familywise_need_more_seeds():
+    spread = PairedSpread(sd=0.004, freedom=8)
+    earlier = Earlier(name="pilot", spreads={"val_accuracy": spread})
+    options = "{baseline: complete, familywise: true, margin: {val_accuracy: 0.005}}"
+    (part,) = planned(COMPARISON.replace("{baseline: complete}", options), earlier=earlier).power
+    assert part.tests == 2
+    for need in part.needed:
+        assert need.seeds == pairs_needed(need.question, 1.25, 2) > pairs_needed(need.question, 1.25)
+        assert need.widest_sd == pytest.approx(0.005 / smallest_margin(need.question, 3, 2))
+
+
 def test_a_margin_without_an_earlier_study_gives_the_widest_spread():
     assert "confirm: {" in TINY
     plan = planned(TINY.replace("confirm: {", "confirm: {margin: {val_accuracy: 0.005}, "))

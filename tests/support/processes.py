@@ -16,7 +16,7 @@ def is_alive(pid: int) -> bool:
 
 
 def have_ended(pids: Iterable[int]) -> bool:
-    """Wait for the end of processes, a minute at most, and return whether all have ended; Ray does not wait for its workers."""
+    """Wait a minute at most for the end of processes, and return whether all have ended; Ray does not wait for it."""
     left, deadline = set(pids), time.monotonic() + 60
     while (left := {pid for pid in left if is_alive(pid)}) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -13,18 +13,20 @@ from ablate.study import Study
 
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """The inconclusive ones of `rows` verdicts of a metric, and what would decide them.
+    """The inconclusive ones of `rows` verdicts of a metric over seeds, and what would decide them.
 
+    `over_data_sets`: the inconclusive verdicts over data sets beside them, which only further data sets decide.
     `collapsed` of them have collapsed seeds, so they vary too much for any number of seeds; what follows is of the
     others. `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row
     that needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials
     took so far; None without `seeds`. `margin`: the smallest one at which all would be non-inferior now; None if all
-    have collapsed seeds. `share`: of the error, which the next look has.
+    have collapsed seeds or equal differences. `share`: of the error, which the next look has.
     """
 
     undecided: int
     rows: int
     collapsed: int
+    over_data_sets: int
     seeds: int | None
     hours: float | None
     margin: float | None
@@ -32,14 +34,15 @@ class NextStep:
 
 
 def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextStep | None:
-    """Return what decides the inconclusive rows of a metric's verdicts; None if no row has seeds and is inconclusive.
+    """Return what decides the inconclusive rows of a metric's verdicts; None if none is inconclusive.
 
-    `table` are rows of `verdicts`, of which those over data sets are left out; `trials` is the trials table
-    (docs/tables.md).
+    `table` are rows of `verdicts`; `trials` is the trials table (docs/tables.md).
     """
-    judged = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null(), pl.col("over") == "seeds")
-    rows = judged.filter(pl.col("verdict") == INCONCLUSIVE, pl.col("sd") > 0)
-    if not rows.height:
+    tested = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null())
+    judged = tested.filter(pl.col("over") == "seeds")
+    undecided = tested.filter(pl.col("verdict") == INCONCLUSIVE)
+    rows = undecided.filter(pl.col("over") == "seeds")
+    if not undecided.height:
         return None
     steady = rows.filter(pl.col("collapsed").fill_null(0) == 0)
     needed = steady["seeds_needed"].to_list()
@@ -49,8 +52,9 @@ def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextSt
         undecided=rows.height,
         rows=judged.height,
         collapsed=rows.height - steady.height,
+        over_data_sets=undecided.height - rows.height,
         seeds=seeds,
         hours=None if seeds is None else spent * (seeds / study.replicates - 1),
-        margin=max(steady["margin_now"].to_list(), default=None),
-        share=share_of(rows["look"][0] + 1),
+        margin=max(steady["margin_now"].drop_nulls().to_list(), default=None),
+        share=share_of(undecided["look"][0] + 1),
     )

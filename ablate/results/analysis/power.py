@@ -41,17 +41,18 @@ class PairedSpread:
         return self.sd * math.sqrt(self.freedom / float(scipy.special.chdtri(self.freedom, 0.95)))
 
 
-def margin_power(question: Question, pairs: int, margin: float) -> float:
-    """Return the probability that `pairs` paired t tests at ALPHA settle `question` if the true difference is 0.
+def margin_power(question: Question, pairs: int, margin: float, tests: int = 1) -> float:
+    """Return the probability that `pairs` paired t tests settle `question` if the true difference is 0.
 
-    `margin` is in units of sd(d). Non-inferiority: the lower bound of the interval is above -margin. Equivalence:
-    the interval is inside ±margin (two one-sided tests). Exact, by integration over the distribution of the sample's
-    standard deviation.
+    `margin` is in units of sd(d). A test is at ALPHA; in a family of `tests` it is at the level of Holm's first step,
+    ALPHA / `tests`. Non-inferiority: the lower bound of the interval is above -margin. Equivalence: the interval is
+    inside ±margin (two one-sided tests). Exact, by integration over the distribution of the sample's standard
+    deviation.
     """
     if pairs < 2:
         return 0.0
     freedom = pairs - 1
-    critical, shift = float(scipy.special.stdtrit(freedom, 1 - ALPHA)), margin * math.sqrt(pairs)
+    critical, shift = float(scipy.special.stdtrit(freedom, 1 - ALPHA / tests)), margin * math.sqrt(pairs)
     # integral over equal probabilities of s/σ; above shift/critical no interval is inside the margin
     last = float(scipy.special.chdtr(freedom, freedom * (shift / critical) ** 2)) if question == "equivalence" else 1.0
     share = last * (_NODES + 1) / 2
@@ -62,25 +63,25 @@ def margin_power(question: Question, pairs: int, margin: float) -> float:
 
 
 @cache
-def pairs_needed(question: Question, margin: float) -> int | None:
+def pairs_needed(question: Question, margin: float, tests: int = 1) -> int | None:
     """Return the fewest pairs with 80% power for a margin in units of sd(d); None above 10,000."""
     low, high = 1, 2
-    while margin_power(question, high, margin) < POWER:
+    while margin_power(question, high, margin, tests) < POWER:
         if high >= MOST_PAIRS:
             return None
         low, high = high, min(2 * high, MOST_PAIRS)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if margin_power(question, middle, margin) >= POWER else (middle, high)
+        low, high = (low, middle) if margin_power(question, middle, margin, tests) >= POWER else (middle, high)
     return high
 
 
 @cache
-def smallest_margin(question: Question, pairs: int) -> float:
+def smallest_margin(question: Question, pairs: int, tests: int = 1) -> float:
     """Return the smallest margin, in units of sd(d), that `pairs` pairs settle with 80% power; infinite below two."""
     if pairs < 2:
         return math.inf
-    return _first_above(partial(margin_power, question, pairs), POWER)
+    return _first_above(partial(margin_power, question, pairs, tests=tests), POWER)
 
 
 def _first_above(power: Power, wanted: float) -> float:

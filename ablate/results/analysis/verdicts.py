@@ -288,7 +288,11 @@ def _test(rows: Sequence[dict[str, Any]], *, second: bool, tests: int) -> None:
         row |= {"p": both.pop("p"), "against": both}
         row["margin_now"] = smallest_margin_now(row["gains"], doubt, look=look, tests=tests)
         level = 1 - 2 * ERROR * share_of(look + 1) / tests  # further seeds are another look
-        needed = seeds_needed(row["margin"] / row["sd"], level=level) if row["sd"] and row["margin"] else None
+        needed = None
+        if row["margin"] and row["sd"]:
+            needed = seeds_needed(row["margin"] / row["sd"], level=level)
+        elif row["margin"] and row["gains"][0] > -row["margin"]:
+            needed = math.floor(math.log2(2 / (1 - level))) + 1  # of equal differences: the first 2^-n below the level
         row["seeds_needed"] = None if needed is None else max(needed, FEWEST[row["over"]])
 
 

@@ -17,8 +17,10 @@ from ablate.base.errors import StudyFileError
 from ablate.base.randomness import stream
 from ablate.results.analysis.data_sets import sd_between
 from ablate.results.analysis.intervals import t_interval
+from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from ablate.results.report.comparison.page import Tables
+from ablate.results.report.comparison.verdicts import step_text
 from ablate.study import Study, parse_study
 from support.planted_comparison import plant, truth
 
@@ -106,6 +108,14 @@ def test_what_holds_on_these_data_sets_need_not_hold_on_others() -> None:
     assert rows["pool, as a sample", "kv"]["sd_between"] == pytest.approx(
         0.2 * np.std([1, 1, 0, 0, 0, 0], ddof=1), rel=0.02
     )
+    study = study_of(columns={"pool": NAMES})
+    trials, reports = plant(study, value=value)
+    table = verdicts(study, trials, reports)
+    step = next_step(study, table.filter(column="pool, as a sample", variant="kv"), trials)
+    assert step is not None
+    assert (step.undecided, step.rows, step.over_data_sets, step.seeds) == (0, 0, 1, None)
+    text = "1 verdict over data sets: inconclusive; further data sets decide this, not further seeds."
+    assert step_text(study, "val_accuracy", step) == text
 
 
 def test_four_data_sets_are_refused_before_anything_runs_and_three_that_ran_give_no_interval() -> None:

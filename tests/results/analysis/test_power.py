@@ -13,10 +13,11 @@ from support import planted_comparison, planted_study
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 10, 40])
 @pytest.mark.parametrize("margin", [0.3, 1.0, 2.5])
-def test_power_of_non_inferiority_is_that_of_the_non_central_t(pairs, margin):
-    critical = stats.t.ppf(0.96, pairs - 1)
+@pytest.mark.parametrize("tests", [1, 6])
+def test_power_of_non_inferiority_is_that_of_the_non_central_t(pairs, margin, tests):
+    critical = stats.t.ppf(1 - 0.04 / tests, pairs - 1)
     expected = stats.nct.sf(critical, pairs - 1, margin * math.sqrt(pairs))
-    assert margin_power("non-inferiority", pairs, margin) == pytest.approx(expected, abs=1e-5)
+    assert margin_power("non-inferiority", pairs, margin, tests) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 10, 40])
@@ -51,9 +52,10 @@ def test_as_many_pairs_as_needed_settle_the_margin_in_simulation(question):
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("pairs", [3, 5, 20])
 def test_smallest_margin_has_the_power_and_inverts_the_number_of_pairs(question, pairs):
-    margin = smallest_margin(question, pairs)
-    assert margin_power(question, pairs, margin) == pytest.approx(0.8, abs=1e-6)
-    assert pairs_needed(question, margin * 1.0001) == pairs
+    for tests in (1, 6):
+        margin = smallest_margin(question, pairs, tests)
+        assert margin_power(question, pairs, margin, tests) == pytest.approx(0.8, abs=1e-6)
+        assert pairs_needed(question, margin * 1.0001, tests) == pairs
 
 
 def test_extremes_have_an_answer():

@@ -32,7 +32,7 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-STEP = NextStep(undecided=1, rows=2, collapsed=0, seeds=22, hours=2.5, margin=0.0123, share=0.0889)
+STEP = NextStep(undecided=1, rows=2, collapsed=0, over_data_sets=0, seeds=22, hours=2.5, margin=0.0123, share=0.0889)
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,22 @@ def hint_text(metric: str) -> str:
 
 
 def step_text(study: Study, metric: str, step: NextStep) -> str:
-    """Return what decides the inconclusive rows of a metric: more seeds, or a wider margin."""
-    text = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive"
+    """Return what decides the inconclusive rows of a metric: more seeds, a wider margin, or more data sets."""
+    sampled = ""
+    if step.over_data_sets:
+        verdicts = f"{step.over_data_sets} verdict{'s' * (step.over_data_sets != 1)}"
+        sampled = f"{verdicts} over data sets: inconclusive; further data sets decide this, not further seeds."
+    return " ".join(filter(None, (_over_seeds(study, metric, step) if step.undecided else "", sampled)))
+
+
+def _over_seeds(study: Study, metric: str, step: NextStep) -> str:
+    text = f"{step.undecided} of {step.rows} verdicts {'over seeds ' * bool(step.over_data_sets)}"
+    text += f"{'is' if step.undecided == 1 else 'are'} inconclusive"
     if step.collapsed:
         which = "one of them has" if step.collapsed == 1 else f"{step.collapsed} of them have"
         text += f"; {which} collapsed seeds, and more seeds do not help there"
     text += ". "
-    if step.margin is None:
+    if step.collapsed == step.undecided:
         return f"{text}Look at these seeds: a training that fails on some of them is a property of the network."
     if step.hours is None:
         text += "No number of seeds up to 1,000 finds a variant without a difference non-inferior. "
@@ -115,6 +124,8 @@ def step_text(study: Study, metric: str, step: NextStep) -> str:
             f"{study.replicates} to {step.seeds} and type `ablate compare FILE --extend`: {time} of training, one "
             f"trial after another. It is another look at the results, with {step.share:.1%} of the 5% error. "
         )
+    if step.margin is None:
+        return text.rstrip()
     return (
         f"{text}At a margin of {unit_text(metric, step.margin)} they would be non-inferior now; but a margin is chosen "
         "before the results, and a later one is marked as such."
