@@ -1,4 +1,4 @@
-"""What the documents say is so: links resolve, commands, targets, rooms and tests exist, the README's study loads."""
+"""What the documents say is so: links resolve, commands, targets, rooms and tests exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from ablate.core.trial import TrialState
-from ablate.study import parse_study
 from support.paths import REPOSITORY
 
 DOCUMENTS = [
@@ -50,14 +49,6 @@ def test_the_page_of_commands_names_every_command() -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_no_document_names_a_command_that_does_not_exist(path: Path) -> None:
     assert named_commands(path) <= set(get_command(cli.app).commands)  # type: ignore[attr-defined]
-
-
-def test_the_study_file_of_the_readme_is_good() -> None:
-    text = (REPOSITORY / "README.md").read_text()
-    example = re.search(r"```yaml\n(.*?)```", text, re.S)
-    assert example is not None
-    study = parse_study(example[1])
-    assert study.space_for("fashion_mnist").names()[-1] == "training.learning_rate"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))

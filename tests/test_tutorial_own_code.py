@@ -1,4 +1,4 @@
-"""The tutorial for one's own network and script: its files are written and its lines run as they stand."""
+"""README and the tutorial for one's own script: their files are written and their lines run as they stand."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from ablate.results.analysis.verdicts import CLAIMS
 from support.changed_lines import Count, count_sections
 from support.page_reader import Reader
 from support.paths import REPOSITORY
 
+README = REPOSITORY / "README.md"
 PAGE = REPOSITORY / "docs" / "tutorial_own_code.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 LIMIT = 240  # seconds
 KILLED = (0, 137, -9)  # of `timeout`; the search may have ended before
 
 
-def blocks() -> Iterator[tuple[str, str, str]]:
+def blocks(page: Path = PAGE) -> Iterator[tuple[str, str, str]]:
     """Yield language, file name and text of each fenced block; a name is in the first line of a file's block."""
-    for language, text in BLOCK.findall(PAGE.read_text()):
+    for language, text in BLOCK.findall(page.read_text()):
         named = re.match(r"# (\w+\.\w+)", text)
         yield language, named[1] if named else "", text
 
@@ -56,20 +58,40 @@ def install(folder: Path) -> None:
         (folder / "bin" / name).chmod(0o755)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3 * LIMIT)
-def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> None:
-    install(tmp_path)
+def follow(page: Path, folder: Path) -> dict[str, str]:
+    """Write the files of a page and run its lines that begin with `$`, in order; return what each printed."""
+    install(folder)
     said: dict[str, str] = {}
-    for language, name, text in blocks():
+    for language, name, text in blocks(page):
         assert language in ("python", "yaml", "console")
         if language != "console":
             assert name, f"no file is named: {text[:60]}"
-            write(tmp_path / name, text)
+            write(folder / name, text)
             continue
-        for line in text.splitlines():
-            assert line.startswith("$ ")
-            said[line[2:]] = ran(line[2:], tmp_path)
+        assert text.startswith("$ ")
+        said |= {line[2:]: ran(line[2:], folder) for line in text.splitlines() if line.startswith("$ ")}
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * LIMIT)
+def test_the_readme_ends_in_a_front_and_in_verdicts(tmp_path: Path) -> None:
+    """Which networks win, and whether a verdict is undecided, may differ on a processor that rounds otherwise."""
+    front, verdicts = follow(README, tmp_path).values()
+    assert "networks confirmed on fresh seeds, test split" in front
+    for heading in ("parameters", "accuracy", "to the best", "(front)", "± "):
+        assert heading in front
+        assert heading in README.read_text()
+    for variant in ("without-norm", "without-mlp"):
+        [row] = [line for line in verdicts.splitlines() if line.startswith(f"  {variant} ") and "±" in line][:1]
+        assert row.split()[1] in (*CLAIMS, "inconclusive")
+        assert re.search(rf"^  {variant} +(equivalent|harmful) ", README.read_text(), re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * LIMIT)
+def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> None:
+    said = follow(PAGE, tmp_path)
     assert len(said) == 9
     mine = pl.read_parquet(tmp_path / "runs" / "mine" / "trials.parquet")
     assert mine.filter(stage="search").height == 12
