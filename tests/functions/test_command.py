@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.settings import FunctionSettings
 from ablate.study import parse_study
 from ablate.study.sections import trainable_name
-from support.processes import have_ended
 from support.commands import run
+from support.processes import have_ended, is_alive
 
 SCRIPT = """\
 import subprocess, sys, time
