@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from support.ledgers import storage
 from support.postgres import postgres_server
 from support.s3 import s3_server, s3_store
+from support.warm import user_processes
 
 __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 
@@ -52,3 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             weights[item.path] += 1
         item.add_marker(pytest.mark.xdist_group(str(item.path)))
     items.sort(key=lambda item: -weights[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Processes of users' code are forked from one that has imported torch."""
+    with user_processes():
+        yield
