@@ -51,6 +51,7 @@ class Origin:
 
     def __init__(self) -> None:
         self._line: socket.socket | None = None
+        self._lock = threading.Lock()
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process as `subprocess.Popen` with these arguments does, by a fork where that is the same."""
@@ -61,8 +62,9 @@ class Origin:
             self._line = self._begin()
         passed = [options["stdout"], *options["pass_fds"]]
         wanted = {"words": command[4:], "fds": passed[1:], "env": options["env"], "cwd": os.getcwd()}
-        socket.send_fds(self._line, [json.dumps(wanted).encode()], passed)
-        return Warm(int(self._line.recv(32)))
+        with self._lock:
+            socket.send_fds(self._line, [json.dumps(wanted).encode()], passed)
+            return Warm(int(self._line.recv(32)))
 
     def end(self) -> None:
         """Let it end."""
@@ -75,7 +77,7 @@ class Origin:
             f"import sys; sys.path.insert(0, {str(TESTS)!r}); from support import warm; warm.serve(int(sys.argv[1]))"
         )
         with theirs:
-            command = [sys.executable, "-P", "-c", start, str(theirs.fileno())]
+            command = [sys.executable, "-P", "-c", start, str(theirs.fileno()), str(TESTS)]
             one = os.environ | {"OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True, env=one)
         process.returncode = 0  # it ends after this process, which cannot wait for it
