@@ -71,6 +71,16 @@ class Origin:
         if self._line is not None:
             self._line.close()
 
+    def fork(self) -> None:
+        """Let a copy of this process, which has imported torch, be the origin."""
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            os.setsid()
+            self._line.close()
+            serve(theirs.detach())
+            _leave(0)
+        theirs.close()
+
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         start = (
@@ -82,6 +92,16 @@ class Origin:
             process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True, env=one)
         process.returncode = 0  # it ends after this process, which cannot wait for it
         return ours
+
+
+def fork_from_here() -> None:
+    """Fork all further processes of users' code from a copy of this process as it is now."""
+    from ablate.functions.border import process
+
+    origin = Origin()
+    if CLONE is not None:
+        origin.fork()
+    process.subprocess = SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined]
 
 
 @contextmanager

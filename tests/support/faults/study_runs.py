@@ -33,6 +33,8 @@ _FORKS.set_forkserver_preload(
     [
         "ablate.driver.run",
         "ablate.cli.app",
+        "ablate.functions.border.inside",
+        "ablate.functions.keeping",
         "support.faults.counting",
         "altair",
         "matplotlib.pyplot",
