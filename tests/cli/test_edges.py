@@ -11,6 +11,8 @@ import pytest
 
 from support.commands import run
 
+pytestmark = pytest.mark.services  # each searches or compares
+
 CODE = """\
 def train(config, run):
     lr = config["lr"]

@@ -29,7 +29,7 @@ CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())  # the number of 
 CLONE_PARENT = 0x8000
 # What tests of the start and the state of a process need is a process that Python has started.
 COLD = (
-    "tests/functions/border/",
+    "tests/functions/border/test_state.py",
     "tests/functions/test_process_state.py",
     "tests/cli/test_process.py",
     "tests/faults/",
