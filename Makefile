@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs-installed
 # Where PYTHONDONTWRITEBYTECODE is set, each of the many processes that tests start would compile ablate anew.
 RUN_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
-PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadgroup
+# Files in the order of tests/conftest.py: those that take long come first.
+PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 PIP_QUIET := --quiet --disable-pip-version-check
 TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test quick slow all lint types imports unit coverage faults docs schema bench calibration lock sbom clean
+.PHONY: help install demo test quick slow all every lint types imports unit coverage faults docs schema bench calibration lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,15 +34,20 @@ install: $(STAMP) ## create .venv and install the packages of requirements.lock,
 demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and its report
 	$(RUN_ENV) $(BIN)/ablate search search_spaces/digits.yaml
 
-test: lint types imports unit ## all checks: ruff, mypy --strict, import-linter, pytest without its slow proofs
+test: $(STAMP) ## all checks side by side: ruff, mypy --strict, import-linter, pytest without its slow proofs
+	$(MAKE) --no-print-directory --jobs 4 lint types imports unit
 
-quick: $(STAMP) ## pytest without servers, Ray and slow proofs: every room in minutes (CONTRIBUTING.md)
-	$(PYTEST) -m "not services and not slow"
+quick: $(STAMP) ## pytest without engine/ and without what starts Ray, a server, a browser or a study that trains
+	$(PYTEST) -m "not services and not slow" --ignore=tests/engine
 
 slow: $(STAMP) ## pytest: the slow proofs that `make test` leaves out
 	$(PYTEST) -m slow
 
-all: test slow ## what .ci/run runs
+all: $(STAMP) $(DOCS) ## what .ci/run runs: all checks, the documentation, and all tests in one run of pytest
+	$(MAKE) --no-print-directory --jobs 4 lint types imports docs every
+
+every: $(STAMP)
+	$(PYTEST)
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

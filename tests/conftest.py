@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,12 @@ import pytest
 from support.ledgers import storage
 from support.postgres import postgres_server
 from support.s3 import s3_server, s3_store
+from support.warm import user_processes
 
 __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 
 TESTS = Path(__file__).parent
 SERVERS = {"postgres_server", "s3_server", "s3_store"}
-RAY = {"execution", "faults"}  # rooms whose tests start Ray
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,19 +35,29 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that need a server, leave out long forms, and give each file to one process of `-n`.
 
-    The tests that start Ray come first and share one process, so that no two of them run at a time.
+    The files with the most tests that take long come first, so that the processes of `-n` end at about the same time.
     """
     skip = pytest.mark.skip(reason="long form: make faults")
+    weights: Counter[Path] = Counter()
     for item in items:
-        room = item.path.relative_to(TESTS).parts[0]
-        if not config.getoption("--faults") and item.get_closest_marker("faults"):
+        is_left_out = item.get_closest_marker("faults") and not config.getoption("--faults")
+        if is_left_out:
             item.add_marker(skip)
         if (
-            room == "faults"
+            item.path.is_relative_to(TESTS / "faults")
             or item.get_closest_marker("slow")
             or SERVERS & set(getattr(item, "fixturenames", ()))
             or "postgresql" in item.name
         ):
             item.add_marker("services")
-        item.add_marker(pytest.mark.xdist_group("ray" if room in RAY else str(item.path)))
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in RAY)
+        if item.get_closest_marker("services") and not is_left_out:
+            weights[item.path] += 1
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    items.sort(key=lambda item: -weights[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Processes of users' code are forked from one that has imported torch."""
+    with user_processes():
+        yield

@@ -90,6 +90,7 @@ def read(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.services
 def test_an_extended_comparison_says_its_looks_and_divides_its_p_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,7 @@ def listed(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return found
 
 
+@pytest.mark.services
 def test_the_parts_of_vit_b_16(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = listed(capfd, "parts_code:large")
     parts = {part["path"]: part for part in found["parts"]}

@@ -13,6 +13,8 @@ from support.commands import LOCAL, run, run_once, write_study
 from support.page_reader import Reader
 from support.paths import REPOSITORY
 
+pytestmark = pytest.mark.services  # each searches or compares
+
 CODE = """\
 import math
 

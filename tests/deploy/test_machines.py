@@ -52,7 +52,7 @@ class Machine:
         known: Mapping[str, str] = {"PATH": f"{self.binaries}:/usr/bin:/bin", "HOME": str(self.home)}
         done = subprocess.run(
             ["sh", str(script), *arguments], env={**known, "PLAY": str(self.play), **environment},
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
@@ -177,8 +177,8 @@ def test_a_real_head_lets_nobody_in_without_its_token(machine: Machine) -> None:
     finally:
         head.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            head.wait(20)
+            head.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(head.pid, signal.SIGKILL)
-        head.wait(20)
+        head.wait(60)
         shutil.rmtree("/tmp/ray-machines", ignore_errors=True)

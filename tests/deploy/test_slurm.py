@@ -20,6 +20,7 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from support.deployed import DEPLOY, shellcheck
+from support.processes import have_ended
 
 SCRIPT = DEPLOY / "slurm" / "ablate.sbatch"
 PLAYED = {
@@ -109,12 +110,12 @@ class Play:
         path = self.folder / "said"
         return [line for line in path.read_text().splitlines() if line.startswith(start)] if path.exists() else []
 
-    def left(self) -> list[str]:
-        """Return the commands of Ray that are still running."""
+    def has_ended(self) -> bool:
+        """Return whether the commands of Ray end, of which none is told to continue."""
         found = subprocess.run(
             ["pgrep", "-f", str(self.folder / "bin/ray")], capture_output=True, text=True, check=False
         )
-        return found.stdout.split()
+        return have_ended(map(int, found.stdout.split()))
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_ray_runs_on_every_node_and_the_driver_on_all_of_them(play: Play) -> Non
     (driver,) = play.said("ablate ")
     assert driver.startswith("ablate search study.yaml --address 10.1.2.3:24711 --gpus 8 --grace 40 --tracker none |")
     assert driver.endswith(f"{play.folder}/runs")
-    assert play.left() == []
+    assert play.has_ended()
     assert not play.said("scontrol requeue")
 
 
@@ -176,7 +177,7 @@ def test_a_signal_pauses_the_study_and_the_next_start_goes_on(play: Play) -> Non
 def test_what_another_start_would_not_mend_is_not_queued_again(play: Play, code: int) -> None:
     assert play.run("study.yaml", acts=str(code))[0] == code
     assert not play.said("scontrol requeue")
-    assert play.left() == []
+    assert play.has_ended()
 
 
 def test_it_does_not_ask_for_ever(play: Play) -> None:
@@ -201,7 +202,7 @@ def test_nodes_that_do_not_join_end_the_job(play: Play) -> None:
     code, _, err = play.run("study.yaml", JOINED="1", ABLATE_START_SECONDS="7")
     assert (code, err) == (2, "ablate.sbatch: not all nodes have joined Ray within 7 s\n")
     assert not play.said("ablate")
-    assert play.left() == []
+    assert play.has_ended()
 
 
 FAULTS = {

@@ -20,7 +20,7 @@ from support.searches import hold_of, run_trial, search_of, study_of, url_in
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:
     """Return the samples by name and label values, without the study's name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found = {}
     for sample in (sample for family in families for sample in family.samples):

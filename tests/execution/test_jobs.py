@@ -121,7 +121,7 @@ def test_a_study_is_handed_over_followed_and_handed_over_again_without_a_new_row
 def _left(dashboard: str) -> list[str]:
     headers = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
     with urllib.request.urlopen(
-        urllib.request.Request(f"{dashboard}/api/jobs/", headers=headers), timeout=10
+        urllib.request.Request(f"{dashboard}/api/jobs/", headers=headers), timeout=60
     ) as answer:
         found = json.load(answer)
         return [job["status"] for job in found if str(job["submission_id"]).startswith("handed-")]

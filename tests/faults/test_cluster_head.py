@@ -96,4 +96,4 @@ def lose(ray: Cluster, command: Command) -> None:
     every = [process.pid for node in ray.all for process in node.family()]
     send([command.pid, *every], signal.SIGKILL)
     ray.kill()
-    command.wait(30)
+    command.wait()

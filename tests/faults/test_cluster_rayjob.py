@@ -82,7 +82,7 @@ def status(cluster: RayCluster, submission: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{cluster.dashboard}/api/jobs/{submission}"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {cluster.token}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return dict(json.load(answer))
     except OSError:
         return {}

@@ -120,7 +120,7 @@ def test_a_signal_in_an_epoch_pauses_all_trials_and_repeats_no_step(
     first = search(run, *PACK)
     first.until(lambda: len(run.steps()) >= 4 * STEPS + 4 * 3)
     first.signal(number)
-    assert first.wait(60) == (75 if number is signal.SIGTERM else 130), first.output
+    assert first.wait() == (75 if number is signal.SIGTERM else 130), first.output
     assert [str(trial.state) for trial in run.trials()] == ["WAITING"] * 4
     assert set(run.steps_by_trial().values()) <= set(range(STEPS + 1, 2 * STEPS)), "in the middle of an epoch"
     finish(run, *later)
@@ -134,7 +134,7 @@ def test_a_trial_that_paused_alone_continues_in_a_pack(tmp_path: Path, alone: St
     first = search(run)
     first.until(lambda: len(run.steps()) >= STEPS + 3)
     first.signal(signal.SIGTERM)
-    assert first.wait(60) == 75, first.output
+    assert first.wait() == 75, first.output
     finish(run, *PACK)
     assert beside(run) == 3
     compare(run, alone, repeated=0)
@@ -280,7 +280,7 @@ def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> N
     first = search(run, *PACK)
     first.until(lambda: len(run.steps_by_trial()) == TRIALS and min(run.steps_by_trial().values()) > STEPS + 2)
     first.signal(signal.SIGTERM)
-    assert first.wait(60) == 75, first.output
+    assert first.wait() == 75, first.output
     assert {str(trial.state) for trial in run.trials()} == {"WAITING"}
     finish(study(tmp_path), *PACK)  # and on the other executor at that
     assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]

@@ -17,6 +17,7 @@ import pytest
 from ablate.functions.command_process import TOKEN
 from support.commands import LOCAL
 from support.paths import REPOSITORY
+from support.processes import have_ended, marked
 
 ABLATE = [sys.executable, "-m", "ablate"]
 ENVIRONMENT = os.environ | {
@@ -62,18 +63,6 @@ def test_the_parts_of_a_command_are_compared(tmp_path: Path) -> None:
     assert "without-standardize" in out
 
 
-def processes_of(place: Path) -> list[str]:
-    """Return the command lines of the processes with a trial of `place`."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{TOKEN}={place}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_torchrun_with_two_processes_is_killed_and_continues_to_the_same_numbers(tmp_path: Path) -> None:
@@ -93,7 +82,7 @@ def test_torchrun_with_two_processes_is_killed_and_continues_to_the_same_numbers
             running.send_signal(signal.SIGKILL)
             running.communicate()
         finished(place, "search")
-        assert processes_of(place) == [], "neither torchrun nor a rank of any attempt"
+        assert have_ended(marked(f"{TOKEN}={place}")), "neither torchrun nor a rank of any attempt"
         lines = re.findall(r"epoch (\d): accuracy .* of 2 processes", output.read_text())
         assert [*map(int, sorted(set(lines)))] == [1, 2, 3, 4]
         table = pl.read_parquet(place / "runs" / "torchrun" / "reports.parquet")

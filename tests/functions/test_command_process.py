@@ -101,7 +101,7 @@ def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pyte
     monkeypatch.setattr(commands, "OWN_END_SECONDS", 0.2)
     script(f"open('pid', 'w').write(str(os.getpid()))\n{EPOCHS}time.sleep(1000)")
     assert losses(commanded()) == [[1], [1 / 2], [1 / 3]]
-    assert not is_alive(int(Path("pid").read_text()))
+    assert have_ended([int(Path("pid").read_text())])
 
 
 @pytest.mark.services
@@ -150,7 +150,7 @@ def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
     pid = int(Path("pid").read_text())
     assert is_alive(pid)
     running.close()  # type: ignore[attr-defined]
-    assert not is_alive(pid)
+    assert have_ended([pid])
 
 
 def test_what_a_killed_worker_left_behind_is_ended_by_the_next_attempt(folder: Path) -> None:

@@ -215,7 +215,7 @@ def test_the_head_starts_only_where_the_doctor_has_looked_at_the_study_and_found
         (tmp_path / "ablate").write_text(f'#!/bin/sh\necho "ablate $*"\nexit {code}\n')
         (tmp_path / "ablate").chmod(0o755)
     done = subprocess.run(
-        doctor["command"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20, check=False
+        doctor["command"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == (2 if code is None else code)
     asked = "ablate doctor /study/study.yaml --runs-dir /runs --wait 10m"

@@ -20,6 +20,7 @@ from support.changed_lines import count
 from support.faults import killing
 from support.faults.study_runs import LOCAL, StudyRun
 from support.paths import TESTS
+from support.warm import fork_from_here
 
 SHAPES = TESTS / "shapes"
 
@@ -90,6 +91,8 @@ class Shape:
 def _begin(folder: str, fault: Callable[[], object] | None) -> None:
     """Work in a folder, with the programs of this Python first."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # of the test that ran when the process that is forked was started
+    fork_from_here()
     killing.in_folder(folder, fault)
 
 

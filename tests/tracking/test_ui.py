@@ -25,6 +25,7 @@ from ablate.tracking.store import open_store
 from ablate.tracking.ui_server import only_reads
 from ablate.tracking.view import experiment_tags
 from support.ports import free_port
+from support.processes import marked
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are read from /proc")
@@ -75,14 +76,7 @@ class Ui:
 
     def processes(self) -> list[int]:
         """Return the processes that carry this test's mark and have not ended."""
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={self.mark}".encode() in (place / "environ").read_bytes():
-                    found.append(int(place.name))
-            except OSError:
-                continue
-        return found
+        return [*marked(f"{MARK}={self.mark}")]
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Return when `condition` holds; fail with the output where it does not."""

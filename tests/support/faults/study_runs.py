@@ -20,6 +20,7 @@ from uuid import uuid4
 from ablate.ledger import EventRecord, Ledger, TrialRecord
 from support.faults import counting
 from support.paths import TESTS
+from support.processes import marked
 
 MARK = "ABLATE_TEST_RUN"  # in the environment of a command and of everything that it starts
 SECONDS = 120.0  # a command that takes longer hangs; the machine may be shared by many
@@ -32,6 +33,8 @@ _FORKS.set_forkserver_preload(
     [
         "ablate.driver.run",
         "ablate.cli.app",
+        "ablate.functions.border.inside",
+        "ablate.functions.keeping",
         "support.faults.counting",
         "altair",
         "matplotlib.pyplot",
@@ -91,14 +94,14 @@ class Command:
         """`kill -9` of the command alone: what it started must notice by itself."""
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
-        self.wait(30)
+        self.wait()
 
     def end(self) -> None:
         """`kill -9` of the command and of everything that it started, until nothing is left."""
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while left := processes(self._mark):
+        deadline = time.monotonic() + SECONDS
+        while left := marked(f"{MARK}={self._mark}"):
             for pid in left:
                 _kill(pid)
             assert time.monotonic() < deadline, f"processes that do not die: {left}"
@@ -106,7 +109,7 @@ class Command:
 
     def children(self) -> dict[int, str]:
         """Return the command lines of the living processes that it started, by pid."""
-        return {pid: line for pid, line in processes(self._mark).items() if pid != self.pid}
+        return {pid: line for pid, line in marked(f"{MARK}={self._mark}").items() if pid != self.pid}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,20 +272,6 @@ def forked(
 def python_path() -> str:
     """Return the PYTHONPATH under which commands find these modules, before what the tests were started with."""
     return os.pathsep.join([str(TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-
-
-def processes(mark: str) -> dict[int, str]:
-    """Return the living processes that were started with `mark` in their environment: command lines by pid."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() not in (place / "environ").read_bytes():
-                continue
-            if (place / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-    return found
 
 
 def _kill(pid: int) -> None:
