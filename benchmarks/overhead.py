@@ -33,7 +33,7 @@ from record import made_by
 from ablate.core.config import DatasetFacts
 from ablate.core.trainable import PackSize, load_trainable
 from ablate.core.trial import Report, TrialConfig
-from ablate.driver.run import check_data
+from ablate.driver.data_checks import check_data
 from ablate.engine.models.settings import InputShape
 from ablate.engine.training.family import family
 from ablate.execution import Executor, LocalExecutor, RayExecutor

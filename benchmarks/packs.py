@@ -22,7 +22,7 @@ from record import RESULTS, write_csv
 
 from ablate.core.trainable import PackSize, load_trainable
 from ablate.core.trial import TrialConfig
-from ablate.driver.run import check_data
+from ablate.driver.data_checks import check_data
 from ablate.execution import LocalExecutor
 from ablate.ledger import Ledger
 from ablate.study.file import parse_study

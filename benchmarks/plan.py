@@ -22,8 +22,8 @@ from pathlib import Path
 from record import RESULTS, ROOT, write_csv
 
 from ablate.core.trainable import load_trainable
+from ablate.driver.data_checks import check_data
 from ablate.driver.plan import make_plan
-from ablate.driver.run import check_data
 from ablate.execution import LocalExecutor
 from ablate.ledger import Ledger
 from ablate.study import Study

@@ -27,8 +27,8 @@ from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, Terminal
 from ablate.cli.verdict import verdict_app
-from ablate.driver.options import METRICS_HOST, RunOptions
-from ablate.studies.locations import RUNS, Locations
+from ablate.driver.options import RunOptions
+from ablate.studies.locations import Locations
 
 app = typer.Typer(
     name="ablate",
@@ -54,6 +54,7 @@ errors = Terminal(stderr=True)
 
 
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
+@options.gather("runs_dir", "storage")
 def plan(
     file: options.StudyFile,
     output: Annotated[
@@ -66,8 +67,8 @@ def plan(
         bool, typer.Option("--time/--no-time", help="Time a few training steps, to estimate how long the study takes.")
     ] = True,
     from_study: options.EarlierStudy = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
     from ablate.cli.tables import plan_lines
@@ -77,8 +78,7 @@ def plan(
     from ablate.study import load_study
 
     study = load_study(file, scale=scale, only=only)
-    places = Locations(runs_dir=runs_dir, storage=storage)
-    earlier = None if from_study is None else read_earlier(from_study, study, places)
+    earlier = None if from_study is None else read_earlier(from_study, study, asked)
     with errors.status("Sizing every architecture and timing a few steps"):
         made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv", earlier=earlier)
     if output == "csv":
@@ -90,98 +90,29 @@ def plan(
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
-def search(
-    file: options.StudyFile,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
-    gpus: options.Gpus = None,
-    gpus_per_trial: options.GpusPerTrial = 1.0,
-    cpus_per_trial: options.CpusPerTrial = None,
-    pack: options.Pack = "1",
-    address: options.Address = None,
-    autoscale: options.Autoscale = None,
-    executor: options.ExecutorName = "ray",
-    device: options.Device = "auto",
-    tracker: options.TrackerName = "mlflow",
-    tracking_uri: options.TrackingUri = None,
-    deterministic: options.Deterministic = False,
-    extend: options.Extend = False,
-    from_study: options.FromStudy = None,
-    grace: options.Grace = 25.0,
-    metrics_port: options.MetricsPort = None,
-    metrics_host: options.MetricsHost = METRICS_HOST,
-    takeover: options.Takeover = False,
-    relocate: options.Relocate = False,
-    code_changed: options.CodeChanged = False,
-    keep_going: options.KeepGoing = False,
-) -> None:
+@options.gather(*options.RUN, "deterministic", "extend", "from_study")
+def search(file: options.StudyFile, asked: RunOptions, deterministic: bool = False) -> None:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
-    _drive(
-        file,
-        RunOptions(
-            runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
-            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
-            device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
-            takeover=takeover, relocate=relocate, code_changed=code_changed, from_study=from_study,
-            keep_going=keep_going,
-        ),
-        deterministic=deterministic,
-    )  # fmt: skip
+    _drive(file, asked, deterministic=deterministic)
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
+@options.gather(*options.RUN, "extend")
 def compare(
-    file: options.StudyFile,
-    scale: options.Scale = None,
-    only: options.Only = None,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
-    gpus: options.Gpus = None,
-    gpus_per_trial: options.GpusPerTrial = 1.0,
-    cpus_per_trial: options.CpusPerTrial = None,
-    pack: options.Pack = "1",
-    address: options.Address = None,
-    autoscale: options.Autoscale = None,
-    executor: options.ExecutorName = "ray",
-    device: options.Device = "auto",
-    tracker: options.TrackerName = "mlflow",
-    tracking_uri: options.TrackingUri = None,
-    extend: options.Extend = False,
-    grace: options.Grace = 25.0,
-    metrics_port: options.MetricsPort = None,
-    metrics_host: options.MetricsHost = METRICS_HOST,
-    takeover: options.Takeover = False,
-    relocate: options.Relocate = False,
-    code_changed: options.CodeChanged = False,
-    keep_going: options.KeepGoing = False,
+    file: options.StudyFile, scale: options.Scale = None, only: options.Only = None, *, asked: RunOptions
 ) -> None:
     """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
     from ablate.study import load_study
 
     if not file.is_file():
-        _refuse_name(str(file), Locations(runs_dir=runs_dir, storage=storage))
+        _refuse_name(str(file), asked)
     if load_study(file, scale=scale, only=only).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
-    _drive(
-        file,
-        RunOptions(
-            runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker,
-            tracking_uri=tracking_uri, executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial,
-            cpus_per_trial=cpus_per_trial, pack=options.pack_size(pack), address=address, autoscale=autoscale,
-            device=device, grace_seconds=grace, metrics_port=metrics_port, metrics_host=metrics_host, extend=extend,
-            takeover=takeover, relocate=relocate, code_changed=code_changed, keep_going=keep_going,
-        ),
-        scale=scale,
-        only=only,
-    )  # fmt: skip
+    _drive(file, asked, scale=scale, only=only)
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
+@options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker")
 def wrap(
     command: Annotated[
         str,
@@ -217,11 +148,8 @@ def wrap(
         int | None, typer.Option(min=1, help="Confirm the best on N fresh seeds, and read the test metrics once.")
     ] = None,
     shell: Annotated[bool, typer.Option("--shell", help="Run the command by a shell; values are quoted.")] = False,
-    runs_dir: options.RunsDir = RUNS,
-    gpus: options.Gpus = None,
-    gpus_per_trial: options.GpusPerTrial = 1.0,
-    executor: options.ExecutorName = "ray",
-    tracker: options.TrackerName = "mlflow",
+    *,
+    asked: RunOptions,
 ) -> None:
     """Search the settings of a command that prints a metric, without a line of code; the same command continues it."""
     from ablate.cli.wrap import study_text
@@ -230,7 +158,6 @@ def wrap(
         command, settings or [], name=name, metrics=metric, tests=test_metric or [], epoch=epoch, parts=parts or [],
         maximize=not minimize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
     )  # fmt: skip
-    asked = RunOptions(runs_dir=runs_dir, gpus=gpus, gpus_per_trial=gpus_per_trial, executor=executor, tracker=tracker)
     _drive(asked.home(name) / "study.yaml", asked, text=text)
 
 
@@ -256,42 +183,12 @@ def new(
 
 
 @app.command(epilog="Example: ablate resume digits")
-def resume(
-    study: options.StudyName,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
-    gpus: options.Gpus = None,
-    gpus_per_trial: options.GpusPerTrial = 1.0,
-    cpus_per_trial: options.CpusPerTrial = None,
-    pack: options.Pack = "1",
-    address: options.Address = None,
-    autoscale: options.Autoscale = None,
-    executor: options.ExecutorName = "ray",
-    device: options.Device = "auto",
-    tracker: options.TrackerName = "mlflow",
-    tracking_uri: options.TrackingUri = None,
-    grace: options.Grace = 25.0,
-    metrics_port: options.MetricsPort = None,
-    metrics_host: options.MetricsHost = METRICS_HOST,
-    takeover: options.Takeover = False,
-    relocate: options.Relocate = False,
-    code_changed: options.CodeChanged = False,
-    keep_going: options.KeepGoing = False,
-) -> None:
+@options.gather(*options.RUN)
+def resume(study: options.StudyName, asked: RunOptions) -> None:
     """Continue a study by its name, with the study file that its ledger holds."""
     from ablate.studies.stored import read_study
 
-    asked = RunOptions(
-        runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir, tracker=tracker, tracking_uri=tracking_uri,
-        executor=executor, gpus=gpus, gpus_per_trial=gpus_per_trial, cpus_per_trial=cpus_per_trial,
-        pack=options.pack_size(pack), address=address, autoscale=autoscale, device=device, grace_seconds=grace,
-        metrics_port=metrics_port, metrics_host=metrics_host, takeover=takeover, relocate=relocate,
-        code_changed=code_changed, keep_going=keep_going,
-    )  # fmt: skip
-    found = read_study(study, asked)
-    _drive(asked.home(study) / "study.yaml", asked, text=found.record.file_text)
+    _drive(asked.home(study) / "study.yaml", asked, text=read_study(study, asked).record.file_text)
 
 
 @app.callback(invoke_without_command=True)

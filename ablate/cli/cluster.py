@@ -15,7 +15,7 @@ import typer
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.driver.doctor import Examination
@@ -191,16 +191,13 @@ def render(
 @cluster_app.command(
     epilog="Example: ablate doctor search_spaces/vision.yaml --storage postgresql+psycopg://ada@db/ablate"
 )
+@options.gather(*options.PLACES, "tracker", "tracking_uri")
 def doctor(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Study file whose data sets are looked for.")
     ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
-    tracker: options.TrackerName = "mlflow",
-    tracking_uri: options.TrackingUri = None,
+    *,
+    asked: Locations,
     wait: Annotated[
         float | None,
         typer.Option(
@@ -211,9 +208,6 @@ def doctor(
     """Check what a study needs on this machine: software, ledger, store, tracking server, data sets, devices."""
     from ablate.driver.doctor import examine, look_until_sound
 
-    asked = Locations(
-        runs_dir=runs_dir, data_dir=data_dir, storage=storage, store=store, tracker=tracker, tracking_uri=tracking_uri
-    )  # fmt: skip
     if wait is None:
         found = [_show(finding) for finding in examine(asked, file)]
     else:

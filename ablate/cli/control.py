@@ -8,7 +8,7 @@ import typer
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 control_app = typer.Typer()
 console = Terminal()
@@ -20,6 +20,7 @@ Label = Annotated[
 
 
 @control_app.command(epilog="Example: ablate enqueue digits model.depth=2 training.learning_rate=0.01")
+@options.gather("runs_dir", "storage")
 def enqueue(
     study: options.StudyName,
     settings: Annotated[
@@ -28,30 +29,32 @@ def enqueue(
     dataset: Annotated[
         str | None, typer.Option("--dataset", help="Data set on which it is tried. (default: the only one)")
     ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Try a configuration next, before the sampler's suggestions; it counts as a trial of the budget."""
     from ablate.driver import requests
 
-    _say(requests.enqueue(study, Locations(runs_dir=runs_dir, storage=storage), settings, dataset=dataset))
+    _say(requests.enqueue(study, asked, settings, dataset=dataset))
 
 
 @control_app.command(epilog="Example: ablate prune digits 7")
+@options.gather("runs_dir", "storage")
 def prune(
     study: options.StudyName,
     trial: Number,
     dataset: Label = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Stop a search trial at its next report; it becomes PRUNED."""
     from ablate.driver import requests
 
-    _say(requests.prune(study, Locations(runs_dir=runs_dir, storage=storage), trial, dataset=dataset))
+    _say(requests.prune(study, asked, trial, dataset=dataset))
 
 
 @control_app.command(epilog="Example: ablate retry digits 7")
+@options.gather("runs_dir", "storage")
 def retry(
     study: options.StudyName,
     trial: Number,
@@ -59,22 +62,22 @@ def retry(
         bool, typer.Option("--from-start", help="Train it from its beginning, without its reports and checkpoints.")
     ] = False,
     dataset: Label = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Try a trial that is FAIL again, with fresh attempts, from its newest checkpoint."""
     from ablate.driver import requests
 
-    where = Locations(runs_dir=runs_dir, storage=storage)
-    _say(requests.retry(study, where, trial, dataset=dataset, from_start=from_start))
+    _say(requests.retry(study, asked, trial, dataset=dataset, from_start=from_start))
 
 
 @control_app.command(epilog="Example: ablate stop digits")
-def stop(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
+@options.gather("runs_dir", "storage")
+def stop(study: options.StudyName, asked: Locations) -> None:
     """Pause a running study as SIGTERM does: its trials write checkpoints, and its driver exits with code 75."""
     from ablate.driver import requests
 
-    _say(requests.stop(study, Locations(runs_dir=runs_dir, storage=storage)))
+    _say(requests.stop(study, asked))
 
 
 def _say(text: str) -> None:

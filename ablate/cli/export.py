@@ -12,7 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 export_app = typer.Typer()
 console = Terminal()
@@ -20,6 +20,7 @@ errors = Terminal(stderr=True)
 
 
 @export_app.command("export", epilog="Example: ablate export optuna digits --to digits.db")
+@options.gather(*options.PLACES)
 def export(
     form: Annotated[
         Literal["optuna", "csv", "parquet", "model"],
@@ -46,22 +47,19 @@ def export(
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
     onnx: Annotated[bool, typer.Option(help="Write a model as ONNX graph too, and compare it with PyTorch.")] = True,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Write a study for other tools: an Optuna storage, its tables, or a trained network. Again replaces them."""
-    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
     if form == "model":
-        _export_model(study, locations, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+        _export_model(study, asked, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
         return
     if trial is not None or dataset is not None or replicate:
         raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
     from ablate.studies.export import export_study
 
     with errors.status("Exporting"):
-        place, names = export_study(study, locations, form=form, to=to)
+        place, names = export_study(study, asked, form=form, to=to)
     if form == "optuna":
         _say(f"Optuna studies: {', '.join(names)}")
         _say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")

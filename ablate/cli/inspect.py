@@ -16,7 +16,7 @@ from rich.text import Text
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
 from ablate.core.objectives import STATE_ORDER
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 look_app = typer.Typer()
 console = Terminal()
@@ -24,19 +24,19 @@ errors = Terminal(stderr=True)
 
 
 @look_app.command(epilog="Example: ablate status digits --json")
+@options.gather("runs_dir", "storage")
 def status(
     study: options.StudyName,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
     """Print whether a study is finished, running or interrupted, the budget that is left, and its front."""
     from ablate.studies.status import results_as_values, state_lines, status_of
     from ablate.studies.stored import read_study, results_of
 
-    locations = Locations(runs_dir=runs_dir, storage=storage)
-    read = read_study(study, locations)
-    found = status_of(read, locations)
+    read = read_study(study, asked)
+    found = status_of(read, asked)
     if as_json:
         print(json.dumps(found | results_as_values(read), indent=1))
         return
@@ -49,40 +49,36 @@ def status(
 
 
 @look_app.command("list", epilog="Example: ablate list")
-def list_studies(
-    runs_dir: options.RunsDir = RUNS, storage: options.Storage = None, as_json: options.AsJson = False
-) -> None:
+@options.gather("runs_dir", "storage")
+def list_studies(asked: Locations, as_json: options.AsJson = False) -> None:
     """List all studies, with their trials by state."""
     from ablate.studies.status import overview
     from ablate.studies.stored import known_names
 
-    locations = Locations(runs_dir=runs_dir, storage=storage)
-    found = overview(locations)
+    found = overview(asked)
     if as_json:
         print(json.dumps(found, indent=1))
     elif found:
         console.print(_states_table(found))
-    elif not known_names(locations):
-        console.print(f"No study in {runs_dir} yet. Start one with: ablate search FILE")
+    elif not known_names(asked):
+        console.print(f"No study in {asked.runs_dir} yet. Start one with: ablate search FILE")
 
 
 @look_app.command(epilog="Example: ablate trial digits 7")
+@options.gather("runs_dir", "storage", "store")
 def trial(
     study: options.StudyName,
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Number of the trial.")],
     dataset: options.OfDataset = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
-    store: options.Store = None,
+    *,
+    asked: Locations,
     log: Annotated[bool, typer.Option("--log", help="Print all that is kept of its output, and nothing else.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Print one trial: its network, its epochs, each attempt that failed and why, and the last lines of its output."""
     from ablate.studies.trial import details_lines, trial_details
 
-    found = trial_details(
-        study, Locations(runs_dir=runs_dir, storage=storage, store=store), number=number, dataset=dataset
-    )
+    found = trial_details(study, asked, number=number, dataset=dataset)
     if log:
         print(found["output"], end="")
         return
@@ -94,15 +90,17 @@ def trial(
 
 
 @look_app.command(epilog="Example: ablate report digits")
-def report(study: options.StudyName, runs_dir: options.RunsDir = RUNS, storage: options.Storage = None) -> None:
+@options.gather("runs_dir", "storage")
+def report(study: options.StudyName, asked: Locations) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
     from ablate.studies.stored import rebuild
 
-    _, page = rebuild(study, Locations(runs_dir=runs_dir, storage=storage))
+    _, page = rebuild(study, asked)
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
 @look_app.command(epilog="Example: ablate sample characters --length 500")
+@options.gather(*options.PLACES)
 def sample(
     study: options.StudyName,
     trial: options.TrialNumber = None,
@@ -120,32 +118,30 @@ def sample(
         typer.Option(help="Translate this split instead of a prompt, and print its BLEU."),
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder for the files that --split writes.")] = Path("translations"),
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Print what a trained network writes: the continuation of a prompt, or a translation."""
     from ablate.studies.network import continue_texts, load_network, translate, write_translations
 
-    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(asked.title(), style="dim", highlight=False, soft_wrap=True)
+    network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)
+    errors.print(network.title(), style="dim", highlight=False, soft_wrap=True)
     if split is not None:
-        if asked.config.protocol == "paper" and split == "validation":
+        if network.config.protocol == "paper" and split == "validation":
             errors.print("protocol: paper: the study's own val_bleu is that of --split test", style="dim")
-        written = write_translations(asked, split, output)
+        written = write_translations(network, split, output)
         console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
         files = shlex.quote(str(written.references)), shlex.quote(str(written.hypotheses))
         command = f"sacrebleu {files[0]} -i {files[1]} -b -w 2"
         console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
-    elif asked.shape.source_tokens:
-        print("\n".join(translate(asked, [] if prompt is None else [prompt])))
+    elif network.shape.source_tokens:
+        print("\n".join(translate(network, [] if prompt is None else [prompt])))
     else:
-        print(continue_texts(asked, prompt, length=length, temperature=temperature, seed=seed))
+        print(continue_texts(network, prompt, length=length, temperature=temperature, seed=seed))
 
 
 @look_app.command(epilog="Example: ablate maps characters --sample 3")
+@options.gather(*options.PLACES)
 def maps(
     study: options.StudyName,
     trial: options.TrialNumber = None,
@@ -157,28 +153,25 @@ def maps(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the pictures. (default: maps/ in the study's folder)")
     ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    data_dir: options.DataDir = None,
-    storage: options.Storage = None,
-    store: options.Store = None,
+    *,
+    asked: Locations,
 ) -> None:
     """Draw the attention maps of a trained network: similarity and weights of each block and head."""
     from ablate.results.report import write_maps
     from ablate.studies.network import attention_maps, load_network
 
-    locations = Locations(runs_dir=runs_dir, storage=storage, store=store, data_dir=data_dir)
-    asked = load_network(study, locations, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(asked.title(), style="dim", highlight=False, soft_wrap=True)
-    key = asked.config.key
-    folder = output or locations.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
-    for path in write_maps(attention_maps(asked, number), folder, title=f"{asked.title()}, sample {number}"):
+    network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)
+    errors.print(network.title(), style="dim", highlight=False, soft_wrap=True)
+    key = network.config.key
+    folder = output or asked.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
+    for path in write_maps(attention_maps(network, number), folder, title=f"{network.title()}, sample {number}"):
         console.print(str(path), soft_wrap=True, highlight=False)
 
 
 @look_app.command(epilog="Example: ablate ui --port 5000")
+@options.gather("runs_dir", "tracking_uri")
 def ui(
-    runs_dir: options.RunsDir = RUNS,
-    tracking_uri: options.TrackingUri = None,
+    asked: Locations,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the page is served.")] = 5000,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a display.")] = True,
 ) -> None:
@@ -188,8 +181,7 @@ def ui(
     """
     from ablate.tracking import StudyPage, default_uri, serve, ui_command
 
-    places = Locations(runs_dir=runs_dir, tracking_uri=tracking_uri)
-    command = ui_command(places.tracking_uri or default_uri(places.root), port=port)
+    command = ui_command(asked.tracking_uri or default_uri(asked.root), port=port)
     console.print(f"MLflow: {command.url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
 
     def show(pages: list[StudyPage]) -> None:

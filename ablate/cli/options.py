@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from importlib.machinery import PathFinder
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 import ablate
 from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
-from ablate.studies.locations import VARIABLES
+from ablate.studies.locations import RUNS, VARIABLES
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:
@@ -33,94 +36,10 @@ StudyName = Annotated[
         metavar="STUDY", help="Name of the study; `ablate list` prints all names.", autocompletion=known_studies
     ),
 ]
-RunsDir = Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder that holds one folder per study.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, otherwise a cache folder)")
 ]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        envvar="ABLATE_STORAGE",
-        help="URL of the ledger: sqlite:///FILE or postgresql+psycopg://… (default: SQLite in the study's folder)",
-    ),
-]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        envvar="ABLATE_STORE", help="Where checkpoints are written: s3://BUCKET/PREFIX. (default: the study's folder)"
-    ),
-]
-TrackingUri = Annotated[
-    str | None,
-    typer.Option(
-        envvar="MLFLOW_TRACKING_URI", help="MLflow server or database that shows the study. (default: RUNS/mlflow.db)"
-    ),
-]
-Gpus = Annotated[
-    int | None,
-    typer.Option(min=0, help="Number of GPUs to use. (default: all of this machine; required with --address)"),
-]
 GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="GPUs per trial: a share of one, or a whole number.")]
-CpusPerTrial = Annotated[
-    float | None, typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)")
-]
-Pack = Annotated[
-    str,
-    typer.Option(
-        metavar="N|auto",
-        help="Train up to N trials of one architecture together in one worker; auto measures how many are quickest.",
-    ),
-]
-Address = Annotated[
-    str | None, typer.Option(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)")
-]
-Autoscale = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="NODES",
-        help="Ask Ray's autoscaler for up to NODES nodes; the study starts on those that are there.",
-    ),
-]
-ExecutorName = Annotated[
-    Literal["ray", "local"],
-    typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, without Ray."),
-]
-Device = Annotated[
-    str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
-]
-TrackerName = Annotated[
-    str,
-    typer.Option(
-        help="What shows the study: mlflow, tensorboard, wandb, none, or an import path (mypkg.module:build);"
-        " several with commas."
-    ),
-]
-Deterministic = Annotated[
-    bool,
-    typer.Option(
-        "--deterministic", help="Make the same study at any concurrency; at most 8 trials per data set run at a time."
-    ),
-]
-MetricsHost = Annotated[
-    str,
-    typer.Option(help="Address on which --metrics-port listens; 0.0.0.0 opens it to every network of this machine."),
-]
-MetricsPort = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Port on which Prometheus metrics are served. (default: none)")
-]
-Extend = Annotated[
-    bool,
-    typer.Option("--extend", help="Continue with the larger budget, or the further replicates, that the file now has."),
-]
-FromStudy = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="STUDY",
-        help="Tell the sampler of a new study the finished search trials of STUDY that have the same settings.",
-    ),
-]
 EarlierStudy = Annotated[
     str | None,
     typer.Option(
@@ -129,29 +48,6 @@ EarlierStudy = Annotated[
         help="Take the spread over seeds from STUDY: an earlier comparison, or a search's confirmation.",
         autocompletion=known_studies,
     ),
-]
-Grace = Annotated[
-    float, typer.Option(min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C.")
-]
-KeepGoing = Annotated[
-    bool,
-    typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
-]
-CodeChanged = Annotated[
-    bool,
-    typer.Option(
-        "--code-changed", help="Continue although the source files of your training function have changed; recorded."
-    ),
-]
-Relocate = Annotated[
-    bool,
-    typer.Option(
-        "--relocate", help="Accept another --store or --tracking-uri than the study began with; nothing is copied."
-    ),
-]
-Takeover = Annotated[
-    bool,
-    typer.Option("--takeover", help="Take the study from the driver that holds it; that one can write nothing more."),
 ]
 Scale = Annotated[
     float | None,
@@ -174,13 +70,182 @@ Replicate = Annotated[int, typer.Option(min=0, help="Replicate of the trial, cou
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def pack_size(text: str) -> int | Literal["auto"]:
+def pack_size(text: object) -> int | Literal["auto"]:
     """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
-    if text == "auto":
+    pack = str(text)
+    if pack == "auto":
         return "auto"
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise RequestError(f"--pack {text}: must be a whole number from 1, or auto.")
-    return int(text)
+    if not (pack.isascii() and pack.isdigit() and int(pack) >= 1):
+        raise RequestError(f"--pack {pack}: must be a whole number from 1, or auto.")
+    return int(pack)
+
+
+GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the order of a help text
+    "runs_dir": Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder that holds one folder per study.")],
+    "data_dir": DataDir,
+    "storage": Annotated[
+        str | None,
+        typer.Option(
+            envvar="ABLATE_STORAGE",
+            help="URL of the ledger: sqlite:///FILE or postgresql+psycopg://… (default: SQLite in the study's folder)",
+        ),
+    ],
+    "store": Annotated[
+        str | None,
+        typer.Option(
+            envvar="ABLATE_STORE",
+            help="Where checkpoints are written: s3://BUCKET/PREFIX. (default: the study's folder)",
+        ),
+    ],
+    "gpus": Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of GPUs to use. (default: all of this machine; required with --address)"),
+    ],
+    "gpus_per_trial": GpusPerTrial,
+    "cpus_per_trial": Annotated[
+        float | None,
+        typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)"),
+    ],
+    "pack": Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            parser=pack_size,
+            help="Train up to N trials of one architecture together in one worker; auto measures how many are"
+            " quickest.",
+        ),
+    ],
+    "address": Annotated[
+        str | None,
+        typer.Option(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)"),
+    ],
+    "autoscale": Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="NODES",
+            help="Ask Ray's autoscaler for up to NODES nodes; the study starts on those that are there.",
+        ),
+    ],
+    "executor": Annotated[
+        Literal["ray", "local"],
+        typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, without Ray."),
+    ],
+    "device": Annotated[
+        str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
+    ],
+    "tracker": Annotated[
+        str,
+        typer.Option(
+            help="What shows the study: mlflow, tensorboard, wandb, none, or an import path (mypkg.module:build);"
+            " several with commas."
+        ),
+    ],
+    "tracking_uri": Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI",
+            help="MLflow server or database that shows the study. (default: RUNS/mlflow.db)",
+        ),
+    ],
+    "deterministic": Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Make the same study at any concurrency; at most 8 trials per data set run at a time.",
+        ),
+    ],
+    "extend": Annotated[
+        bool,
+        typer.Option(
+            "--extend", help="Continue with the larger budget, or the further replicates, that the file now has."
+        ),
+    ],
+    "from_study": Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STUDY",
+            help="Tell the sampler of a new study the finished search trials of STUDY that have the same settings.",
+        ),
+    ],
+    "grace_seconds": Annotated[
+        float,
+        typer.Option(
+            "--grace", min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C."
+        ),
+    ],
+    "metrics_port": Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port on which Prometheus metrics are served. (default: none)"),
+    ],
+    "metrics_host": Annotated[
+        str,
+        typer.Option(
+            help="Address on which --metrics-port listens; 0.0.0.0 opens it to every network of this machine."
+        ),
+    ],
+    "takeover": Annotated[
+        bool,
+        typer.Option(
+            "--takeover", help="Take the study from the driver that holds it; that one can write nothing more."
+        ),
+    ],
+    "relocate": Annotated[
+        bool,
+        typer.Option(
+            "--relocate", help="Accept another --store or --tracking-uri than the study began with; nothing is copied."
+        ),
+    ],
+    "code_changed": Annotated[
+        bool,
+        typer.Option(
+            "--code-changed",
+            help="Continue although the source files of your training function have changed; recorded.",
+        ),
+    ],
+    "keep_going": Annotated[
+        bool,
+        typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
+    ],
+}
+PLACES = ("runs_dir", "data_dir", "storage", "store")
+RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend", "from_study"))
+
+
+def gather(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options `names` in the place of its parameter `asked`.
+
+    The command gets them as one object of the class that annotates `asked`, whose defaults they have. An option that is
+    a parameter of the command too is passed as that.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = signature(command, eval_str=True).parameters
+        kind = own["asked"].annotation
+        defaults = {field.name: field.default for field in fields(kind)} | {"runs_dir": RUNS}
+        defaults |= {name: parameter.default for name, parameter in own.items()}
+        options = {
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=GATHERED[name])
+            for name in GATHERED
+            if name in names
+        }
+        parameters: list[Parameter] = []
+        for name, parameter in own.items():
+            if name == "asked":
+                parameters += options.values()
+            elif name not in options:
+                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            asked = kind(**{name: values.pop(name) for name in options if name not in own})
+            command(asked=asked, **values)
+
+        vars(run)["__signature__"] = Signature(parameters)
+        return run
+
+    return decorate
 
 
 def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> None:

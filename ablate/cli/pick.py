@@ -14,7 +14,7 @@ import typer
 from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.studies.pick import Pick
@@ -25,6 +25,7 @@ errors = Terminal(stderr=True)
 
 
 @pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write small.yaml")
+@options.gather("runs_dir", "storage")
 def pick_network(
     study: options.StudyName,
     least: Annotated[
@@ -40,8 +41,8 @@ def pick_network(
         Path | None,
         typer.Option(metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
     ] = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the network that keeps every bound and is best otherwise: its settings, and how surely it keeps them."""
@@ -49,7 +50,7 @@ def pick_network(
     from ablate.studies.stored import read_study
 
     bounds = read_bounds(least or [], most or [])
-    found = read_study(study, Locations(runs_dir=runs_dir, storage=storage))
+    found = read_study(study, asked)
     picks = pick(found, bounds, dataset)
     chosen = [each.config for each in picks if each.config is not None]
     if write is not None and len(picks) > 1:

@@ -10,13 +10,14 @@ import typer
 
 from ablate.cli import options
 from ablate.cli.terminal import Terminal
-from ablate.studies.locations import RUNS, Locations
+from ablate.studies.locations import Locations
 
 verdict_app = typer.Typer()
 console = Terminal()
 
 
 @verdict_app.command(epilog="Example: ablate verdict table --require 'kv non-inferior' --require 'lists: k equivalent'")
+@options.gather("runs_dir", "storage")
 def verdict(
     study: options.StudyName,
     require: Annotated[
@@ -28,8 +29,8 @@ def verdict(
         ),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Metric of the verdicts. (default: the first compared)")] = None,
-    runs_dir: options.RunsDir = RUNS,
-    storage: options.Storage = None,
+    *,
+    asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a comparison establishes; exit with 3 if a required claim is refuted, with 4 if it is undecided."""
@@ -37,9 +38,7 @@ def verdict(
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
 
-    found = judge(
-        read_study(study, Locations(runs_dir=runs_dir, storage=storage)), metric=metric, required=require or ()
-    )
+    found = judge(read_study(study, asked), metric=metric, required=require or ())
     if as_json:
         print(json.dumps(found.as_values(), indent=1))
     else:

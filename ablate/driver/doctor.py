@@ -14,7 +14,7 @@ from ablate import __version__
 from ablate.base.errors import AblateError, RequestError
 from ablate.base.files import Place, below, require_writable
 from ablate.base.redaction import error_text, redact_url
-from ablate.driver.run import check_data
+from ablate.driver.data_checks import check_data
 from ablate.ledger import Ledger
 from ablate.studies.locations import Locations
 from ablate.study import load_study

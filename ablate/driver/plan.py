@@ -16,7 +16,7 @@ from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import PlannedTrials, Trainable
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
-from ablate.driver.metrics import refuse_unknown_metrics
+from ablate.driver.data_checks import refuse_unknown_metrics
 from ablate.driver.own_sizes import OwnSizes, inside, thinned
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.study import VARIANT, Study

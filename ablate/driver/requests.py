@@ -68,7 +68,7 @@ def stop(name: str, locations: Locations) -> str:
         driver = running_driver(found.record)
         if driver is None:
             raise RequestError(f"study {name!r}: no driver runs it, so there is nothing to stop")
-        _write(ledger, found, {"command": STOP, "term": found.record.epoch, "message": STOP}, None)
+        _write(ledger, found, {"command": STOP, "term": found.record.term, "message": STOP}, None)
     doubt = "" if driver["here"] else "If it still runs, "
     return f"{doubt}{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
 

@@ -105,7 +105,12 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
         raise StudyMismatchError(
             f"study {study.name!r} exists with more seeds than this file asks for:\n{changed}\n{fewer}"
         )
-    other = [name for name, differs in _extensions(before, study).items() if differs]
+    asked = {
+        "budget": before.budget != study.budget,
+        "confirmation": before.confirm != study.confirm,
+        "number of seeds": before.replicates != study.replicates,
+    }
+    other = [name for name, differs in asked.items() if differs]
     if other and not extend:
         raise StudyMismatchError(
             f"study {study.name!r} exists with another {' and another '.join(other)}:\n{changed}\n"
@@ -135,14 +140,6 @@ def _fewer_seeds(before: Study, study: Study, trials: Sequence[TrialRecord]) -> 
     if study.compare is not None and study.replicates < before.replicates:
         return "Seeds that are trained stay in the comparison. Put replicates back."
     return ""
-
-
-def _extensions(before: Study, study: Study) -> dict[str, bool]:
-    return {
-        "budget": before.budget != study.budget,
-        "confirmation": before.confirm != study.confirm,
-        "number of seeds": before.replicates != study.replicates,
-    }
 
 
 def find(ledger: Ledger, study: Study) -> Found | None:
@@ -225,13 +222,13 @@ def _last_commit(
     trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[EventRecord]
 ) -> tuple[float, str | None]:
     """Return the time of the last commit, and its driver if the ledger names it."""
-    acts = [(r.driver_epoch, r.created_at) for r in reports] + [
-        (n.driver_epoch, n.created_at) for n in notes if n.kind != REQUESTED
+    acts = [(r.driver_term, r.created_at) for r in reports] + [
+        (n.driver_term, n.created_at) for n in notes if n.kind != REQUESTED
     ]
     for trial in trials:
-        acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_epoch, trial.finished_at or 0.0)]
+        acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_term, trial.finished_at or 0.0)]
     last = max(driver for driver, _ in acts)
-    holders = [n.payload.get("holder") for n in notes if n.kind == DRIVER_STARTED and n.driver_epoch == last]
+    holders = [n.payload.get("holder") for n in notes if n.kind == DRIVER_STARTED and n.driver_term == last]
     return max(moment for _, moment in acts), next((str(holder) for holder in holders if holder), None)
 
 

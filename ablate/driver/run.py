@@ -17,7 +17,6 @@ from rich.console import Console
 
 from ablate.base.errors import (
     CheckpointDownError,
-    DataError,
     NoLedgerError,
     RegistryError,
     RequestError,
@@ -35,8 +34,8 @@ from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.compared_plan import note_plan
+from ablate.driver.data_checks import check_data
 from ablate.driver.executors import check_resources, import_ahead, make_executor
-from ablate.driver.metrics import refuse_unknown_metrics
 from ablate.driver.options import RunOptions
 from ablate.driver.own_sizes import refuse_impossible_parts
 from ablate.driver.progress import ProgressDisplay
@@ -235,7 +234,9 @@ def _run(
     )
     try:
         watched = serve_metrics(engine, options.metrics_port, host=options.metrics_host)
-        with sync_periodically(tracker.sync), watched, _progress(study, engine, console) as progress:
+        standings = partial(engine.standings, planned_trials(study))
+        display = ProgressDisplay(study, console, standings=standings, front=engine.front)
+        with sync_periodically(tracker.sync), watched, display as progress:
 
             def on_event() -> None:
                 collect_as_usual()  # a trial was handed out: what a search needs is imported
@@ -262,28 +263,6 @@ def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
         require_writable(root)
         places.refuse_other_ledger(root, study.name, ledger, options)
     return options
-
-
-def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
-    """Return the facts of every data set; raise DataError or RequestError if one is missing or does not fit."""
-    facts: dict[str, DatasetFacts] = {}
-    missing: dict[str, str] = {}
-    trainable = trainable_of(study)
-    for label in study.labels:
-        trainable.check(study.given_for(label), confirms=study.opens_test)
-        task = study.datasets[label]
-        try:
-            trainable.check_data(task, data_dir)
-        except DataError as error:
-            missing[label] = str(error)
-            continue
-        facts[label] = trainable.find_facts(task, data_dir)
-        refuse_unknown_metrics(study, label, trainable.metrics(task, facts[label]))
-    if missing:
-        here = " ".join(f"--dataset {label}" for label in facts) if study.compare is not None else ""
-        hint = [f"To compare on those that are here: {here}"] if here else []
-        raise DataError("\n".join([*dict.fromkeys(missing.values()), *hint]))
-    return facts
 
 
 def _held(
@@ -321,18 +300,6 @@ def _discard(root: Place, key: TrialKey, epoch: int) -> None:
 
 def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _progress(study: Study, engine: Search, console: Console) -> Iterator[ProgressDisplay]:
-    progress = ProgressDisplay(
-        study,
-        console,
-        standings=partial(engine.standings, planned_trials(study)),
-        front=engine.front,
-    )
-    with progress:
-        yield progress
 
 
 def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:

@@ -85,10 +85,10 @@ class RayExecutor:
             interruption.listen()
             patience = JOIN_SECONDS if self.address else 0.0
             held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
-            conductor = self._session(search, held, interruption, line.answers, on_event)
+            session = self._session(search, held, interruption, line.answers, on_event)
             from ablate.execution.tune_adapter import run_tune  # `import_ahead` imports Tune while Ray starts
 
-            run_tune(conductor, held, pending=max(held.slots, conductor.request.most if conductor.request else 0))
+            run_tune(session, held, pending=max(held.slots, session.request.most if session.request else 0))
             interruption.check()
 
     def _session(

@@ -32,13 +32,13 @@ from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
 DETAIL_LENGTH = 500  # characters, from the end of what Ray says
 
 
-def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
+def run_tune(session: TuneSession, held: SlotPlan, *, pending: int) -> None:
     """Run Tune until the session's search is over; Tune stores no checkpoints, logs or results.
 
     At most `pending` trials wait for their actors at a time.
     """
     with (
-        _registered(conductor) as token,
+        _registered(session) as token,
         scratch_folder("tune") as storage,
         actors_of_tune(TrialActor),
         _quiet(pending),
@@ -68,7 +68,7 @@ def run_tune(conductor: TuneSession, held: SlotPlan, *, pending: int) -> None:
             if halt.__cause__ is not None:
                 raise halt.__cause__ from None
         finally:
-            conductor.release()
+            session.release()
 
 
 class TrialOnWorker(tune.Trainable):
@@ -91,23 +91,23 @@ def _quiet(pending: int) -> Iterator[None]:
         yield
 
 
-_CONDUCTORS: dict[str, TuneSession] = {}
+_SESSIONS: dict[str, TuneSession] = {}
 
 
 @contextmanager
-def _registered(conductor: TuneSession) -> Iterator[str]:
-    """Register `conductor` under its token inside the block."""
-    _CONDUCTORS[conductor.token] = conductor
+def _registered(session: TuneSession) -> Iterator[str]:
+    """Register `session` under its token inside the block."""
+    _SESSIONS[session.token] = session
     try:
-        yield conductor.token
+        yield session.token
     finally:
-        del _CONDUCTORS[conductor.token]
+        del _SESSIONS[session.token]
 
 
 @contextmanager
 def _halt(token: str) -> Iterator[TuneSession]:
     try:
-        yield _CONDUCTORS[token]
+        yield _SESSIONS[token]
     except Exception as error:
         raise StopTune from error
 
@@ -121,14 +121,14 @@ class LedgerSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return the next trial's Tune configuration, or None for now."""
-        with _halt(self.token) as conductor:
-            assignment = conductor.suggest(trial_id)
+        with _halt(self.token) as session:
+            assignment = session.suggest(trial_id)
         return None if assignment is None else {ASSIGNMENT: assignment, PAUSE: self.token}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the trial's slot."""
-        with _halt(self.token) as conductor:
-            conductor.ended(trial_id)
+        with _halt(self.token) as session:
+            session.ended(trial_id)
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
         """Save nothing: the ledger is the record."""
@@ -143,22 +143,22 @@ class LedgerScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
         """Choose nothing, since Tune starts pending trials itself; handle signals, since Tune calls this each turn."""
-        with _halt(self.token) as conductor:
-            conductor.turn(tune_controller)
+        with _halt(self.token) as session:
+            session.turn(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Commit the outcomes and return CONTINUE or STOP."""
-        with _halt(self.token) as conductor:
-            going = conductor.take(trial, result[TURN])
+        with _halt(self.token) as session:
+            going = session.take(trial, result[TURN])
         return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report a trial whose worker is gone."""
-        with _halt(self.token) as conductor:
+        with _halt(self.token) as session:
             text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
             if NOT_SET_UP in text:
                 raise not_set_up(text)
-            conductor.died(trial.trial_id, _reason(text))
+            session.died(trial.trial_id, _reason(text))
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Do nothing: the trial is already in the ledger."""

@@ -72,22 +72,26 @@ class SeedRun:
             end_leftovers(str(folder))
         if again or not goes_on:
             empty(folder)
+        self._running = self._start(command, context, str(folder))
+
+    def _start(self, command: Command, context: TrialContext, folder: str) -> Running:
+        config = self._config
         assert isinstance(config.settings, FunctionSettings)
         values = config.settings.config | {
-            "seed": seed,
+            "seed": self._seed,
             "epochs": config.epochs,
             "device": context["device"],
             "stage": config.stage,
             "dataset": config.key.dataset,
             "trial": config.key.number,
-            "folder": str(folder),
+            "folder": folder,
             "gpus": _gpus(context["device"]) if "gpus" in placeholders(command.command) else 1,
         }
         told = {f"ABLATE_{name.upper()}": str(values[name]) for name in ("folder", "trial", "seed")}
-        self._running = Running(
+        return Running(
             (line_of if command.shell else words_of)(command.command, values),
             environment=own_environment(os.environ) | told,
-            token=str(folder),
+            token=folder,
             read=self._read,
             say=self._say,
             pause=context["pause"],

@@ -44,15 +44,6 @@ def option_value(words: Sequence[str], name: str) -> str | None:
     return found
 
 
-def cpus_of_trial(words: Sequence[str]) -> float | None:
-    """Return the --cpus-per-trial among `words`, or None if it is absent or not a number (the command reports that)."""
-    found = option_value(words, "--cpus-per-trial")
-    try:
-        return None if found is None else float(found)
-    except ValueError:
-        return None
-
-
 def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
     """Yield the faults of `words` as further options; a word with a password is never repeated."""
     for word in words:

@@ -1,8 +1,9 @@
-"""Queries by `kubectl`: existing objects, permissions, and the current context."""
+"""Queries by `kubectl`: existing objects, a dry run of a manifest, and the current context."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -38,14 +39,12 @@ def kubectl_get(arguments: Sequence[str]) -> Found | None:
     return answer
 
 
-def kubectl_may_create(resource: str, namespace: str) -> bool:
-    """Return whether the cluster lets this user create `resource`; raise RequestError if it does not answer."""
-    done = _kubectl("auth", "can-i", "create", resource, "--namespace", namespace)
-    answer = (done.stdout.split() or [""])[0]
-    if answer not in ("yes", "no"):
-        said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise RequestError(f"kubectl auth can-i create {resource}: {said}")
-    return answer == "yes"
+def kubectl_refusals(manifest: str) -> list[str]:
+    """Return why the API server does not take a manifest in a dry run, which changes nothing; [] if it does."""
+    done = _kubectl("apply", "--dry-run=server", "--filename=-", given=manifest)
+    messages = [" ".join(each.split()) for each in re.split(r"^(?=error)", done.stderr, flags=re.M | re.I)]
+    said = [each for each in messages if each.lower().startswith("error")]
+    return [] if not done.returncode else list(dict.fromkeys(said)) or messages[-1:]
 
 
 def kubectl_context() -> str | None:
@@ -53,11 +52,11 @@ def kubectl_context() -> str | None:
     return _kubectl("config", "current-context").stdout.strip() or None
 
 
-def _kubectl(*arguments: str) -> subprocess.CompletedProcess[str]:
+def _kubectl(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             ["kubectl", *arguments],
-            capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False, input=given or "",
         )  # fmt: skip
     except FileNotFoundError:
         raise RequestError("kubectl is not installed: https://kubernetes.io/docs/tasks/tools") from None

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from urllib.parse import urlsplit
 
 from ablate.base.errors import Fault, RequestError
-from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_may_create
+from ablate.kubernetes.kubectl import Found, NotAllowedError, kubectl_get, kubectl_refusals
 from ablate.kubernetes.quantities import number
 from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.template import DRIVER_SECRETS, PLACES, manifest
+from ablate.kubernetes.template import DRIVER_SECRETS, PLACES, SETTINGS, manifest, rendered
 
 JOBS = "rayjobs.ray.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-OBJECTS = ("rayjobs.ray.io", "rayclusters.ray.io", "jobs.batch", "configmaps", "poddisruptionbudgets.policy")
+LATER = ("rayclusters.ray.io", "jobs.batch")  # objects that KubeRay makes of a RayJob
+ADVICE = {  # what to do, by a part of what the API server says
+    "no matches for kind": "KubeRay is not installed (deploy/README.md, step 1).",
+    'User "': "Ask for the Role ablate-user (deploy/base/access.yaml).",
+    'namespaces "': "Type: kubectl apply -k deploy/overlays/…",
+    "exceeded quota": "Ask for less, or for a larger quota.",
+}
 DATABASES = ("postgresql", "postgresql+psycopg")
 ENDED = ("Complete", "Failed", "ValidationFailed")
 PLACEHOLDERS = ("…", "<", "REPLACE", "PASSWORD", "example.org")
 
 Get = Callable[[Sequence[str]], Found | None]
-MayCreate = Callable[[str, str], bool]
+Refusals = Callable[[str], list[str]]
 
 
 class BlindError(RequestError):
@@ -31,18 +38,16 @@ class BlindError(RequestError):
     exit_code = 3
 
 
-def preflight(
-    request: ClusterRequest, *, get: Get | None = None, may_create: MayCreate = kubectl_may_create
-) -> list[str]:
+def preflight(request: ClusterRequest, *, get: Get | None = None, refusals: Refusals = kubectl_refusals) -> list[str]:
     """Return what could not be checked in the cluster of kubectl's current context, one line each.
 
     Raises RequestError with everything that the cluster lacks for `request`, BlindError if nothing of the namespace is
-    visible. `get` answers like `kubectl_get`, `may_create` like `kubectl_may_create`.
+    visible. `get` answers like `kubectl_get`, `refusals` like `kubectl_refusals`.
     """
     looks = _Looks(get or kubectl_get, request.namespace)
     place = f"namespace {request.namespace}"
-    found = [fault.render(place) for fault in _missing(request, looks, may_create)]
-    if looks.blind:
+    found = [fault.render(place) for fault in _missing(request, looks, refusals)]
+    if looks.visible == {False}:
         blind = f"nothing of {place} could be looked at: ask for the rights of its Role ablate-user."
         raise BlindError("\n".join([*looks.closed, *found, blind]))
     if found:
@@ -57,34 +62,28 @@ class _Looks:
         self._get = get
         self._here = ["--namespace", namespace]
         self.closed: list[str] = []
-        self._seen_here = self._closed_here = 0
-
-    @property
-    def blind(self) -> bool:
-        """Whether objects of the namespace were queried and none was visible."""
-        return self._closed_here > 0 and not self._seen_here
+        self.visible: set[bool] = set()  # whether an object of the namespace was visible, of all that were queried
 
     def at(self, *arguments: str, namespaced: bool = True) -> Found | None:
         """Return the object, an empty mapping if it is not visible, or None if it does not exist."""
+        found: Found | None = {}
         try:
             found = self._get([*arguments, *(self._here if namespaced else [])])
+            seen = True
         except NotAllowedError:
             self.closed.append(f"{' '.join(arguments)}: not looked at, you may not see it")
-            self._closed_here += namespaced
-            return {}
-        self._seen_here += namespaced
+            seen = False
+        if namespaced:
+            self.visible.add(seen)
         return found
 
 
-def _missing(request: ClusterRequest, looks: _Looks, may_create: MayCreate) -> Iterator[Fault]:
-    if looks.at("customresourcedefinition", JOBS, namespaced=False) is None:
-        yield Fault(path=JOBS, value=None, rule="KubeRay is not installed (deploy/README.md, step 1).")
-        return
-    if not may_create(JOBS, request.namespace):
-        rule = f"you may not create one (kubectl auth can-i create {JOBS})."
-        yield Fault(path=JOBS, value=None, rule=rule, hint="Ask for the Role ablate-user (deploy/base/access.yaml).")
-    if looks.at("namespace", request.namespace, namespaced=False) is None:
-        yield Fault(path="namespace", value=request.namespace, rule="there is none: kubectl apply -k deploy/overlays/…")
+def _missing(request: ClusterRequest, looks: _Looks, refusals: Refusals) -> Iterator[Fault]:
+    refused = refusals(rendered(request))
+    for line in refused:
+        hint = next((advice for part, advice in ADVICE.items() if part in line), "")
+        yield Fault(path="kubectl apply --dry-run=server", value=None, rule=f"{line}.", hint=hint)
+    if any(re.search(r"no matches for kind|namespaces .* not found", line) for line in refused):
         return
     yield from _secret_faults(request, looks)
     yield from _settings_faults(request, looks)
@@ -92,14 +91,19 @@ def _missing(request: ClusterRequest, looks: _Looks, may_create: MayCreate) -> I
         yield Fault(path="serviceaccount ablate", value=None, rule="is missing (deploy/ makes it).")
     for claim in filter(None, (request.data_claim, request.runs_claim)):
         yield from _claim_faults(claim, looks)
-    if request.queue and looks.at("localqueues.kueue.x-k8s.io", request.queue) is None:
+    queue, urgency = request.queue, request.priority_class
+    if queue and looks.at("localqueues.kueue.x-k8s.io", queue) is None:
         rule = "there is none, or no Kueue: the job would wait for ever (deploy/kueue makes one)."
-        yield Fault(path="queue", value=request.queue, rule=rule)
-    urgency = request.priority_class
+        yield Fault(path="queue", value=queue, rule=rule)
     if urgency and looks.at("workloadpriorityclasses.kueue.x-k8s.io", urgency, namespaced=False) is None:
         rule = "there is none, or no Kueue (deploy/kueue makes ablate-urgent)."
         yield Fault(path="priority class", value=urgency, rule=rule)
-    yield from _job_faults(request, looks)
+    if job := looks.at(JOBS, request.name):
+        state = (job.get("status") or {}).get("jobDeploymentStatus") or "not started"
+        rule = f"is there already ({state}), and `kubectl apply` would start nothing."
+        delete = f"To continue the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
+        hint = delete if state in ENDED else "It is at work: nothing is to be done."
+        yield Fault(path=f"rayjob {request.name}", value=None, rule=rule, hint=hint)
     yield from _over_quota(request, (looks.at("resourcequota") or {}).get("items", []))
 
 
@@ -134,18 +138,18 @@ def _database_fault(encoded: str) -> str | None:
 
 
 def _settings_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
-    settings = looks.at("configmap", request.settings)
+    settings = looks.at("configmap", SETTINGS)
     if settings == {}:
         return
     data: Mapping[str, str] = (settings or {}).get("data") or {}
     store = data.get("ABLATE_STORE", "")
-    path = f"configmap {request.settings}, key ABLATE_STORE"
+    path = f"configmap {SETTINGS}, key ABLATE_STORE"
     if request.runs_claim is None and not store:
         rule = "is missing: checkpoints would end with their node."
         yield Fault(path=path, value=None, rule=rule, hint="Write s3://BUCKET/PREFIX, or give --runs-claim.")
     for key in PLACES:
         if any(word in data.get(key, "") for word in PLACEHOLDERS):
-            path = f"configmap {request.settings}, key {key}"
+            path = f"configmap {SETTINGS}, key {key}"
             yield Fault(path=path, value=data[key], rule="still holds a placeholder.")
 
 
@@ -182,20 +186,9 @@ def _node_notes(request: ClusterRequest, looks: _Looks) -> Iterator[str]:
     yield f"no node that is here now holds a worker ({room}): the study waits until one joins"
 
 
-def _job_faults(request: ClusterRequest, looks: _Looks) -> Iterator[Fault]:
-    job = looks.at(JOBS, request.name)
-    if job:
-        state = (job.get("status") or {}).get("jobDeploymentStatus") or "not started"
-        rule = f"is there already ({state}), and `kubectl apply` would start nothing."
-        delete = f"To continue the study: kubectl delete rayjob {request.name} --namespace {request.namespace}"
-        hint = delete if state in ENDED else "It is at work: nothing is to be done."
-        yield Fault(path=f"rayjob {request.name}", value=None, rule=rule, hint=hint)
-
-
 def _over_quota(request: ClusterRequest, quotas: Sequence[Found]) -> Iterator[Fault]:
     wanted = needs(request)
-    wanted |= {f"count/{name}": Fraction(1) for name in OBJECTS}
-    wanted |= {"configmaps": Fraction(1), "count/pods": wanted["pods"]}
+    wanted |= {f"count/{name}": Fraction(1) for name in LATER} | {"count/pods": wanted["pods"]}
     for quota in quotas:
         status = quota.get("status") or {}
         hard, used = status.get("hard") or quota.get("spec", {}).get("hard") or {}, status.get("used") or {}
@@ -206,18 +199,15 @@ def _over_quota(request: ClusterRequest, quotas: Sequence[Found]) -> Iterator[Fa
             free = number(limit) - number(used.get(name, "0"))
             if wanted[resource] > free:
                 quota_name = quota["metadata"]["name"]
-                need, left = _shown(resource, wanted[resource]), _shown(resource, max(free, Fraction(0)))
+                size, unit = (2**30, "Gi") if resource == "memory" else (1, "")
+                need, left = (f"{float(each / size):g}{unit}" for each in (wanted[resource], max(free, Fraction(0))))
                 rule = f"the study needs {need}, the quota {quota_name} leaves {left} of {limit}."
                 yield Fault(path=name, value=None, rule=rule, hint="Ask for less, or for a larger quota.")
 
 
-def _shown(resource: str, amount: Fraction) -> str:
-    return f"{float(amount / 2**30):g}Gi" if resource == "memory" else f"{float(amount):g}"
-
-
 def needs(request: ClusterRequest) -> dict[str, Fraction]:
     """Return what the study's pods request at the start: cpu, memory (bytes), nvidia.com/gpu, pods."""
-    job = next(each for each in manifest(request) if each["kind"] == "RayJob")["spec"]
+    job = manifest(request)[-1]["spec"]
     cluster = job["rayClusterSpec"]
     templates = [(1, job["submitterPodTemplate"]), (1, cluster["headGroupSpec"]["template"])]
     templates += [(group["replicas"], group["template"]) for group in cluster["workerGroupSpecs"]]

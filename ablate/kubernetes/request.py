@@ -6,44 +6,65 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ablate.base.errors import Fault, RequestError
 from ablate.base.redaction import has_password
-from ablate.kubernetes.arguments import argument_faults, cpus_of_trial
+from ablate.kubernetes.arguments import argument_faults, option_value
 from ablate.kubernetes.quantities import number
 
 NAME_LENGTH = 47  # KubeRay extends a RayJob's name for its cluster and pods; a label's value is at most 63 long
-LABEL_LENGTH = 63
-OBJECT_LENGTH = 253
 ANNOTATION_BYTES = 262_144  # of all annotations of an object; `kubectl apply` keeps the object in one of them
 APPLIED_BYTES = 250_000  # of a study file, which leaves room for the rest of its ConfigMap
 LEAST_MEMORY = 4 * 2**30  # for torch, Ray and the 2 GiB of shared memory that count into it
-MOST_NODES, MOST_RETRIES, MOST_START_MINUTES = 10_000, 1_000, 1_440
+MOST_NODES = 10_000
 DOCTOR_MINUTES = 10  # how long the doctor of one head's pod repeats its checks
 ARCHITECTURE = "kubernetes.io/arch"
-DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")  # RFC 1123
-HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
-PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
-IMAGE = re.compile(
-    rf"({HOST}/)?{PART}(/{PART})*(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?P<digest>@sha256:[a-f0-9]{{64}})?"
+
+_DNS = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # RFC 1123
+_DNS_NAME = rf"{_DNS}(\.{_DNS})*"
+_OF_KUBERNETES = "must be a name of Kubernetes': lower-case letters, digits"
+_LABEL = (rf"(?=.{{1,63}}\Z){_DNS}", f"{_OF_KUBERNETES} and '-', at most 63.")
+_OBJECT = (rf"(?=.{{1,253}}\Z){_DNS_NAME}", f"{_OF_KUBERNETES}, '-' and '.', at most 253.")
+_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_IMAGE = (
+    rf"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{{1,5}})?/)?{_PART}(/{_PART})*"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?P<digest>@sha256:[a-f0-9]{64})?"
 )
-CPUS = re.compile(r"(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,3})?|[1-9][0-9]{0,7}m")
-MEMORY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?([MGT]i?)")
-RANGE = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
-LABEL_PART = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-LABEL_KEY = rf"((?=[^/]{{1,253}}/){DNS_NAME.pattern}/)?{LABEL_PART}"
-LABEL = re.compile(rf"{LABEL_KEY}={LABEL_PART}")
-PREFIX_RULE = "the part before / has at most 253 characters."
-LABEL_RULE = f"must be a node label KEY=VALUE, such as cloud.google.com/gke-spot=true; {PREFIX_RULE}"
-EFFECT = "NoSchedule|PreferNoSchedule|NoExecute"
-TAINT = re.compile(rf"(?P<key>{LABEL_KEY})(=(?P<value>{LABEL_PART}))?(:(?P<effect>{EFFECT}))?")
-TAINT_RULE = (
+_LABEL_PART = r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = rf"((?=[^/]{{1,253}}/){_DNS_NAME}/)?{_LABEL_PART}"
+_PREFIX_RULE = "the part before / has at most 253 characters."
+_NODE_LABEL = (
+    rf"{_LABEL_KEY}={_LABEL_PART}",
+    f"must be a node label KEY=VALUE, such as cloud.google.com/gke-spot=true; {_PREFIX_RULE}",
+)
+_EFFECT = "NoSchedule|PreferNoSchedule|NoExecute"
+_TAINT = rf"(?P<key>{_LABEL_KEY})(=(?P<value>{_LABEL_PART}))?(:(?P<effect>{_EFFECT}))?"
+_TAINT_RULE = (
     "must be KEY[=VALUE][:EFFECT], such as team=a:NoSchedule; an effect is NoSchedule, PreferNoSchedule or NoExecute;"
-    f" {PREFIX_RULE}"
+    f" {_PREFIX_RULE}"
 )
+_CPUS = r"(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,3})?|[1-9][0-9]{0,7}m"
+# option, field, form and rule of each text
+TEXTS: tuple[tuple[str, str, str, str], ...] = (
+    ("--name", "name", rf"(?=.{{1,{NAME_LENGTH}}}\Z)[a-z]([-a-z0-9]*[a-z0-9])?",  # RFC 1035
+     f"must be lower-case letters, digits and '-', at most {NAME_LENGTH}, a letter first."),
+    ("--namespace", "namespace", *_LABEL), ("--queue", "queue", *_LABEL), ("--secret", "secret", *_OBJECT),
+    ("--data-claim", "data_claim", *_OBJECT), ("--runs-claim", "runs_claim", *_OBJECT),
+    ("--priority-class", "priority_class", *_LABEL),
+    ("--image", "image", _IMAGE, "must be an image, such as registry.example.org/ablate:0.1.0."),
+    ("--cpus", "cpus", _CPUS, "must be a number of CPUs, such as 8, 1.5 or 500m."),
+    ("--memory", "memory", r"[0-9]{1,9}(\.[0-9]{1,3})?([MGT]i?)", "must be an amount of memory, such as 32Gi."),
+    ("--workers", "worker_range", "[0-9]{1,6}:[0-9]{1,6}", "must be MIN:MAX, two whole numbers, such as 1:8."),
+    ("--arch", "arch", "amd64|arm64", "must be amd64 or arm64."), ("--spot", "spot", *_NODE_LABEL),
+    ("--node-selector", "node_selector", *_NODE_LABEL), ("--toleration", "tolerations", _TAINT, _TAINT_RULE),
+)  # fmt: skip
+NUMBERS = (  # option, field, least and most
+    ("--gpus", "gpus", 0, MOST_NODES), ("--gpus-per-node", "gpus_per_node", 1, 64), ("--nodes", "nodes", 1, MOST_NODES),
+    ("--retries", "retries", 0, 1_000), ("--start-minutes", "start_minutes", DOCTOR_MINUTES + 1, 1_440),
+)  # fmt: skip
 
 Command = Literal["search", "compare"]
 
@@ -53,10 +74,10 @@ class ClusterRequest:
     """One study on a cluster: its command, image, GPUs and the location of its state.
 
     `secret` names a Secret of the namespace: `storage-url` (the ledger) and, if needed, the credentials of the bucket
-    and of MLflow; no value of it is written into a manifest. `settings` names the ConfigMap with the locations of the
-    store and of MLflow. `runs_claim` names a volume that all nodes can write, for clusters without a bucket. With a
-    `worker_range` MIN:MAX Ray's autoscaler decides the number of workers. `memory` and `cpus` are of one worker node.
-    Each of the `retries` + 1 clusters has `start_minutes` to start. Raises RequestError with every fault at once.
+    and of MLflow; no value of it is written into a manifest. `runs_claim` names a volume that all nodes can write, for
+    clusters without a bucket. With a `worker_range` MIN:MAX Ray's autoscaler decides the number of workers. `memory`
+    and `cpus` are of one worker node. Each of the `retries` + 1 clusters has `start_minutes` to start. Raises
+    RequestError with every fault at once.
     """
 
     name: str
@@ -72,7 +93,6 @@ class ClusterRequest:
     command: Command = "search"
     namespace: str = "ablate"
     secret: str = "ablate"
-    settings: str = "ablate"
     data_claim: str | None = "ablate-data"
     runs_claim: str | None = None
     queue: str | None = None
@@ -87,7 +107,9 @@ class ClusterRequest:
 
     def __post_init__(self) -> None:
         """Raise RequestError unless every field is valid in a manifest."""
-        found = [*self._name_faults(), *self._number_faults(), *self._text_faults(), *argument_faults(self.arguments)]
+        found = list(self._malformed())
+        well_formed = {option for option, *_ in TEXTS} - {fault.path for fault in found}
+        found += [*self._conflicts(well_formed), *self._text_faults(), *argument_faults(self.arguments)]
         if found:
             raise RequestError("\n".join(fault.render("ablate k8s") for fault in found))
 
@@ -115,77 +137,71 @@ class ClusterRequest:
         return {"cpu": self.cpus, "memory": self.memory, **gpus}
 
     @property
-    def spot_label(self) -> tuple[str, str]:
-        """Key and value of the label of spot nodes."""
-        key, _, value = (self.spot or "").partition("=")
-        return key, value
-
-    @property
-    def arch_label(self) -> dict[str, str]:
-        """The label of all nodes of a study."""
-        return {ARCHITECTURE: self.arch} if self.arch else {}
-
-    @property
     def node_labels(self) -> dict[str, str]:
         """The labels of a worker's node."""
-        return dict(text.split("=", 1) for text in self.node_selector) | self.arch_label
+        return dict(text.split("=", 1) for text in self.node_selector) | (
+            {ARCHITECTURE: self.arch} if self.arch else {}
+        )
 
     @property
     def taints(self) -> list[dict[str, str]]:
         """The tolerations of a worker: a taint without a value or an effect has any."""
-        key, value = self.spot_label
-        known = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] if self.gpus else []
-        known += [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}] if self.spot else []
-        for found in filter(None, map(TAINT.fullmatch, self.tolerations)):
+        gpus = ["nvidia.com/gpu:NoSchedule"] if self.gpus else []
+        spot = [f"{self.spot}:NoSchedule"] if self.spot else []
+        known = []
+        for found in filter(None, (re.fullmatch(_TAINT, text) for text in (*gpus, *spot, *self.tolerations))):
             operator = "Exists" if found["value"] is None else "Equal"
             known.append({k: v for k, v in (found.groupdict() | {"operator": operator}).items() if v})
         return known
 
-    def _name_faults(self) -> Iterator[Fault]:
-        """Yield the names that are invalid in Kubernetes, with a proposal."""
-        if len(self.name) > NAME_LENGTH or not DNS_LABEL.fullmatch(self.name):
-            rule = f"must be lower-case letters, digits and '-', at most {NAME_LENGTH}, a letter first."
-            yield Fault(path="--name", value=self.name, rule=rule, hint=f"Try --name {proposal(self.name)}.")
-        for path, value, length in (
-            ("--namespace", self.namespace, LABEL_LENGTH), ("--queue", self.queue, LABEL_LENGTH),
-            ("--secret", self.secret, OBJECT_LENGTH), ("ConfigMap", self.settings, OBJECT_LENGTH),
-            ("--data-claim", self.data_claim, OBJECT_LENGTH), ("--runs-claim", self.runs_claim, OBJECT_LENGTH),
-            ("--priority-class", self.priority_class, LABEL_LENGTH),
-        ):  # fmt: skip
-            if value is None:
-                continue
-            dotted = length == OBJECT_LENGTH
-            if len(value) > length or not DNS_NAME.fullmatch(value) or ("." in value and not dotted):
-                signs = "digits, '-' and '.'" if dotted else "digits and '-'"
-                rule = f"must be a name of Kubernetes': lower-case letters, {signs}, at most {length}."
-                yield Fault(path=path, value=value, rule=rule, hint=f"Did you mean {proposal(value)!r}?")
+    def _malformed(self) -> Iterator[Fault]:
+        """Yield the texts and numbers that have no meaning by themselves, a name with a proposal."""
+        for option, field, form, rule in TEXTS:
+            given = getattr(self, field)
+            for text in given if isinstance(given, tuple) else (given,):
+                if text is not None and not re.fullmatch(form, text):
+                    near = proposal(text)
+                    hint = f"Try --name {near}." if field == "name" else f"Did you mean {near!r}?"
+                    named = field == "name" or rule.startswith(_OF_KUBERNETES)
+                    yield Fault(path=option, value=text, rule=rule, hint=hint if named else "")
+        for option, field, least, most in NUMBERS:
+            count = getattr(self, field)
+            if count is not None and not least <= count <= most:
+                yield Fault(path=option, value=count, rule=f"must be between {least} and {most:,}.")
+
+    def _conflicts(self, well_formed: set[str]) -> Iterator[Fault]:
+        """Yield what contradicts another option, or lacks one."""
+        gpus, on_node, share = self.gpus, self.gpus_on_node, self.gpus_per_trial
         if self.priority_class is not None and self.queue is None:
             rule = "is a class of Kueue's, which orders the studies of a queue: it needs --queue."
             yield Fault(path="--priority-class", value=self.priority_class, rule=rule)
-
-    def _number_faults(self) -> Iterator[Fault]:
-        for path, count, least, most in (
-            ("--gpus", self.gpus, 0, MOST_NODES), ("--gpus-per-node", self.gpus_per_node, 1, 64),
-            ("--nodes", self.nodes or 1, 1, MOST_NODES), ("--retries", self.retries, 0, MOST_RETRIES),
-            ("--start-minutes", self.start_minutes, DOCTOR_MINUTES + 1, MOST_START_MINUTES),
-        ):  # fmt: skip
-            if not least <= count <= most:
-                yield Fault(path=path, value=count, rule=f"must be between {least} and {most:,}.")
-        if self.gpus > 0 and self.gpus_per_node > 0 and self.gpus % self.gpus_on_node:
+        if gpus > 0 and on_node > 0 and gpus % on_node:
             rule = f"must be a multiple of --gpus-per-node {self.gpus_per_node}: nodes of a group are equal."
-            yield Fault(path="--gpus", value=self.gpus, rule=rule)
-        if self.gpus and self.nodes is not None:
+            yield Fault(path="--gpus", value=gpus, rule=rule)
+        if gpus and self.nodes is not None:
             rule = "is for studies without GPUs; --gpus says how many nodes."
             yield Fault(path="--nodes", value=self.nodes, rule=rule)
-        if self.worker_range is not None and RANGE.fullmatch(self.worker_range):
-            yield from self._range_faults()
-        share = self.gpus_per_trial
         if not (0.01 <= share <= 1 or (share > 1 and share % 1 == 0)):
             rule = "must be a share from 0.01 to 1, or a whole number."
             yield Fault(path="--gpus-per-trial", value=share, rule=rule)
-        elif self.gpus > 0 and share > max(self.gpus_on_node, 1):
-            rule = f"a trial has its GPUs on one node, which has {self.gpus_on_node}."
+        elif gpus > 0 and share > max(on_node, 1):
+            rule = f"a trial has its GPUs on one node, which has {on_node}."
             yield Fault(path="--gpus-per-trial", value=share, rule=rule)
+        if self.worker_range is not None and "--workers" in well_formed:
+            yield from self._range_faults()
+        image = re.fullmatch(_IMAGE, self.image)
+        if image and not image["digest"] and image["tag"] in (None, "latest"):
+            rule = "must name a version or a digest: a retry must find the software that wrote the ledger."
+            yield Fault(path="--image", value=self.image, rule=rule)
+        if "--cpus" in well_formed:
+            with suppress(ValueError):  # the command refuses what is not a number
+                trial = float(option_value(self.arguments, "--cpus-per-trial") or 0)
+                if trial > (node := math.ceil(number(self.cpus))):  # as KubeRay rounds a node's CPUs for Ray
+                    rule = f"a trial has its CPUs on one node, which has {node}. Give more by --cpus."
+                    yield Fault(path=f"--cpus-per-trial {trial:g}", value=None, rule=rule)
+        if "--memory" in well_formed and number(self.memory) < LEAST_MEMORY:
+            rule = "must be at least 4Gi: torch and Ray need that, before a trial has any."
+            yield Fault(path="--memory", value=self.memory, rule=rule)
 
     def _range_faults(self) -> Iterator[Fault]:
         """Yield why a study cannot have MIN:MAX workers; a study starts on a worker, so MIN is at least 1."""
@@ -204,32 +220,7 @@ class ClusterRequest:
             yield Fault(path="--queue", value=self.queue, rule=rule)
 
     def _text_faults(self) -> Iterator[Fault]:
-        faulty = set()
-        for path, text, form, rule in (
-            ("--image", self.image, IMAGE, "must be an image, such as registry.example.org/ablate:0.1.0."),
-            ("--cpus", self.cpus, CPUS, "must be a number of CPUs, such as 8, 1.5 or 500m."),
-            ("--memory", self.memory, MEMORY, "must be an amount of memory, such as 32Gi."),
-            ("--workers", self.worker_range, RANGE, "must be MIN:MAX, two whole numbers, such as 1:8."),
-            ("--arch", self.arch, re.compile("amd64|arm64"), "must be amd64 or arm64."),
-            ("--spot", self.spot, LABEL, LABEL_RULE),
-            *(("--node-selector", text, LABEL, LABEL_RULE) for text in self.node_selector),
-            *(("--toleration", text, TAINT, TAINT_RULE) for text in self.tolerations),
-        ):
-            if text is not None and not form.fullmatch(text):
-                faulty.add(path)
-                yield Fault(path=path, value=text, rule=rule)
-        image = IMAGE.fullmatch(self.image)
-        if image and not image["digest"] and image["tag"] in (None, "latest"):
-            rule = "must name a version or a digest: a retry must find the software that wrote the ledger."
-            yield Fault(path="--image", value=self.image, rule=rule)
-        trial = cpus_of_trial(self.arguments)  # KubeRay rounds a node's CPUs up for Ray
-        if "--cpus" not in faulty and trial is not None and trial > (node := math.ceil(number(self.cpus))):
-            rule = f"a trial has its CPUs on one node, which has {node}. Give more by --cpus."
-            yield Fault(path=f"--cpus-per-trial {trial:g}", value=None, rule=rule)
-        if "--memory" not in faulty and number(self.memory) < LEAST_MEMORY:
-            rule = "must be at least 4Gi: torch and Ray need that, before a trial has any."
-            yield Fault(path="--memory", value=self.memory, rule=rule)
-        known = dict(self.arch_label)
+        known = {ARCHITECTURE: self.arch} if self.arch else {}
         for text in self.node_selector:
             key, _, value = text.partition("=")
             if known.setdefault(key, value) != value:

@@ -15,9 +15,10 @@ from markupsafe import Markup
 
 from ablate.base.errors import Fault, RequestError
 from ablate.kubernetes.arguments import option_value
-from ablate.kubernetes.request import ANNOTATION_BYTES, DOCTOR_MINUTES, ClusterRequest, applied_bytes
+from ablate.kubernetes.request import ANNOTATION_BYTES, ARCHITECTURE, DOCTOR_MINUTES, ClusterRequest, applied_bytes
 
 USER = 1000
+SETTINGS = "ablate"  # the ConfigMap with the places of the store and of MLflow
 RUNS, DATA, STUDY, SCRATCH = "/runs", "/data", "/study", "/tmp"
 GRACE_SECONDS = 28  # spot nodes give 30
 PAUSE_SECONDS = 20  # the part of GRACE_SECONDS in which running trials pause
@@ -59,8 +60,8 @@ def manifest(request: ClusterRequest) -> list[dict[str, Any]]:
     values = {
         "r": request, "ray": version("ray"), "entrypoint": entrypoint(request), "doctor": _doctor(request),
         "stop": STOP, "grace": GRACE_SECONDS, "user": USER, "metrics_port": METRICS_PORT, "places": PLACES,
-        "secrets": {"head": DRIVER_SECRETS, "worker": BUCKET_SECRETS},
-        "runs": RUNS, "data": DATA, "study": STUDY, "scratch": SCRATCH,
+        "secrets": {"head": DRIVER_SECRETS, "worker": BUCKET_SECRETS}, "settings": SETTINGS,
+        "architecture": ARCHITECTURE, "runs": RUNS, "data": DATA, "study": STUDY, "scratch": SCRATCH,
     }  # fmt: skip
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML was built with libyaml
     study, *others = yaml.load_all(_template().render(values), Loader=loader)

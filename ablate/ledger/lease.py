@@ -41,10 +41,10 @@ class LeaseRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A granted request: the study's row, its new term (`epoch`), the revision and active seconds to continue from."""
+    """A granted request: the study's row, its new term, the revision and active seconds to continue from."""
 
     study_id: int
-    epoch: int
+    term: int
     revision: int
     active_seconds: float
 
@@ -76,19 +76,19 @@ def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
     where = lease_table.c.study_id == found["id"]
     row = connection.execute(select(lease_table).where(where).with_for_update()).mappings().one()
     if row["token"] == wanted.token:  # committed by an attempt whose acknowledgement was lost
-        return _grant(row, row["epoch"])
+        return _grant(row, row["term"])
     over = row["held_until"] is None or is_dead(row) or _mark(row) == wanted.unrenewed
     if not wanted.takeover and not over:
         here = row["place"] == wanted.process.place
         lease_seconds = float(row["lease_seconds"])
         raise LedgerHeldError(_held(wanted.study, row), mark=_mark(row), lease_seconds=lease_seconds, here=here)
-    epoch = row["epoch"] + 1
-    connection.execute(update(lease_table).where(where).values(epoch=epoch, **_holder(wanted)))
+    term = row["term"] + 1
+    connection.execute(update(lease_table).where(where).values(term=term, **_holder(wanted)))
     asked = {"file": wanted.file_text, "fingerprint": wanted.fingerprint, **_places(wanted)}
     changed = {name: value for name, value in asked.items() if found[name] != value}
     if changed:
         connection.execute(update(study_table).where(study_table.c.id == found["id"]).values(**changed))
-    return _grant(row, epoch)
+    return _grant(row, term)
 
 
 def _create(connection: Connection, wanted: LeaseRequest) -> Lease:
@@ -101,18 +101,18 @@ def _create(connection: Connection, wanted: LeaseRequest) -> Lease:
         **_places(wanted),
     }
     study_id = int(connection.execute(insert(study_table).returning(study_table.c.id), row).scalar_one())
-    connection.execute(insert(lease_table).values(study_id=study_id, epoch=1, revision=0, **_holder(wanted)))
-    return Lease(study_id=study_id, epoch=1, revision=0, active_seconds=0.0)
+    connection.execute(insert(lease_table).values(study_id=study_id, term=1, revision=0, **_holder(wanted)))
+    return Lease(study_id=study_id, term=1, revision=0, active_seconds=0.0)
 
 
-def _grant(row: RowMapping, epoch: int) -> Lease:
+def _grant(row: RowMapping, term: int) -> Lease:
     active = float(row["active_seconds"])
-    return Lease(study_id=row["study_id"], epoch=epoch, revision=row["revision"], active_seconds=active)
+    return Lease(study_id=row["study_id"], term=term, revision=row["revision"], active_seconds=active)
 
 
 def _mark(row: RowMapping) -> tuple[object, ...]:
     # held_until covers drivers of version 1, which do not raise `beat`
-    return row["epoch"], row["revision"], row["beat"], row["held_until"]
+    return row["term"], row["revision"], row["beat"], row["held_until"]
 
 
 def _places(wanted: LeaseRequest) -> dict[str, str]:

@@ -38,7 +38,7 @@ class NewTrial:
 class StudyRecord:
     """A study and the holder of its lease; times are UTC epoch seconds, and the holder's are None without one.
 
-    `epoch` is the term of the lease. `active_seconds` is how long drivers have worked on the study. `store` and
+    `term` is that of the lease. `active_seconds` is how long drivers have worked on the study. `store` and
     `tracking` are the last places of checkpoints and tracking, without credentials (None if unknown). `renewed_at` is
     when the lease was last renewed, by the clock of the holder's machine. `holder_here` is true if the holder's process
     is one of this machine, and `holder_gone` if that process had ended when the record was read.
@@ -48,7 +48,7 @@ class StudyRecord:
     file_text: str
     fingerprint: str
     seed: int
-    epoch: int
+    term: int
     revision: int
     created_at: float
     holder: str | None
@@ -84,7 +84,7 @@ class TrialRecord:
     error: str | None
     checkpoint: str | None
     mlflow_run_id: str | None
-    driver_epoch: int
+    driver_term: int
     revision: int
     created_at: float
     started_at: float | None
@@ -129,7 +129,7 @@ class ReportRecord:
     decision: Decision
     checkpoint: str | None
     wall_seconds: float
-    driver_epoch: int
+    driver_term: int
     created_at: float
 
 
@@ -141,7 +141,7 @@ class EventRecord:
     kind: str
     dataset: str | None
     payload: dict[str, Any]
-    driver_epoch: int
+    driver_term: int
     created_at: float
 
 
@@ -193,7 +193,7 @@ def metrics_from_text(text: str) -> dict[str, float]:
 
 def study_from_row(row: RowMapping) -> StudyRecord:
     """Return the record of a row of study and lease."""
-    names = ("name", "fingerprint", "seed", "epoch", "revision", "created_at", "holder", "host", "pid")
+    names = ("name", "fingerprint", "seed", "term", "revision", "created_at", "holder", "host", "pid")
     since_version_2 = [name for name in ("active_seconds", "store", "tracking") if name in row]
     held = {name: row[name] for name in ("held_since", "held_until", *since_version_2)}
     same = {name: row[name] for name in names}
@@ -207,7 +207,7 @@ def trial_from_row(row: RowMapping) -> TrialRecord:
     """Return the record of a trial's row; raise LedgerError if it is damaged."""
     same = (
         "attempt", "epochs_done", "wall_seconds", "params", "params_body", "flops", "error", "checkpoint",
-        "mlflow_run_id", "driver_epoch", "revision", "created_at", "started_at", "finished_at",
+        "mlflow_run_id", "driver_term", "revision", "created_at", "started_at", "finished_at",
     )  # fmt: skip
     try:
         config = TrialConfig.from_json(json.loads(row["config"]))
@@ -240,7 +240,7 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
         decision=Decision(row["decision"]),
         checkpoint=row["checkpoint"],
         wall_seconds=row["wall_seconds"],
-        driver_epoch=row["driver_epoch"],
+        driver_term=row["driver_term"],
         created_at=row["created_at"],
     )
 
@@ -252,12 +252,12 @@ def note_from_row(row: RowMapping) -> EventRecord:
     """
     kind = row["kind"]
     try:
-        term, created_at = int(row["driver_epoch"]), float(row["created_at"])
+        term, created_at = int(row["driver_term"]), float(row["created_at"])
         payload = check_payload(kind, _request_payload(row) if kind == "requested" else json.loads(row["payload"]))
     except DAMAGED as error:
         raise _explain_damage(f"event {row['id']} ({kind!r})", error) from error
     same = {"rowid": row["id"], "kind": kind, "dataset": row["dataset"]}
-    return EventRecord(**same, payload=payload, driver_epoch=term, created_at=created_at)
+    return EventRecord(**same, payload=payload, driver_term=term, created_at=created_at)
 
 
 def _request_payload(row: RowMapping) -> object:

@@ -87,7 +87,7 @@ def add_request(connection: Connection, study: str, dataset: str | None, text: s
     same = (note_table.c.study_id == study_id) & (note_table.c.kind == REQUESTED) & (note_table.c.payload == text)
     if connection.execute(select(note_table.c.id).where(same)).first() is not None:
         return  # committed by an attempt whose acknowledgement was lost
-    row = {"kind": REQUESTED, "dataset": dataset, "payload": text, "driver_epoch": NO_DRIVER, "created_at": now}
+    row = {"kind": REQUESTED, "dataset": dataset, "payload": text, "driver_term": NO_DRIVER, "created_at": now}
     connection.execute(insert(note_table), {"study_id": study_id, **row})
 
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from ablate.base.errors import LedgerError
 from ablate.core.trial import Decision, Stage, TrialState
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
@@ -63,7 +63,7 @@ lease_table = Table(
     "ablate_lease",
     metadata,
     Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
-    Column("epoch", Integer, nullable=False),  # the fencing term
+    Column("term", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("holder", Text),
     Column("host", Text),
@@ -100,7 +100,7 @@ trial_table = Table(
     Column("error", Text),
     Column("checkpoint", Text),
     Column("mlflow_run_id", Text),
-    Column("driver_epoch", Integer, nullable=False),
+    Column("driver_term", Integer, nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("started_at", Double),
@@ -126,7 +126,7 @@ report_table = Table(
     Column("decision", Text, nullable=False),
     Column("checkpoint", Text),
     Column("wall_seconds", Double, nullable=False),
-    Column("driver_epoch", Integer, nullable=False),
+    Column("driver_term", Integer, nullable=False),
     Column("created_at", Double, nullable=False),
     UniqueConstraint("trial_id", "epoch", "replicate", name="ablate_report_once"),
     _one_of("decision", [str(decision) for decision in Decision], "ablate_report_decision"),
@@ -141,7 +141,7 @@ note_table = Table(
     Column("kind", Text, nullable=False),
     Column("dataset", Text),
     Column("payload", Text, nullable=False),
-    Column("driver_epoch", Integer, nullable=False),
+    Column("driver_term", Integer, nullable=False),
     Column("created_at", Double, nullable=False),
 )
 

@@ -35,7 +35,7 @@ class _Attempt(Generic[T]):
 class StudyWriter:
     """Writes one study while its term is the newest; thread-safe.
 
-    Each method commits before it returns. Once another driver has raised the term (`epoch`), it writes nothing and
+    Each method commits before it returns. Once another driver has raised the term, it writes nothing and
     raises StaleDriverError. It raises LedgerError if the trial's state does not allow the request or the database does
     not answer. Transient faults are retried. A commit whose acknowledgement was lost is recognised by the study's
     revision and not repeated.
@@ -52,7 +52,7 @@ class StudyWriter:
     ) -> None:
         self.study = wanted.study
         self.holder = wanted.holder
-        self.epoch = lease.epoch
+        self.term = lease.term
         self.lease_seconds = wanted.lease_seconds
         self._database = database
         self._study_id = lease.study_id
@@ -183,19 +183,19 @@ class StudyWriter:
 
     def _fenced(self, connection: Connection, attempt: _Attempt[T], body: Callable[[writes.Scope], T]) -> tuple[T, int]:
         if attempt.previous is None:
-            epoch, attempt.previous = writes.standing(connection, self._study_id)
-            if epoch != self.epoch:
+            term, attempt.previous = writes.standing(connection, self._study_id)
+            if term != self.term:
                 raise self._stale()
         revision = attempt.previous + 1
-        if not writes.fence(connection, self._study_id, self.epoch, attempt.previous, self.active_seconds()):
-            if attempt.answers and writes.standing(connection, self._study_id) == (self.epoch, revision):
+        if not writes.fence(connection, self._study_id, self.term, attempt.previous, self.active_seconds()):
+            if attempt.answers and writes.standing(connection, self._study_id) == (self.term, revision):
                 return attempt.answers[0], revision
             raise self._stale()
         scope = writes.Scope(
             connection=connection,
             study=self.study,
             study_id=self._study_id,
-            epoch=self.epoch,
+            term=self.term,
             revision=revision,
             now=self._clock(),
         )
@@ -209,11 +209,11 @@ class StudyWriter:
     def _stale(self) -> StaleDriverError:
         self._lost = True
         return StaleDriverError(
-            f"study {self.study!r}: another driver took over; this one (epoch {self.epoch}) may not write any more"
+            f"study {self.study!r}: another driver took over; this one (term {self.term}) may not write any more"
         )
 
     def _extend(self, connection: Connection, until: float | None) -> bool:
-        mine = (lease_table.c.study_id == self._study_id) & (lease_table.c.epoch == self.epoch)
+        mine = (lease_table.c.study_id == self._study_id) & (lease_table.c.term == self.term)
         values = {"held_until": until, "beat": lease_table.c.beat + 1, "active_seconds": self.active_seconds()}
         return bool(connection.execute(update(lease_table).where(mine).values(values)).rowcount)
 

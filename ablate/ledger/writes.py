@@ -21,12 +21,12 @@ _FENCE = (
     update(lease_table)
     .where(
         lease_table.c.study_id == bindparam("study"),
-        lease_table.c.epoch == bindparam("own"),
+        lease_table.c.term == bindparam("own"),
         lease_table.c.revision == bindparam("previous"),
     )
     .values(revision=bindparam("next"), active_seconds=bindparam("active"))
 )
-_STANDING = select(lease_table.c.epoch, lease_table.c.revision).where(lease_table.c.study_id == bindparam("study"))
+_STANDING = select(lease_table.c.term, lease_table.c.revision).where(lease_table.c.study_id == bindparam("study"))
 _TRIAL = select(
     trial_table.c.id, trial_table.c.state, trial_table.c.attempt, trial_table.c.epochs_done, trial_table.c.replicates
 ).where(
@@ -47,26 +47,26 @@ _CHANGE = update(trial_table).where(trial_table.c.id == bindparam("trial"))
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """One fenced transaction: connection, study, term (`epoch`), revision and time (`now`, UTC epoch seconds)."""
+    """One fenced transaction: connection, study, term, revision and time (`now`, UTC epoch seconds)."""
 
     connection: Connection
     study: str
     study_id: int
-    epoch: int
+    term: int
     revision: int
     now: float
 
 
-def fence(connection: Connection, study_id: int, epoch: int, previous: int, active_seconds: float) -> bool:
+def fence(connection: Connection, study_id: int, term: int, previous: int, active_seconds: float) -> bool:
     """Raise the study's revision and lock its lease for the transaction; return False if it is another driver's."""
-    values = {"study": study_id, "own": epoch, "previous": previous, "next": previous + 1, "active": active_seconds}
+    values = {"study": study_id, "own": term, "previous": previous, "next": previous + 1, "active": active_seconds}
     return connection.execute(_FENCE, values).rowcount == 1
 
 
 def standing(connection: Connection, study_id: int) -> tuple[int, int]:
     """Return the study's term and revision, after waiting for any transaction in flight on them."""
     row = connection.execute(_STANDING.with_for_update(), {"study": study_id}).one()
-    return row.epoch, row.revision
+    return row.term, row.revision
 
 
 def add_trials(scope: Scope, records: Sequence[NewTrial]) -> None:
@@ -91,7 +91,7 @@ def start(scope: Scope, key: TrialKey) -> int:
     """Begin an attempt and return its number."""
     trial = _trial(scope, key)
     _require(key, trial, TrialState.WAITING, TrialState.RUNNING, doing="start")
-    values: dict[str, Any] = {"state": TrialState.RUNNING, "attempt": trial.attempt + 1, "driver_epoch": scope.epoch}
+    values: dict[str, Any] = {"state": TrialState.RUNNING, "attempt": trial.attempt + 1, "driver_term": scope.term}
     if trial.attempt == 0:
         values["started_at"] = scope.now
     _change(scope, trial, values)
@@ -102,7 +102,7 @@ def requeue(scope: Scope, key: TrialKey, error: str | None) -> None:
     """Set a running trial back to WAITING."""
     trial = _trial(scope, key)
     _require(key, trial, TrialState.RUNNING, doing="requeue")
-    _change(scope, trial, {"state": TrialState.WAITING, "error": _read_stored(error), "driver_epoch": scope.epoch})
+    _change(scope, trial, {"state": TrialState.WAITING, "error": _read_stored(error), "driver_term": scope.term})
 
 
 def report(
@@ -126,7 +126,7 @@ def report(
         "epochs_done": report.epoch,
         "wall_seconds": float(report.wall_seconds),
         "checkpoint": report.checkpoint,
-        "driver_epoch": scope.epoch,
+        "driver_term": scope.term,
     }
     sizes = {name: report.metrics[0].get(name) for name in SIZE_METRICS}  # of a trainable that is measured by training
     values |= {name: int(size) for name, size in sizes.items() if size is not None}
@@ -141,7 +141,7 @@ def finish(scope: Scope, key: TrialKey, state: TrialState, error: str | None) ->
         return
     allowed = (TrialState.RUNNING,) if state is TrialState.COMPLETE else (TrialState.WAITING, TrialState.RUNNING)
     _require(key, trial, *allowed, doing=f"set {state} on")
-    _change(scope, trial, {"driver_epoch": scope.epoch, **_ending(scope, state, error)})
+    _change(scope, trial, {"driver_term": scope.term, **_ending(scope, state, error)})
 
 
 def reopen(scope: Scope, key: TrialKey, *, from_start: bool) -> None:
@@ -158,7 +158,7 @@ def reopen(scope: Scope, key: TrialKey, *, from_start: bool) -> None:
     kept = scope.connection.execute(last.limit(1)).one_or_none()
     values: dict[str, Any] = {"state": TrialState.WAITING, "error": None, "finished_at": None}
     reached = {"epochs_done": kept.epoch if kept else 0, "checkpoint": kept.checkpoint if kept else None}
-    _change(scope, trial, values | reached | {"driver_epoch": scope.epoch})
+    _change(scope, trial, values | reached | {"driver_term": scope.term})
 
 
 def set_mlflow_run(scope: Scope, key: TrialKey, run_id: str) -> None:
@@ -182,7 +182,7 @@ def note(scope: Scope, kind: str, dataset: str | None, payload: Mapping[str, Any
         "kind": kind,
         "dataset": dataset,
         "payload": to_text({name: _read_stored(value) for name, value in payload.items()}, f"note {kind!r}"),
-        "driver_epoch": scope.epoch,
+        "driver_term": scope.term,
         "created_at": scope.now,
     }
     scope.connection.execute(insert(note_table), row)
@@ -233,7 +233,7 @@ def _trial_row(scope: Scope, record: NewTrial) -> dict[str, Any]:
         "flops": size.flops if size else None,
         "shape": record.facts.model_dump_json() if record.facts else None,
         "sampler_state": to_text(dict(record.sampler_state), f"sampler state of trial {config.key}"),
-        "driver_epoch": scope.epoch,
+        "driver_term": scope.term,
         "revision": scope.revision,
         "created_at": scope.now,
     }
@@ -249,7 +249,7 @@ def _report_rows(scope: Scope, trial_id: int, report: Report, decision: Decision
         "decision": decision,
         "checkpoint": report.checkpoint,
         "wall_seconds": float(report.wall_seconds),
-        "driver_epoch": scope.epoch,
+        "driver_term": scope.term,
         "created_at": scope.now,
     }
     pairs = zip(report.metrics, diverged, strict=True)

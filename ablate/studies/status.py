@@ -50,7 +50,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
         "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
         "budget": _budget(found, here),
-        "driver_epoch": record.epoch,
+        "driver_term": record.term,
         "driver": driver,
         "trials": {d: count_states(t.state for t in trials if t.key.dataset == d) for d in study.labels},
         "wall_seconds": sum(t.wall_seconds for t in trials),

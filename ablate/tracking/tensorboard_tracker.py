@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,8 +20,8 @@ from ablate.tracking.progress import Changes, require_package
 require_package("tensorboard")
 
 from tensorboard.compat.proto import event_pb2, summary_pb2  # noqa: E402
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # noqa: E402
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2  # noqa: E402
+from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: E402
 
 FOLDER = "tensorboard"  # in a study's home
 FILE = "events.out.tfevents.0.ablate"
@@ -64,20 +64,16 @@ def run_folder(config: TrialConfig) -> Path:
 def _continue(folder: Path, events: Sequence[event_pb2.Event]) -> None:
     """Write `events`, after a first one with the version, into the event file of `folder`."""
     version = event_pb2.Event(wall_time=events[0].wall_time, file_version="brain.Event:2")
-    content = b"".join(_record(event.SerializeToString(deterministic=True)) for event in (version, *events))
-    file = folder / FILE
+    written = io.BytesIO()
+    for event in (version, *events):
+        RecordWriter(written).write(event.SerializeToString(deterministic=True))
+    content, file = written.getvalue(), folder / FILE
     there = DiskFolder(folder).read(FILE) if file.exists() else b""
     if there and content.startswith(there):
         with file.open("ab") as end:
             end.write(content[len(there) :])
     elif there != content:
         DiskFolder(folder).write(FILE, content)
-
-
-def _record(data: bytes) -> bytes:
-    """Return one record of a TFRecord file: length, its checksum, data, their checksum."""
-    length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 def _events(study: Study, trial: TrialRecord, reports: Sequence[ReportRecord]) -> Iterator[event_pb2.Event]:

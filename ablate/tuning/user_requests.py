@@ -67,7 +67,7 @@ class Requests:
         for request in list(self.pending):
             search = searches.get(str(request.dataset))
             reason = refusal(request, self.study, search)
-            if request.command == STOP and request.term != self.writer.epoch:
+            if request.command == STOP and request.term != self.writer.term:
                 reason = "its driver had ended"
             if reason is not None:
                 self._refuse(request, reason)
@@ -159,7 +159,7 @@ class Requests:
 
     def _stop_asked(self) -> Request | None:
         asked = (request for request in self.ledger.requests(self.study.name) if request.command == STOP)
-        return next((request for request in asked if request.term == self.writer.epoch), None)
+        return next((request for request in asked if request.term == self.writer.term), None)
 
     def _reopen(self, request: Request, trial: TrialProgress) -> None:
         ended = trial.decisions.get(trial.epoch) is Decision.STOP

@@ -186,13 +186,13 @@ def test_a_queue_promises_no_more_than_the_quota_leaves_beside_mlflow() -> None:
 
 def test_preflight_finds_all_of_it(tmp_path: Path) -> None:
     on_one_node = study(runs_claim="ablate-runs", memory="8Gi")
-    assert preflight(on_one_node, get=answering("overlays/local", tmp_path), may_create=lambda *_: True) == []
+    assert preflight(on_one_node, get=answering("overlays/local", tmp_path), refusals=lambda _: []) == []
     on_gpus = answering("overlays/gpu", tmp_path)
     with pytest.raises(RequestError, match="still holds a placeholder") as error:
-        preflight(study(gpus=16, cpus="8"), get=on_gpus, may_create=lambda *_: True)
+        preflight(study(gpus=16, cpus="8"), get=on_gpus, refusals=lambda _: [])
     assert len(str(error.value).splitlines()) == 3, "the bucket, its region and the storage class, which only you know"
     with pytest.raises(RequestError, match="the study needs 17, the quota ablate leaves 16 of 16"):
-        preflight(study(gpus=17), get=on_gpus, may_create=lambda *_: True)
+        preflight(study(gpus=17), get=on_gpus, refusals=lambda _: [])
 
 
 def answering(folder: str, temporary: Path) -> Callable[[Sequence[str]], Plain | None]:
@@ -201,7 +201,6 @@ def answering(folder: str, temporary: Path) -> Callable[[Sequence[str]], Plain |
     data = {key: base64.b64encode(text.encode()).decode() for key, text in made.data.items()}
     objects = {(each["kind"].lower(), each["metadata"]["name"]): each for each in built(folder)}
     objects["secret", "ablate"] = {"data": data}
-    objects["customresourcedefinition", "rayjobs.ray.io"] = {"kind": "CustomResourceDefinition"}
 
     def get(arguments: Sequence[str]) -> Plain | None:
         if arguments[0] == "resourcequota":

@@ -37,7 +37,7 @@ def test_seeds_in_two_goes_are_read_as_one(tmp_path: Path) -> None:
     assert grown.height > 1
     trials, reports = pooled(*tables(tmp_path / "grown"))
     expected_trials, expected_reports = tables(tmp_path / "whole")
-    apart = ["wall_seconds", "created_at", "started_at", "finished_at", "driver_epoch", "checkpoint"]
+    apart = ["wall_seconds", "created_at", "started_at", "finished_at", "driver_term", "checkpoint"]
     assert trials.drop(apart, strict=False).equals(expected_trials.drop(apart, strict=False))
     assert reports.drop(apart, strict=False).equals(expected_reports.drop(apart, strict=False))
     again = pooled(trials, reports)

@@ -69,7 +69,7 @@ def insert(run: StudyRun, kind: str, payload: Any, dataset: str | None = "data")
     """Write an event as any user of the database can."""
     content = payload if isinstance(payload, str) else json.dumps(payload)
     sql = (
-        "INSERT INTO ablate_note (study_id, kind, dataset, payload, driver_epoch, created_at)"
+        "INSERT INTO ablate_note (study_id, kind, dataset, payload, driver_term, created_at)"
         " SELECT id, :kind, :dataset, :payload, 0, 0 FROM ablate_study"
     )
     _execute(run, sql, kind=kind, dataset=dataset, payload=content)
@@ -182,5 +182,5 @@ def test_a_malformed_event_of_any_kind_is_one_line_that_names_the_ledger(tmp_pat
                 line = " ".join(err.split())
                 assert "ledger sqlite:///" in line
                 assert f"({kind!r}) is damaged: " in line, (kind, payload, err)
-            _execute(run, "DELETE FROM ablate_note WHERE driver_epoch = 0")
+            _execute(run, "DELETE FROM ablate_note WHERE driver_term = 0")
     assert say(run, "status", "steered")[0] == 0

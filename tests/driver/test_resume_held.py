@@ -60,7 +60,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsew
 
 def test_a_driver_elsewhere_that_renews_no_more_is_followed_once_its_lease_has_ended(elsewhere: Elsewhere) -> None:
     with elsewhere.ask() as writer:
-        assert writer.epoch == 2
+        assert writer.term == 2
     assert LEASE <= elsewhere.waited <= LEASE + 1
     waits, ends = elsewhere.said
     assert re.search(r"held by ada .* It may be gone: waiting 60 s to see whether it renews its lease\.$", waits)
@@ -71,7 +71,7 @@ def test_a_driver_elsewhere_that_renews_no_more_is_followed_once_its_lease_has_e
 def test_the_clocks_of_the_machines_do_not_matter(elsewhere: Elsewhere, jump: float) -> None:
     elsewhere.then = lambda waited: elsewhere.wall(jump if waited == 30 else 0.0)
     with elsewhere.ask() as writer:
-        assert writer.epoch == 2
+        assert writer.term == 2
     assert LEASE <= elsewhere.waited <= LEASE + 1
 
 

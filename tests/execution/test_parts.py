@@ -236,7 +236,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     waiting = [TrialKey(study="s", dataset="d", number=number) for number in range(3)]
     search.next_pack = lambda most: (Mock(key=waiting.pop(0)),) if waiting else ()
     search.fail = lambda key, message, retry: waiting.insert(0, key)
-    conductor = TuneSession(
+    session = TuneSession(
         search=search,
         packing=Packing(search=search, member=lambda config: Mock(config=config)),
         assign=lambda pack: Mock(keys=list(pack.members)),
@@ -248,27 +248,27 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     )
 
     def handed_out(trial_id: str) -> int | None:
-        assignment = conductor.suggest(trial_id)
+        assignment = session.suggest(trial_id)
         return None if assignment is None else assignment.keys[0].number
 
     assert [handed_out(name) for name in ("first", "second", "third")] == [0, 1, None]
     fits = 1
-    conductor.died("first", "its node is gone")
-    conductor.ended("first")
+    session.died("first", "its node is gone")
+    session.ended("first")
     assert "the cluster has changed" not in caplog.text
     assert handed_out("third") is None
     assert "the cluster has changed: 1 at a time, not 2" in caplog.text
-    conductor.ended("second")
+    session.ended("second")
     assert [handed_out(name) for name in ("third", "fourth")] == [0, None]
     fits = 0
-    conductor.died("third", "its node is gone as well")
-    conductor.ended("third")
+    session.died("third", "its node is gone as well")
+    session.ended("third")
     assert handed_out("fourth") == 0, "it waits where there is no node at all"
-    conductor.ended("fourth")
+    session.ended("fourth")
     assert handed_out("fifth") == 2
-    conductor.ended("fifth")
+    session.ended("fifth")
     with pytest.raises(StopTune, match=r"^$"):
-        conductor.suggest("sixth")
+        session.suggest("sixth")
 
 
 def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_waits_for_ray(

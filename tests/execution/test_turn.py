@@ -27,7 +27,7 @@ from ablate.execution.tune_session import TuneSession
 
 
 class Stage:
-    """A conductor with one trial that runs and one that waits for its actor."""
+    """A session with one trial that runs and one that waits for its actor."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
@@ -36,7 +36,7 @@ class Stage:
         self.interruption = Interruption(grace_seconds=20.0)
         self.clock = 100.0
         monkeypatch.setattr("ablate.execution.signals.time.monotonic", lambda: self.clock)
-        self.conductor = TuneSession(
+        self.session = TuneSession(
             search=self.search,
             packing=Packing(search=self.search, member=lambda config: Mock(config=config)),
             assign=Mock(),
@@ -49,11 +49,11 @@ class Stage:
         self.statuses = {"runs": Trial.RUNNING, "waits": Trial.PENDING}
         for name in self.statuses:
             self.search.next_pack.return_value = (Mock(key=name),)
-            self.conductor.suggest(name)
+            self.session.suggest(name)
 
     def turn(self) -> None:
         trials = [Mock(trial_id=name, status=status) for name, status in self.statuses.items()]
-        self.conductor.turn(Mock(get_trials=lambda: trials))
+        self.session.turn(Mock(get_trials=lambda: trials))
 
     def paused(self) -> list[str]:
         return [call.args[0] for call in self.search.pause.call_args_list]
@@ -67,16 +67,16 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def test_while_trials_pause_a_pack_continues_until_each_of_its_trials_has_written_a_checkpoint(stage: Stage) -> None:
-    stage.conductor.running["runs"].members["late"] = Mock(config=Mock(key="late"))
+    stage.session.running["runs"].members["late"] = Mock(config=Mock(key="late"))
     stage.search.report.return_value = Decision.CONTINUE
     signal.raise_signal(signal.SIGTERM)
     stage.turn()
     trial = Mock(trial_id="runs")
     report = Mock(spec=Report, final=False)
-    assert stage.conductor.take(trial, Turn(outcomes={"runs": report})), "the other one has trained and written nothing"
+    assert stage.session.take(trial, Turn(outcomes={"runs": report})), "the other one has trained and written nothing"
     trial.temporary_state.ray_actor.change.remote.assert_called_once_with(("runs",), ())
     assert stage.paused() == ["runs"]
-    assert not stage.conductor.take(trial, Turn(outcomes={"late": Paused()}))
+    assert not stage.session.take(trial, Turn(outcomes={"late": Paused()}))
     assert stage.paused() == ["runs", "late"]
 
 
@@ -84,15 +84,15 @@ def test_a_free_place_is_filled_without_a_question_to_a_cluster_that_does_not_an
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(stage.conductor, "slots", lambda: asked.append(1) or 2)
+    monkeypatch.setattr(stage.session, "slots", lambda: asked.append(1) or 2)
     stage.answers.return_value = False
-    stage.conductor.packing.most = 3
+    stage.session.packing.most = 3
     stage.search.most_at_once.return_value = 9
     stage.search.next_pack.return_value = (Mock(key="joins"),)
     stage.search.report.return_value = Decision.CONTINUE
     trial = Mock(trial_id="runs")
-    assert stage.conductor.take(trial, Turn(outcomes={"runs": Mock(spec=Report, final=False)}))
-    assert "joins" in stage.conductor.running["runs"].members
+    assert stage.session.take(trial, Turn(outcomes={"runs": Mock(spec=Report, final=False)}))
+    assert "joins" in stage.session.running["runs"].members
     assert asked == []
 
 
@@ -105,8 +105,8 @@ def test_a_signal_asks_once_and_waits_for_trials_that_run(stage: Stage) -> None:
     stage.turn()
     assert len(stage.asked) == 1
     assert stage.paused() == []
-    assert stage.conductor.suggest("another") is None
-    stage.conductor.ended("runs")
+    assert stage.session.suggest("another") is None
+    stage.session.ended("runs")
     with pytest.raises(KeyboardInterrupt) as left:
         stage.turn()
     assert left.value.args == (signal.SIGTERM,)
@@ -224,13 +224,13 @@ def test_nodes_are_asked_for_as_trials_are_left_and_for_none_in_the_end(
 ) -> None:
     asked: list[list[dict[str, float]]] = []
     monkeypatch.setattr("ablate.execution.autoscaling.request_resources", lambda bundles: asked.append(bundles))
-    conductor = stage.conductor
-    conductor.request = NodeRequest(most=3, bundle=bundle_of(cpus=1.0, share=0.4))
+    session = stage.session
+    session.request = NodeRequest(most=3, bundle=bundle_of(cpus=1.0, share=0.4))
     for left in (9, 3, 2):
         stage.search.most_at_once.return_value = left
-        conductor.died("runs", "to count again")
-        conductor.turn(Mock(get_trials=list))
-    conductor.release()
+        session.died("runs", "to count again")
+        session.turn(Mock(get_trials=list))
+    session.release()
     assert asked == [[{"CPU": 1.0, "GPU": 0.5}] * count for count in (3, 3, 2, 0)]
 
 

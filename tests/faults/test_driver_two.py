@@ -55,7 +55,7 @@ def test_the_second_is_refused_and_after_a_takeover_the_first_leaves(
     assert all("-attempt-001" in name for name in after.keys() - before.keys()), "at most a checkpoint of its own"
     reference.compare(run, repeated=2 * STEPS)
     with run.ledger() as ledger:
-        epochs = [report.driver_epoch for report in ledger.reports(run.name)]
+        epochs = [report.driver_term for report in ledger.reports(run.name)]
     assert epochs == sorted(epochs)
     assert set(epochs) == {1, 2}
 
@@ -83,7 +83,7 @@ def test_a_running_driver_leaves_within_its_heartbeat_after_a_takeover(tmp_path:
     first = run.search()
     first.until(lambda: run.committed() >= 2)
     third = run.search("--takeover")
-    third.until(lambda: len({note.driver_epoch for note in run.notes()}) == 2)
+    third.until(lambda: len({note.driver_term for note in run.notes()}) == 2)
     assert first.wait() == 1, first.output
     assert not (run.home / "report").exists()
     assert third.wait() == 0, third.output

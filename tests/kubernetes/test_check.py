@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.api_server import ApiServer
 from support.paths import REPOSITORY
@@ -22,7 +23,6 @@ def good() -> ApiServer:
     """Return a cluster that lacks nothing."""
     return ApiServer(
         objects={
-            ("customresourcedefinitions", "rayjobs.ray.io"): {},
             ("namespaces", "ablate"): {},
             ("secrets", "ablate"): {"data": {"storage-url": URL}},
             ("configmaps", "ablate"): {"data": STORE},
@@ -57,24 +57,29 @@ def test_a_cluster_that_lacks_nothing_is_named_and_gets_the_manifest(tmp_path: P
     code, out, err = check(api, tmp_path, "--gpus", "8", "--gpus-per-node", "8")
     assert (code, err) == (0, ASKING)
     assert "kind: RayJob" in out
-    assert {"may create", "nodes", "resourcequotas", "rayjobs/digits"} <= set(api.asked)
+    assert {"nodes", "resourcequotas", "rayjobs/digits"} <= set(api.asked)
+    tried = {each["kind"]: each for each in api.created}
+    assert tried.keys() == {"ConfigMap", "PodDisruptionBudget", "RayJob"}
+    assert [tried[each["kind"]]["metadata"]["name"] for each in yaml.safe_load_all(out)] == [
+        "digits-study", "digits-head", "digits",
+    ]  # fmt: skip
 
 
 @pytest.mark.services
 def test_whoever_may_not_create_a_study_is_told_before_anything_is_printed(tmp_path: Path) -> None:
     api = good()
-    api.may_create = False
+    api.denied = {"rayjobs"}
     api.forbidden = {"nodes"}
     code, out, err = check(api, tmp_path)
     assert (code, out) == (2, "")
-    assert "rayjobs.ray.io: you may not create one" in err
+    assert 'rayjobs is forbidden: User "ada" cannot create "rayjobs". Ask for the Role ablate-user' in err
 
 
 @pytest.mark.services
 def test_who_sees_nothing_of_the_namespace_is_told_that_nothing_is_known(tmp_path: Path) -> None:
     api = good()
     plurals = {plural for plural, _ in api.objects}
-    api.forbidden = plurals | {"resourcequotas", "rayjobs"}
+    api.forbidden = (plurals - {"namespaces"}) | {"resourcequotas", "rayjobs"}
     code, out, err = check(api, tmp_path)
     assert (code, out) == (3, "")
     assert "secret ablate: not looked at" in err

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ablate.base.errors import RequestError
 from ablate.cli import app as cli
-from ablate.kubernetes import ClusterRequest, preflight
+from ablate.kubernetes import ClusterRequest, preflight, rendered
 from ablate.kubernetes.kubectl import NotAllowedError, kubectl_get
 from ablate.kubernetes.preflight import needs
 from ablate.kubernetes.quantities import SUFFIXES, number
@@ -30,10 +30,12 @@ KUBECTL = """\
 #!/bin/sh
 echo "$*" >> "$ANSWERS/asked"
 [ "$1 $2" = "config current-context" ] && { cat "$ANSWERS/context"; exit 0; }
-[ "$1 $2" = "auth can-i" ] && { cat "$ANSWERS/may" && grep -q yes "$ANSWERS/may"; exit; }
-[ "$1" = get ] || { echo "this test allows kubectl get only" >&2; exit 99; }
-name=$3; case "$name" in --namespace|-o) name=all;; esac
 [ -f "$ANSWERS/sleep" ] && exec sleep 30
+if [ "$*" = "apply --dry-run=server --filename=-" ]; then
+    cat > "$ANSWERS/tried"; [ -s "$ANSWERS/refusal" ] && { cat "$ANSWERS/refusal" >&2; exit 1; }; exit 0
+fi
+[ "$1" = get ] || { echo "this test allows kubectl get and dry runs only" >&2; exit 99; }
+name=$3; case "$name" in --namespace|-o) name=all;; esac
 [ -f "$ANSWERS/$2-$name.error" ] && { cat "$ANSWERS/$2-$name.error" >&2; exit 1; }
 [ -f "$ANSWERS/error" ] && { cat "$ANSWERS/error" >&2; exit 1; }
 [ -f "$ANSWERS/$2-$name" ] && cat "$ANSWERS/$2-$name"
@@ -49,7 +51,7 @@ def secret(**data: str) -> dict[str, Any]:
 def quota(used: Mapping[str, str] | None = None, **hard: str) -> dict[str, Any]:
     """Return a list of one ResourceQuota; `_` stands for `/` or `.` as in the names of resources."""
     names = {"gpus": "requests.nvidia.com/gpu", "cpu": "requests.cpu", "memory": "limits.memory", "pods": "pods"}
-    names |= {"jobs": "count/rayjobs.ray.io", "budgets": "count/poddisruptionbudgets.policy"}
+    names |= {"clusters": "count/rayclusters.ray.io"}
     status = {"hard": {names[key]: value for key, value in hard.items()}}
     status["used"] = {names[key]: value for key, value in (used or {}).items()}
     return {"kind": "List", "items": [{"metadata": {"name": "team"}, "status": status}]}
@@ -66,13 +68,11 @@ def claim(phase: str = "Bound", **spec: str) -> dict[str, Any]:
     return {"kind": "PersistentVolumeClaim", "spec": spec, "status": {"phase": phase}}
 
 
-READS = ("get ", "auth can-i create rayjobs.ray.io ", "config current-context")
+READS = ("get ", "apply --dry-run=server ", "config current-context")
 GOOD: dict[str, Any] = {
     "context": "kind-here\n",
-    "may": "yes\n",
+    "refusal": "",
     "nodes-all": node(),
-    "customresourcedefinition-rayjobs.ray.io": {"kind": "CustomResourceDefinition"},
-    "namespace-ablate": {"kind": "Namespace"},
     "secret-ablate": secret(**{"storage-url": URL}),
     "configmap-ablate": {"data": {"ABLATE_STORE": "s3://bucket/ablate", "MLFLOW_TRACKING_URI": "http://mlflow:5000"}},
     "serviceaccount-ablate": {"kind": "ServiceAccount"},
@@ -142,13 +142,39 @@ def test_a_good_cluster_is_asked_and_nothing_else(cluster: Cluster) -> None:
     assert preflight(request(queue="ablate")) == []
     assert all(line.startswith(READS) for line in cluster.asked())
     assert len(cluster.asked()) == len(GOOD), "each thing once but the context, and the RayJob, which is not there"
+    assert (cluster.folder / "tried").read_text() == rendered(request(queue="ablate")), "what will be applied"
 
 
+REFUSED = 'Error from server ({}): error when creating "STDIN": '
+NO_KIND = (
+    'error: resource mapping not found for name: "digits" namespace: "ablate" from "STDIN": no matches for kind'
+    ' "RayJob" in version "ray.io/v1"\nensure CRDs are installed first\n'
+)
+NOT_FOUND = 3 * (REFUSED.format("NotFound") + 'namespaces "research" not found\n')
+UNKNOWN = (
+    "Warning: unrecognized format\n"
+    + REFUSED.format("BadRequest")
+    + 'RayJob in version "v1" cannot be handled as a RayJob: strict decoding error: unknown field "spec.submitter"\n'
+)
+CLOSED = """\
+Error from server (Forbidden): error when retrieving current configuration of:
+Resource: "/v1, Resource=configmaps", GroupVersionKind: "/v1, Kind=ConfigMap"
+Name: "digits-study", Namespace: "ablate"
+from server for: "STDIN": configmaps "digits-study" is forbidden: User "ada" cannot get resource "configmaps"
+"""
+DENIED = REFUSED.format("Forbidden") + 'rayjobs.ray.io is forbidden: User "ada" cannot create resource "rayjobs"\n'
+EXCEEDED = (
+    REFUSED.format("Forbidden")
+    + 'rayjobs.ray.io "digits" is forbidden: exceeded quota: team, requested: count/rayjobs.ray.io=1, used:'
+    " count/rayjobs.ray.io=2, limited: count/rayjobs.ray.io=2\n"
+)
 MISSING = {
     "no-kuberay": (
-        {"customresourcedefinition-rayjobs.ray.io": None}, {}, r"rayjobs\.ray\.io: KubeRay is not installed"),
-    "no-namespace": ({"namespace-ablate": None}, {}, "namespace = 'ablate': there is none: kubectl apply -k"),
-    "another-namespace": ({}, {"namespace": "research"}, "namespace = 'research': there is none"),
+        {"refusal": NO_KIND}, {}, r'no matches for kind "RayJob" .*KubeRay is not installed \(deploy/README'),
+    "no-namespace": (
+        {"refusal": NOT_FOUND}, {"namespace": "research"}, 'namespaces "research" not found.*kubectl apply -k deploy'),
+    "another-kuberay": ({"refusal": UNKNOWN}, {}, r'strict decoding error: unknown field "spec\.submitter"\.$'),
+    "no-right-to-look": ({"refusal": CLOSED}, {}, 'configmaps "digits-study" is forbidden.*Role ablate-user'),
     "no-secret": ({"secret-ablate": None}, {}, "secret ablate, key storage-url: there is no such secret"),
     "no-key": (
         {"secret-ablate": secret(**{"aws-access-key-id": "x"})}, {}, "key storage-url: is missing.*deploy/secret.sh"),
@@ -178,12 +204,12 @@ MISSING = {
     "no-storage-class": (
         {"persistentvolumeclaim-ablate-data": claim("Pending", storageClassName="fast")}, {},
         "persistentvolumeclaim ablate-data: names the storage class 'fast', and there is none"),
-    "no-right": ({"may": "no\n"}, {}, r"rayjobs\.ray\.io: you may not create one .*Role ablate-user"),
+    "no-right": ({"refusal": DENIED}, {}, 'cannot create resource "rayjobs".*Role ablate-user'),
     "no-priority-class": (
         {}, {"queue": "ablate", "priority_class": "urgent"}, "priority class = 'urgent': there is none, or no Kueue"),
-    "jobs": (
-        {"resourcequota-all": quota({"jobs": "2"}, jobs="2")}, {}, r"count/rayjobs\.ray\.io: .*needs 1, .*leaves 0"),
-    "budgets": ({"resourcequota-all": quota(budgets="0")}, {}, r"count/poddisruptionbudgets\.policy: .*needs 1"),
+    "jobs": ({"refusal": EXCEEDED}, {}, r"exceeded quota: team, requested: count/rayjobs\.ray\.io=1.*a larger quota"),
+    "clusters": (
+        {"resourcequota-all": quota({"clusters": "2"}, clusters="2")}, {}, r"count/rayclusters.*needs 1, .*leaves 0"),
     "no-queue": ({}, {"queue": "mine"}, "queue = 'mine': there is none, or no Kueue"),
     "no-kueue": (
         {"localqueues.kueue.x-k8s.io-ablate.error": 'error: the server doesn\'t have a resource type "localqueues"'},
@@ -233,7 +259,7 @@ def test_a_study_without_a_bucket_needs_no_store(cluster: Cluster) -> None:
 
 def test_what_may_not_be_seen_is_noted_and_stops_nothing(cluster: Cluster) -> None:
     forbidden = 'Error from server (Forbidden): secrets "ablate" is forbidden: User "ada" cannot get resource "secrets"'
-    closed = ["customresourcedefinition rayjobs.ray.io", "secret ablate", "configmap ablate", "serviceaccount ablate"]
+    closed = ["secret ablate", "configmap ablate", "serviceaccount ablate"]
     cluster.answer({f"{what.replace(' ', '-')}.error": forbidden for what in closed})
     assert preflight(request()) == [f"{what}: not looked at, you may not see it" for what in closed]
 
@@ -243,16 +269,16 @@ FORBIDDEN = 'Error from server (Forbidden): "ada" cannot get this'
 
 def test_whoever_may_see_nothing_of_the_namespace_is_told_so_and_gets_no_manifest(cluster: Cluster, run: Run) -> None:
     """The command answered 0, as if it had looked."""
-    cluster.answer({"error": FORBIDDEN, "may": "yes\n"})
+    cluster.answer({"error": FORBIDDEN})
     code, out, err = run("--check", "--namespace", "research")
     assert (code, out) == (3, "")
     assert "ablate: asking the cluster of kubectl's context kind-here, namespace research" in err
     assert "secret ablate: not looked at, you may not see it" in err
     assert err.splitlines()[-1].startswith("nothing of namespace research could be looked at")
-    cluster.answer({"may": "no\n"})
+    cluster.answer({"refusal": DENIED})
     code, out, err = run("--check")
     assert (code, out) == (3, "")
-    assert "rayjobs.ray.io: you may not create one" in err, "what is known is said as well"
+    assert 'cannot create resource "rayjobs"' in err, "what is known is said as well"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +327,7 @@ def test_a_server_that_does_not_answer_is_one_line(cluster: Cluster, said: str) 
     cluster.answer({"error": f"E1121 12:00:00 memcache.go:265: couldn't get current server API group list\n{said}\n"})
     with pytest.raises(RequestError) as refused:
         preflight(request())
-    assert str(refused.value) == f"kubectl get customresourcedefinition rayjobs.ray.io: {said}"
+    assert str(refused.value) == f"kubectl get secret ablate --namespace ablate: {said}"
 
 
 def test_a_kubectl_that_hangs_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +344,8 @@ def test_no_kubectl_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_answer_that_is_no_json_is_one_line(cluster: Cluster) -> None:
-    cluster.answer({"namespace-ablate": "<html>"})
-    with pytest.raises(RequestError, match="kubectl get namespace ablate: the answer is no JSON"):
+    cluster.answer({"secret-ablate": "<html>"})
+    with pytest.raises(RequestError, match="kubectl get secret ablate --namespace ablate: the answer is no JSON"):
         preflight(request())
 
 
@@ -333,12 +359,12 @@ def test_another_source_of_answers_may_be_given() -> None:
 
     def get(arguments: Sequence[str]) -> dict[str, Any] | None:
         asked.append(arguments)
-        if arguments[0] == "namespace":
+        if arguments[0] == "serviceaccount":
             raise NotAllowedError("no")
         return None if arguments[0] in ("rayjobs.ray.io", "configmap") else {}
 
     with pytest.raises(RequestError, match="ABLATE_STORE"):
-        preflight(request(namespace="research"), get=get, may_create=lambda *_: True)
+        preflight(request(namespace="research"), get=get, refusals=lambda _: [])
     assert ["secret", "ablate", "--namespace", "research"] in asked
 
 

@@ -40,7 +40,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     hold = ledger.acquire("s", file_text="", fingerprint="", seed=7, holder=sys.argv[2])
-    print("won", hold.epoch, flush=True)
+    print("won", hold.term, flush=True)
 except LedgerHeldError as error:
     print("lost", error, flush=True)
 sys.stdin.readline()
@@ -94,7 +94,7 @@ def test_a_stale_driver_writes_nothing(write: str, ledger: Ledger) -> None:
     old.report(key(1), report_of(1), Decision.CONTINUE)
     with take(ledger, takeover=True, holder="bob") as new:
         before = everything(ledger)
-        with pytest.raises(StaleDriverError, match=r"study 's': another driver took over; this one \(epoch 1\)"):
+        with pytest.raises(StaleDriverError, match=r"study 's': another driver took over; this one \(term 1\)"):
             WRITES[write](old)
         assert old.lost
         old.release()
@@ -120,7 +120,7 @@ def test_a_lease_is_refused_with_who_since_when_and_given_to_whom_saw_no_renewal
         with pytest.raises(LedgerHeldError, match="held by ada") as third:
             take(ledger, holder="bob", unrenewed=second.value.mark)
         with take(ledger, holder="bob", unrenewed=third.value.mark) as fourth:
-            assert fourth.epoch == 2
+            assert fourth.term == 2
         with pytest.raises(StaleDriverError, match="another driver took over"):
             writer.renew()
 
@@ -136,7 +136,7 @@ def test_a_clock_that_jumps_neither_gives_nor_keeps_a_lease(jump: float, ledger:
         with pytest.raises(LedgerHeldError, match="held by ada") as again:
             take(ledger, holder="bob", unrenewed=refused.value.mark)
         with take(ledger, holder="bob", unrenewed=again.value.mark) as second:
-            assert second.epoch == 2
+            assert second.term == 2
 
 
 def test_a_lapsed_lease_that_nobody_took_still_writes(ledger: Ledger, clock: Clock) -> None:
@@ -157,7 +157,7 @@ def test_release_frees_the_study_and_ends_the_right_to_write(ledger: Ledger) -> 
         writer.add_trials([new_trial(0)])
     with take(ledger) as second:
         second.add_trials([new_trial(0)])
-        assert second.epoch == 2
+        assert second.term == 2
 
 
 def test_another_seed_is_refused_and_a_new_file_is_kept(ledger: Ledger) -> None:
@@ -167,7 +167,7 @@ def test_another_seed_is_refused_and_a_new_file_is_kept(ledger: Ledger) -> None:
     take(ledger, file_text="longer", fingerprint="def").release()
     study = ledger.study(STUDY)
     assert study is not None
-    assert (study.file_text, study.fingerprint, study.epoch) == ("longer", "def", 2)
+    assert (study.file_text, study.fingerprint, study.term) == ("longer", "def", 2)
 
 
 def test_the_heartbeat_renews_the_lease_by_itself(ledger: Ledger, clock: Clock) -> None:
@@ -199,7 +199,7 @@ def test_of_processes_racing_for_a_study_exactly_one_wins_and_its_death_frees_it
         processes[winner].send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, processes[winner].pid, os.WEXITED | os.WNOWAIT)
         with take(ledger) as writer:  # a zombie is dead, too
-            assert writer.epoch == 2
+            assert writer.term == 2
         for process in processes:
             process.kill()
             process.communicate()
@@ -215,7 +215,7 @@ def test_a_reused_pid_is_dead_and_a_pid_of_elsewhere_is_not(ledger: Ledger) -> N
     first = take(ledger)
     lease(process_started="1")
     second = take(ledger)
-    assert second.epoch == first.epoch + 1
+    assert second.term == first.term + 1
     lease(process_started="1", place="another boot of another machine")
     with pytest.raises(LedgerHeldError, match="held by ada"):
         take(ledger)
@@ -255,7 +255,7 @@ def test_a_claim_whose_acknowledgement_is_lost_is_not_refused_by_itself(ledger: 
     take(ledger).release()
     lose_next_acknowledgements(ledger, 1)
     with take(ledger) as writer:
-        assert writer.epoch == 2
+        assert writer.term == 2
 
 
 def test_after_a_write_in_doubt_the_hold_goes_on(ledger: Ledger) -> None:

@@ -46,7 +46,7 @@ def test_a_trial_is_read_back_as_it_was_written(ledger: Ledger, writer: StudyWri
     assert (found.size, found.facts, found.sampler_state) == (SIZE, SHAPE, wanted.sampler_state)
     assert (found.state, found.attempt, found.epochs_done, found.wall_seconds) == (WAITING, 0, 0, 0.0)
     assert (found.created_at, found.started_at, found.finished_at) == (clock.now, None, None)
-    assert (found.error, found.checkpoint, found.mlflow_run_id, found.driver_epoch) == (None, None, None, 1)
+    assert (found.error, found.checkpoint, found.mlflow_run_id, found.driver_term) == (None, None, None, 1)
 
 
 def test_the_course_of_a_trial_with_its_times(ledger: Ledger, writer: StudyWriter, clock: Clock) -> None:
@@ -185,7 +185,7 @@ def test_studies_notes_and_mlflow_runs(ledger: Ledger, writer: StudyWriter, cloc
     assert (ledger.events("a"), ledger.trials("a"), ledger.counts("a"), ledger.study("b")) == ([], [], {}, None)
     study = ledger.study(STUDY)
     assert study is not None
-    assert (study.file_text, study.fingerprint, study.seed, study.epoch) == ("study: s\n", "abc", 7, 1)
+    assert (study.file_text, study.fingerprint, study.seed, study.term) == ("study: s\n", "abc", 7, 1)
 
 
 def test_cursors_give_every_change_once(ledger: Ledger, writer: StudyWriter) -> None:
@@ -262,10 +262,10 @@ def test_a_request_is_written_beside_the_driver_and_answered_once(ledger: Ledger
     after = ledger.snapshot(STUDY).study
     assert after is not None
     assert before is not None
-    assert (after.epoch, after.revision) == (before.epoch, before.revision), "neither lease nor revision is touched"
+    assert (after.term, after.revision) == (before.term, before.revision), "neither lease nor revision is touched"
     first, second = ledger.requests(STUDY)
     assert (first.dataset, first.command, first.trial, first.fault) == ("digits", "prune", 0, "")
-    assert ledger.events(STUDY)[-1].driver_epoch == 0
+    assert ledger.events(STUDY)[-1].driver_term == 0
     event = NewEvent(kind=ANSWERED, dataset="digits", payload={"request": first.rowid})
     writer.finish(key(0), PRUNED, "asked", event)
     assert ledger.requests(STUDY) == [second]

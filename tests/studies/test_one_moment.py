@@ -28,12 +28,12 @@ ONE_MORE = """\
 INSERT INTO ablate_trial SELECT NULL, study_id, dataset, :number, stage, replace(config, '"number":1', :key),
   replicates,
   'FAIL', attempt, epochs_done, wall_seconds, params, params_body, flops, shape, sampler_state, 'out of memory',
-  checkpoint, mlflow_run_id, driver_epoch, revision, created_at, started_at, finished_at FROM ablate_trial WHERE id = 2;
+  checkpoint, mlflow_run_id, driver_term, revision, created_at, started_at, finished_at FROM ablate_trial WHERE id = 2;
 INSERT INTO ablate_report SELECT NULL, study_id, (SELECT max(id) FROM ablate_trial), epoch, replicate, metrics,
-  diverged, final, decision, checkpoint, wall_seconds, driver_epoch, created_at FROM ablate_report WHERE id = 4;
+  diverged, final, decision, checkpoint, wall_seconds, driver_term, created_at FROM ablate_report WHERE id = 4;
 INSERT INTO ablate_note SELECT NULL, 1, 'test_opened', 'digits', '{"trial": 0}', 2, created_at FROM ablate_note
   WHERE id = 1;
-UPDATE ablate_lease SET epoch = epoch + 1;
+UPDATE ablate_lease SET term = term + 1;
 """
 
 
@@ -79,7 +79,7 @@ def test_the_parts_of_an_answer_are_of_one_moment(
     found = answer[0] if isinstance(answer, list) else answer
     assert driver.commits >= 3, "each read was followed by a commit"
     failed = found["trials"]["digits"]["FAIL"]
-    seen = {"failed": len(found["failed"]), "openings": len(found["test_opened"]), "epoch": found["driver_epoch"] - 1}
+    seen = {"failed": len(found["failed"]), "openings": len(found["test_opened"]), "epoch": found["driver_term"] - 1}
     assert seen == {"failed": failed, "openings": failed, "epoch": failed}
 
 

@@ -216,7 +216,7 @@ def test_a_driver_of_another_machine_is_asked_whatever_the_clocks_say(
         code, out, err = run(capfd, *command, "--runs-dir", str(driver.runs))
         assert (code, says in " ".join(out.split())) == (0, True), out + err
     (asked,) = [request for request in driver.ledger.requests("looked") if request.command == "stop"]
-    assert asked.term == driver.writer.epoch
+    assert asked.term == driver.writer.term
     driver.leave()
     code, out, err = run(capfd, "stop", "looked", "--runs-dir", str(driver.runs))
     assert (code, "no driver runs it" in err) == (2, True)

@@ -1,4 +1,4 @@
-"""A small Kubernetes API server for the real `kubectl`: discovery, GET of what a test puts there, access reviews."""
+"""A small Kubernetes API server for the real `kubectl`: discovery, GET of what a test puts there, dry runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KINDS = {  # group/version: {plural: (kind, namespaced)}
         "configmaps": ("ConfigMap", True), "serviceaccounts": ("ServiceAccount", True),
         "persistentvolumeclaims": ("PersistentVolumeClaim", True), "resourcequotas": ("ResourceQuota", True),
     },
-    "apiextensions.k8s.io/v1": {"customresourcedefinitions": ("CustomResourceDefinition", False)},
     "storage.k8s.io/v1": {"storageclasses": ("StorageClass", False)},
-    "authorization.k8s.io/v1": {"selfsubjectaccessreviews": ("SelfSubjectAccessReview", False)},
+    "policy/v1": {"poddisruptionbudgets": ("PodDisruptionBudget", True)},
     "ray.io/v1": {"rayjobs": ("RayJob", True)},
 }  # fmt: skip
 
 
 @dataclass
 class ApiServer:
-    """What is there, by plural and name; what may not be seen, by plural; and whether RayJobs may be created."""
+    """What is there, by plural and name; what may not be seen and what may not be created, by plural."""
 
     objects: dict[tuple[str, str], Plain] = field(default_factory=dict)
     forbidden: set[str] = field(default_factory=set)
-    may_create: bool = True
+    denied: set[str] = field(default_factory=set)
+    created: list[Plain] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -56,6 +56,8 @@ class ApiServer:
     def get(self, path: str) -> tuple[int, Plain]:
         """Return status and answer of a GET."""
         parts = path.partition("?")[0].strip("/").split("/")
+        if parts[:2] == ["openapi", "v3"]:
+            return 200, _openapi(parts[2:])
         if path.startswith("/apis?") or parts == ["apis"]:
             return 200, _groups()
         if parts == ["api"]:
@@ -89,11 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(*self.api.get(self.path))
 
     def do_POST(self) -> None:
-        """Answer an access review."""
-        self.rfile.read(int(self.headers["Content-Length"]))  # protobuf
-        self.api.asked.append("may create")
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {}}
-        self._answer(201, review | {"status": {"allowed": self.api.may_create}})
+        """Answer a dry run of a creation."""
+        created = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        path, _, query = self.path.partition("?")
+        plural = path.rpartition("/")[2]
+        assert "dryRun=All" in query, "a check changes nothing"
+        if plural in self.api.denied:
+            self._answer(403, _status(403, "Forbidden", f'{plural} is forbidden: User "ada" cannot create "{plural}"'))
+            return
+        self.api.created.append(created)
+        self._answer(201, created)
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -105,6 +112,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+def _openapi(parts: list[str]) -> Plain:
+    """Return the index of what `kubectl` reads before a dry run, or the parameters that one version's objects take."""
+    of_version = {each: f"apis/{each}" if "/" in each else f"api/{each}" for each in KINDS}
+    if not parts:
+        return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in of_version.values()}}
+    (version,) = (each for each, place in of_version.items() if place == "/".join(parts))
+    group, _, name = version.rpartition("/")
+    taken = [{"name": each, "in": "query"} for each in ("dryRun", "fieldValidation")]
+    paths = {
+        f"/{of_version[version]}/namespaces/{{namespace}}/{plural}/{{name}}": {
+            "patch": {
+                "parameters": taken,
+                "x-kubernetes-group-version-kind": {"group": group, "version": name, "kind": kind},
+                "responses": {},
+            }
+        }
+        for plural, (kind, _) in KINDS[version].items()
+    }
+    return {"openapi": "3.0.0", "info": {"title": "here", "version": "1"}, "paths": paths}
 
 
 def _groups() -> Plain:

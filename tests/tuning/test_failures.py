@@ -234,7 +234,7 @@ def test_a_driver_that_was_overtaken_is_told_so_without_writing(tmp_path: Path) 
             search.check()  # nobody has told it yet: asking costs no look at the ledger
             with pytest.raises(StaleDriverError, match="another driver took over"):
                 writer.renew()
-            with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(epoch 1\)"):
+            with pytest.raises(StaleDriverError, match=r"another driver took over; this one \(term 1\)"):
                 search.check()
 
 

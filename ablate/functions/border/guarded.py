@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import AblateError, RegistryError, TrialError
 from ablate.base.files import Place
-from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
 from ablate.core.registry import import_paths
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
@@ -22,10 +21,10 @@ from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.output import OutputLog
 from ablate.functions.settings import FunctionSettings
-from ablate.functions.trainable import Described, OwnTrainable
+from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import PlannedTrials, ServedNetwork, TrialContext
+    from ablate.core.trainable import ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
 _PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by trainable, number, folder and search path
@@ -196,6 +195,11 @@ def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
         process.show(_drop)
 
 
+def _asking(method: str) -> Any:
+    """Return a method that asks the trainable's process for what its method of that name in `Trainable` returns."""
+    return lambda trainable, *arguments, **options: _asked(trainable.name, method, *arguments, **options)
+
+
 class _Trained:
     """How a guarded trainable trains: in a pack of its process."""
 
@@ -245,20 +249,9 @@ class GuardedFunction(_Trained, OwnTrainable):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
-        """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""
-        found: Counted = _asked(self.name, "count_by_running", settings, dataset)
-        return found
-
-    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
-        """Return the parts of what the function builds; see `ablate.functions.parts.list_parts`."""
-        found: dict[str, Any] = _asked(self.name, "list_parts", settings, facts, dataset)
-        return found
-
-    def describe(self) -> Described:
-        """Return what a new study file needs to know of the function."""
-        found: Described = _asked(self.name, "describe")
-        return found
+    count_by_running = _asking("count_by_running")
+    list_parts = _asking("list_parts")
+    describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
 
 
 class Guarded(_Trained):
@@ -266,67 +259,26 @@ class Guarded(_Trained):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._ask = partial(_asked, name)
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """See `Trainable.check`."""
-        self._ask("check", tuple(given), confirms=confirms)
+        _asked(self.name, "check", tuple(given), confirms=confirms)
 
-    def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
-        """See `Trainable.check_data`."""
-        self._ask("check_data", task, data_dir)
-
-    def find_facts(self, task: TaskConfig, data_dir: Path | None) -> DatasetFacts:
-        """See `Trainable.find_facts`."""
-        found: DatasetFacts = self._ask("find_facts", task, data_dir)
-        return found
-
-    def remarks(
-        self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
-    ) -> tuple[str, ...]:
-        """See `Trainable.remarks`."""
-        found: tuple[str, ...] = self._ask("remarks", task, facts, settings, data_dir)
-        return found
-
-    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
-        """See `Trainable.metrics`."""
-        found: tuple[str, ...] | None = self._ask("metrics", task, facts)
-        return found
-
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
-        """See `Trainable.measure`."""
-        found: Size | None = self._ask("measure", settings, facts)
-        return found
-
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
-        """See `Trainable.count_by_running`."""
-        found: Counted = self._ask("count_by_running", settings, dataset)
-        return found
-
-    def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
-        """See `Trainable.list_parts`."""
-        found: dict[str, Any] = self._ask("list_parts", settings, facts, dataset)
-        return found
-
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
-        """See `Trainable.estimate_seconds`."""
-        found: float | None = self._ask("estimate_seconds", rows, planned)
-        return found
-
-    def group_key(self, config: TrialConfig, facts: DatasetFacts) -> str | None:
-        """See `Trainable.group_key`."""
-        found: str | None = self._ask("group_key", config, facts)
-        return found
+    check_data = _asking("check_data")
+    find_facts = _asking("find_facts")
+    remarks = _asking("remarks")
+    metrics = _asking("metrics")
+    measure = _asking("measure")
+    count_by_running = _asking("count_by_running")
+    list_parts = _asking("list_parts")
+    estimate_seconds = _asking("estimate_seconds")
+    group_key = _asking("group_key")
+    measure_pack = _asking("measure_pack")
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """See `Trainable.open_pack`."""
         place = {"data_dir": data_dir, "device": device, "pause": pause}
         return GuardedPack(self.name, packed=True, threads=1, grace_seconds=STOP_SECONDS, place=place)
-
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """See `Trainable.measure_pack`."""
-        found: int = self._ask("measure_pack", config, data_dir=data_dir, device=device, most=most)
-        return found
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
         """See `Trainable.serve`; the network is rebuilt in this process, which writes it for MLflow."""

@@ -60,7 +60,7 @@ REPORT_COLUMNS: dict[str, pl.DataType] = {
     "diverged": pl.Boolean(),
     "checkpoint": pl.String(),
     "wall_seconds": pl.Float64(),
-    "driver_epoch": pl.Int64(),
+    "driver_term": pl.Int64(),
     "created_at": pl.Float64(),
     SAMPLES: SAMPLES_TYPE,
 }

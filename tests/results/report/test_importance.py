@@ -59,7 +59,7 @@ def planted(count=80, *, seed=0, states=("COMPLETE",), **changes):
 
 def noted(shares, *, networks=48, error=0.0, reason=""):
     payload = {"shares": {"params": shares}, "networks": networks, "error": error, "reason": reason}
-    event = {"rowid": 1, "dataset": "digits", "driver_epoch": 1, "created_at": 0.0}
+    event = {"rowid": 1, "dataset": "digits", "driver_term": 1, "created_at": 0.0}
     return [EventRecord(kind="size_shares", payload=check_payload("size_shares", payload), **event)]
 
 

@@ -27,9 +27,9 @@ MAY_DIFFER: Mapping[str, frozenset[str]] = {
     version_table.name: frozenset({"ledger_id"}),
     study_table.name: TIMES | {"store", "tracking"},
     lease_table.name: frozenset(column.name for column in lease_table.columns) - {"study_id"},
-    trial_table.name: TIMES | {"attempt", "driver_epoch", "revision", "mlflow_run_id"},
-    report_table.name: TIMES | {"driver_epoch"},
-    note_table.name: TIMES | {"driver_epoch"},
+    trial_table.name: TIMES | {"attempt", "driver_term", "revision", "mlflow_run_id"},
+    report_table.name: TIMES | {"driver_term"},
+    note_table.name: TIMES | {"driver_term"},
     mlflow_parent_table.name: frozenset({"run_id"}),
 }
 OF_A_RESUME = frozenset({"driver_started", "resumed", "retried"})  # kinds of notes that only say what happened

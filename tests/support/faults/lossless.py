@@ -71,7 +71,7 @@ def check_whole(run: StudyRun, *, trials: int, epochs: int | None = None, driver
         attempts = [attempt_of(report) for report in own]
         assert attempts == sorted(attempts), f"trial {trial.key}: an overtaken attempt was committed: {attempts}"
         assert attempts[-1] <= trial.attempt
-        held = [report.driver_epoch for report in own]
+        held = [report.driver_term for report in own]
         assert held == sorted(held)
         assert held[-1] <= drivers
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from ablate.core.trial import Decision, TrialState
-from ablate.driver.run import check_data
+from ablate.driver.data_checks import check_data
 from ablate.engine.models import measure
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.study import parse_study

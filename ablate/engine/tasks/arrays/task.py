@@ -243,11 +243,8 @@ class Task:
         """Return `accuracy` of each target for cross-entropy; other tasks have none but those over a whole split."""
         if self.loss_name != "cross_entropy":
             return {}
-        return {
-            "accuracy": torch.stack(
-                [losses.correct(self._arranged(s, t), t) for s, t in zip(logits, targets, strict=True)]
-            )
-        }
+        pairs = zip(logits, targets, strict=True)
+        return {"accuracy": torch.stack([losses.correct(self._arranged(s, t), t) for s, t in pairs])}
 
     def split_metrics(self, scores: Tensor, targets: Tensor) -> dict[str, float]:
         """Return the metrics of one replicate over a split, from all its scores [n, ...] and targets [n, ...].

@@ -1,0 +1,122 @@
+"""Every option of a command that runs a study reaches the driver, and what is not typed is the driver's default."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.cli.app import main
+from ablate.driver import run
+from ablate.driver.options import RunOptions
+
+TYPED = {
+    "--runs-dir": ("runs_dir", Path("elsewhere")), "--data-dir": ("data_dir", Path("sets")),
+    "--storage": ("storage", "postgresql+psycopg://ada@db/ablate"), "--store": ("store", "s3://bucket/here"),
+    "--gpus": ("gpus", 8), "--gpus-per-trial": ("gpus_per_trial", 0.5), "--cpus-per-trial": ("cpus_per_trial", 2.0),
+    "--pack": ("pack", 4), "--address": ("address", "auto"), "--autoscale": ("autoscale", 3),
+    "--executor": ("executor", "local"), "--device": ("device", "cpu"), "--tracker": ("tracker", "none"),
+    "--tracking-uri": ("tracking_uri", "http://mlflow:5000"), "--grace": ("grace_seconds", 3.5),
+    "--metrics-port": ("metrics_port", 9464), "--metrics-host": ("metrics_host", "0.0.0.0"),
+    "--takeover": ("takeover", True), "--relocate": ("relocate", True), "--code-changed": ("code_changed", True),
+    "--keep-going": ("keep_going", True), "--extend": ("extend", True), "--from": ("from_study", "earlier"),
+}  # fmt: skip
+OF_SEARCH = ("--from",)
+PLAIN = "study: plain\ndatasets: {digits: {}}\nbudget: {trials: 1}\n"
+COMPARED = (
+    "study: rows\ndatasets: {digits: {}}\nvariants: [{name: a}, {name: b, model: {depth: 2}}]\ncompare: {baseline: a}\n"
+)
+
+
+@dataclass
+class Asked:
+    """What the driver was asked to run."""
+
+    file: Path | None = None
+    options: RunOptions | None = None
+    rest: dict[str, Any] | None = None
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    """A driver that notes its request and is interrupted."""
+    found = Asked()
+
+    def note(file: Path, options: RunOptions, console: object, **rest: Any) -> None:
+        found.file, found.options, found.rest = file, options, rest
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "search", note)
+    monkeypatch.chdir(tmp_path)
+    for variable in ("ABLATE_RUNS", "ABLATE_STORAGE", "ABLATE_STORE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "plain.yaml").write_text(PLAIN)
+    (tmp_path / "compared.yaml").write_text(COMPARED)
+    return found
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["ablate", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+
+
+def words_of(options: dict[str, tuple[str, Any]]) -> list[str]:
+    words: list[str] = []
+    for option, (_, value) in options.items():
+        words += [option] if value is True else [option, str(value)]
+    return words
+
+
+@pytest.mark.parametrize(("command", "file"), [("search", "plain.yaml"), ("compare", "compared.yaml")])
+def test_every_option_reaches_the_driver(
+    command: str, file: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {option: field for option, field in TYPED.items() if command == "search" or option not in OF_SEARCH}
+    typed(monkeypatch, command, file, *words_of(given))
+    assert asked.options == RunOptions(**dict(given.values()))
+    assert asked.file == Path(file)
+
+
+@pytest.mark.parametrize("option", TYPED)
+def test_an_option_alone_changes_its_own_field_only(option: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value = TYPED[option]
+    typed(monkeypatch, "search", "plain.yaml", *words_of({option: (name, value)}))
+    assert asked.options == RunOptions(**{"runs_dir": Path("runs"), name: value})
+
+
+def test_what_becomes_part_of_the_study_is_passed_on_its_own(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = RunOptions(runs_dir=Path("runs"))
+    typed(monkeypatch, "search", "plain.yaml", "--deterministic")
+    assert (asked.options, asked.rest) == (plain, {"scale": None, "only": None, "deterministic": True, "text": None})
+    typed(monkeypatch, "compare", "compared.yaml", "--scale", "0.5", "--dataset", "digits")
+    assert (asked.options, asked.rest) == (
+        plain, {"scale": 0.5, "only": ["digits"], "deterministic": False, "text": None}
+    )  # fmt: skip
+
+
+def test_a_wrapped_command_has_its_five_options(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {option: TYPED[option] for option in ("--runs-dir", "--gpus", "--gpus-per-trial", "--executor", "--tracker")}
+    typed(monkeypatch, "wrap", "echo {lr}", "lr=1:2", "--metric", "val_x={number}", *words_of(own))
+    assert asked.options == RunOptions(**dict(own.values()))
+
+
+@pytest.mark.parametrize("pack", ["0", "-1", "two", "1.5", "²"])
+def test_a_pack_that_is_no_number_is_refused(
+    pack: str, asked: Asked, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ablate", "search", "plain.yaml", f"--pack={pack}"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert f"ablate: --pack {pack}: must be a whole number from 1, or auto." in capfd.readouterr().err
+    assert asked.options is None
+
+
+def test_a_pack_may_be_measured(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed(monkeypatch, "search", "plain.yaml", "--pack", "auto")
+    assert asked.options == RunOptions(runs_dir=Path("runs"), pack="auto")
