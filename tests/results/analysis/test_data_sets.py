@@ -17,6 +17,7 @@ from ablate.base.errors import StudyFileError
 from ablate.base.randomness import stream
 from ablate.results.analysis.data_sets import sd_between
 from ablate.results.analysis.intervals import t_interval
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from ablate.results.report.comparison.page import Tables
 from ablate.study import Study, parse_study
@@ -45,7 +46,10 @@ def study_of(datasets: str = "random", names: list[str] = NAMES, **compare: Any)
 
 
 def rows_of(study: Study, **changes: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["column"], row["variant"]): row for row in verdicts(study, *plant(study, **changes)).rows(named=True)}
+    return {
+        (row["column"], row["variant"]): row
+        for row in verdicts(Results(study, *plant(study, **changes))).rows(named=True)
+    }
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -122,7 +126,7 @@ def test_four_data_sets_are_refused_before_anything_runs_and_three_that_ran_give
 def test_unequal_seeds_weigh_data_sets_alike_and_a_diverged_seed_leaves_no_mean() -> None:
     study = study_of()
     trials, reports = plant(study)
-    fewer = verdicts(study, trials, reports.filter(~((pl.col("dataset") == "a") & (pl.col("seed") > 1))))
+    fewer = verdicts(Results(study, trials, reports.filter(~((pl.col("dataset") == "a") & (pl.col("seed") > 1)))))
     row = fewer.row(by_predicate=(pl.col("column") == SAMPLE) & (pl.col("variant") == "kv"), named=True)
     by_name = {name: range(2) if name == "a" else range(4) for name in NAMES}
     means = [
