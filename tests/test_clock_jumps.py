@@ -67,7 +67,7 @@ class Jumping:
         with Ledger.open(f"sqlite:///{self.home}/ledger.sqlite", create=False) as ledger:
             found = ledger.snapshot("jumped")
         assert found.study is not None
-        return found.trials, found.notes, found.study.active_seconds
+        return found.trials, found.events, found.study.active_seconds
 
     def until_training(self, driver: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + 300

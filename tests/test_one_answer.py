@@ -18,9 +18,10 @@ from ablate.core.trial import Report, TrialConfig, TrialState
 from ablate.driver.prometheus import StudyCollector
 from ablate.ledger import Ledger, ReportRecord
 from ablate.results.analysis import front, pooled
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import reports_table, trials_table
-from ablate.results.report import front_lines, front_table
-from ablate.results.report.front.findings import findings
+from ablate.results.report import front_lines
+from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.learning import learning_curves
 from ablate.studies.locations import Locations
 from ablate.studies.status import results_as_values
@@ -105,7 +106,7 @@ def fronts_shown(world: World) -> dict[str, list[int]]:
     snapshot = world.ledger.snapshot("s")
     trials, reports = trials_table(snapshot), reports_table(snapshot)
     recorded = recorded_searches(world.study, snapshot)["digits"]
-    found = findings(world.study, "digits", trials, reports, front_table(world.study, trials, reports))
+    found = Findings(Results(world.study, trials, reports), "digits")
     return {
         "search": [member.config.key.number for member in world.search.front("digits")],
         "a later driver": [member.config.key.number for member in recorded.front()],
@@ -161,7 +162,7 @@ def test_a_curve_and_a_trial_s_lines_leave_out_the_mean_that_a_replicate_lacks(t
         world.train(metrics(0.5, 0.5), {"val_accuracy": 0.75}, metrics(0.5, 0.5))
         snapshot = world.ledger.snapshot("s")
         trials, reports = trials_table(snapshot), reports_table(snapshot)
-        found = findings(world.study, "digits", trials, reports, front_table(world.study, trials, reports))
+        found = Findings(Results(world.study, trials, reports), "digits")
         points, _, _ = learning_curves(world.study, found, "val_loss")
         assert [point["epoch"] for point in points] == [1]
         assert [p["epoch"] for p in learning_curves(world.study, found, "val_accuracy")[0]] == [1, 9]
@@ -192,7 +193,7 @@ def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_ha
         world.train(metrics(0.5, 0.5))
         config = world.train(metrics(0.5, 0.5), {**metrics(0.75, 0.5), "test_accuracy": 0.75})
         snapshot = world.ledger.snapshot("s")
-        assert [note.payload for note in snapshot.notes if note.kind == "test_opened"] == [{"trial": 1}]
+        assert [note.payload for note in snapshot.events if note.kind == "test_opened"] == [{"trial": 1}]
         own = [report for report in snapshot.reports if report.key == config.key]
         table = trials_table(snapshot)
         assert math.isnan(table["test_accuracy"][1])
@@ -240,15 +241,13 @@ def test_one_answer_on_page_terminal_and_status(tmp_path: Path) -> None:
             world.finish(config, [{**metrics(0.5, 0.5), "test_accuracy": t, "test_loss": 0.1 * cost} for t in tested])
         snapshot = world.ledger.snapshot("s")
         trials, reports = trials_table(snapshot), reports_table(snapshot)
-        page = findings(
-            world.study, "digits", trials, reports, front_table(world.study, trials, reports), snapshot.notes
-        )
+        page = Findings(Results(world.study, trials, reports, snapshot.events), "digits")
         screen = Console(width=200, record=True, file=io.StringIO())
-        screen.print(front_lines(world.study, trials, reports, snapshot.notes))
+        screen.print(front_lines(Results(world.study, trials, reports, snapshot.events)))
         status = results_as_values(world.stored())
         assert page.confirmed
-        assert status["answer"]["digits"] == page.answer
-        assert page.answer in " ".join(screen.export_text().split())
+        assert status["answer"]["digits"] == page.summary[0]
+        assert page.summary[0] in " ".join(screen.export_text().split())
 
 
 def _equal(value: float | None, expected: float) -> bool:

@@ -20,7 +20,7 @@ from ablate.results.analysis.power import (
     pairs_needed,
     smallest_margin,
 )
-from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.analysis.results import Results
 from ablate.studies.locations import Locations
 from ablate.studies.stored import read_study
 from ablate.study import Study
@@ -80,7 +80,7 @@ class PlannedPower:
 def read_earlier(name: str, study: Study, locations: Locations) -> Earlier:
     """Return the paired spreads of study `name`; raise RequestError if it has none in a metric of `study`."""
     stored = read_study(name, locations)
-    spreads = paired_spreads(stored.study, trials_table(stored.snapshot), reports_table(stored.snapshot))
+    spreads = paired_spreads(Results.of(stored.study, stored.snapshot))
     asked = _metrics(study)
     if asked and all(_of_metric(spreads, metric) is None for metric in asked):
         known = ", ".join(spreads) or "none in any metric"

@@ -113,7 +113,7 @@ def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
     for trial in found.snapshot.trials:
         if trial.key.dataset == label and is_same(trial.config.parameters, values):
             raise RequestError(f"study {found.study.name!r}: trial {trial.key} has this configuration: {trial.state}")
-    for request in find_unanswered(found.snapshot.notes):
+    for request in find_unanswered(found.snapshot.events):
         if request.dataset == label and is_same(request.parameters, values):
             raise RequestError(f"study {found.study.name!r}: this configuration is enqueued already")
 
@@ -128,7 +128,7 @@ def _ask_about(
         message = f"{command} {label} {number}{' --from-start' if from_start else ''}"
         asked = _request(label, command, message, trial=number, from_start=from_start)
         _refuse(found, asked)
-        waiting = find_unanswered(found.snapshot.notes)
+        waiting = find_unanswered(found.snapshot.events)
         same = [(each.command, each.trial, each.dataset, each.from_start) for each in waiting]
         if (command, number, label, from_start) not in same:
             more = {"from_start": True} if from_start else {}

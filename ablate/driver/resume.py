@@ -150,7 +150,7 @@ def find(ledger: Ledger, study: Study) -> Found | None:
         return None
     open_trials = [t for t in trials if not t.state.finished and t.key.dataset in study.labels]
     begun = sorted((t for t in open_trials if t.attempt > 0), key=lambda t: (t.key.number, t.key.dataset))
-    last_at, last_holder = _last_commit(trials, reports, found.notes)
+    last_at, last_holder = _last_commit(trials, reports, found.events)
     return Found(
         study=study.name,
         unit=study.unit,
@@ -219,16 +219,16 @@ def _back_text(back: Sequence[Resumption], unit: str, *, several: bool) -> str:
 
 
 def _last_commit(
-    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], notes: Sequence[EventRecord]
+    trials: Iterable[TrialRecord], reports: Iterable[ReportRecord], events: Sequence[EventRecord]
 ) -> tuple[float, str | None]:
     """Return the time of the last commit, and its driver if the ledger names it."""
     acts = [(r.driver_term, r.created_at) for r in reports] + [
-        (n.driver_term, n.created_at) for n in notes if n.kind != REQUESTED
+        (n.driver_term, n.created_at) for n in events if n.kind != REQUESTED
     ]
     for trial in trials:
         acts += [(0, trial.created_at), (0, trial.started_at or 0.0), (trial.driver_term, trial.finished_at or 0.0)]
     last = max(driver for driver, _ in acts)
-    holders = [n.payload.get("holder") for n in notes if n.kind == DRIVER_STARTED and n.driver_term == last]
+    holders = [n.payload.get("holder") for n in events if n.kind == DRIVER_STARTED and n.driver_term == last]
     return max(moment for _, moment in acts), next((str(holder) for holder in holders if holder), None)
 
 

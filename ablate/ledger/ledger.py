@@ -21,7 +21,7 @@ from ablate.ledger.records import (
     Snapshot,
     StudyRecord,
     TrialRecord,
-    note_from_row,
+    event_from_row,
     report_from_row,
     study_from_row,
     trial_from_row,
@@ -184,19 +184,19 @@ class Ledger:
             _REPORTS.where(study_table.c.name == name).order_by(*_BY_REPORT),
             _NOTES.where(study_table.c.name == name),
         )
-        studies, trials, reports, notes = self._database.read(
+        studies, trials, reports, events = self._database.read(
             lambda connection: [_fetch(connection, query) for query in queries]
         )
         return Snapshot(
             study=study_from_row(studies[0]) if studies else None,
             trials=self._made(trial_from_row, trials),
             reports=self._made(partial(report_from_row, study=name), reports),
-            notes=self._made(note_from_row, notes),
+            events=self._made(event_from_row, events),
         )
 
     def events(self, name: str) -> list[EventRecord]:
         """Return a study's events in the order of commit."""
-        return self._made(note_from_row, self._rows(_NOTES.where(study_table.c.name == name)))
+        return self._made(event_from_row, self._rows(_NOTES.where(study_table.c.name == name)))
 
     def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> None:
         """Commit a user's request to the driver of a study, whoever holds its lease; raise LedgerError."""
@@ -206,7 +206,7 @@ class Ledger:
     def requests(self, name: str) -> list[Request]:
         """Return the requests to a study's driver that are not answered yet, in order."""
         found = self._database.read(lambda connection: _fetch(connection, _REQUESTS, {"study": name}))
-        return find_unanswered(self._made(note_from_row, found))
+        return find_unanswered(self._made(event_from_row, found))
 
     def mlflow_parents(self, name: str) -> dict[str, str]:
         """Return the MLflow parent run of each data set that has one."""

@@ -158,14 +158,14 @@ class NewEvent:
 class Snapshot:
     """The whole record of one study at one moment; `study` is None if the ledger has no such study.
 
-    Trials are ordered by data set and number, reports by trial, epoch and replicate, `notes` (events) by commit.
+    Trials are ordered by data set and number, reports by trial, epoch and replicate, `events` by commit.
     `checkpoints` is the place of the trials' files if they may be read too; the ledger itself does not name it.
     """
 
     study: StudyRecord | None
     trials: list[TrialRecord]
     reports: list[ReportRecord]
-    notes: list[EventRecord]
+    events: list[EventRecord]
     checkpoints: Place | None = None
 
 
@@ -245,7 +245,7 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
     )
 
 
-def note_from_row(row: RowMapping) -> EventRecord:
+def event_from_row(row: RowMapping) -> EventRecord:
     """Return the record of an event's row; raise LedgerError if it is damaged.
 
     A request whose payload cannot be read has none: the driver refuses it.

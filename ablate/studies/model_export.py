@@ -68,7 +68,7 @@ def export_model(
             " Save the model in that code"
         )
     refuse_links(locations.home(name))
-    refuse_other_code(found.study, found.snapshot.notes, advice=USE)
+    refuse_other_code(found.study, found.snapshot.events, advice=USE)
     key = record.config.key
     folder = to or locations.make_home(name) / MODELS / key.dataset / f"{key.number:06d}-{replicate}"
     folder = folder.absolute()

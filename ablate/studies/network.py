@@ -69,7 +69,7 @@ def load_network(
     found = read_study(study, locations)
     config = trial_of(found, number, dataset).config.origin
     refuse_links(locations.home(study))
-    refuse_other_code(found.study, found.snapshot.notes, advice=USE)
+    refuse_other_code(found.study, found.snapshot.events, advice=USE)
     locations = with_store(locations, found.record)
     task = load_task(config.task)
     module = predictor(config, checkpoint_folder(locations.checkpoint_root(study), config.key), replicate)

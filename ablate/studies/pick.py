@@ -12,9 +12,10 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
 from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.trial import TrialConfig
+from ablate.results.analysis.intervals import finite
 from ablate.results.analysis.picking import Bound, Choice, NoChoice, choose
-from ablate.results.analysis.tables import REPORT_COLUMNS, reports_table, trials_table
-from ablate.studies.stored import Stored, cover_datasets
+from ablate.results.analysis.tables import REPORT_COLUMNS
+from ablate.studies.stored import Stored
 from ablate.study import parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
 
@@ -42,20 +43,20 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
 
     Raises RequestError for an unknown data set or metric, and for a comparison, which searches nothing.
     """
-    study = cover_datasets(found.study, found.snapshot.trials)
+    study = found.results.study
     if study.compare is not None:
         raise RequestError(f"study {study.name!r} is a comparison: it has no front to pick from")
     if dataset is not None and dataset not in study.labels:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.labels)}")
-    trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
-    known = {on_validation(name) for name in reports.columns if name not in REPORT_COLUMNS} | set(COST_METRICS)
+    results = found.results
+    known = {on_validation(name) for name in results.reports.columns if name not in REPORT_COLUMNS} | set(COST_METRICS)
     for bound in asked:
-        if trials.height and bound.metric not in known:
+        if results.trials.height and bound.metric not in known:
             raise RequestError(f"no trial reports {bound.asked!r}. {did_you_mean(bound.asked, known)}")
     configs = {(t.key.dataset, t.key.number): t.config for t in found.snapshot.trials}
     picks = []
     for label in study.labels if dataset is None else (dataset,):
-        choice = choose(study, trials, reports, label, asked)
+        choice = choose(results, label, asked)
         config = configs[label, choice.row["trial"]] if isinstance(choice, Choice) else None
         picks.append(Pick(choice=choice, config=config))
     return picks
@@ -103,7 +104,7 @@ def as_values(picked: Pick) -> dict[str, Any]:
     choice = picked.choice
     if isinstance(choice, NoChoice):
         near = None if choice.row is None else int(choice.row["trial"])
-        missed = [{"bound": bound.text, "value": _finite(value)} for bound, value in choice.missed]
+        missed = [{"bound": bound.text, "value": finite(value)} for bound, value in choice.missed]
         return {"dataset": choice.dataset, "trial": None, "nearest": near, "missed": missed}
     assert picked.config is not None
     return {
@@ -115,7 +116,7 @@ def as_values(picked: Pick) -> dict[str, Any]:
         "among": choice.among,
         "settings": picked.config.settings.model_dump(mode="json"),
         "metrics": {
-            name: {"mean": _finite(i.mean), "low": _finite(i.low), "high": _finite(i.high), "n": i.n}
+            name: {"mean": finite(i.mean), "low": finite(i.low), "high": finite(i.high), "n": i.n}
             for name, i in choice.metrics.items()
         },
         "bounds": [
@@ -141,7 +142,3 @@ def _name(study: str, label: str, number: int) -> str:
     """Return a name of at most 63 characters for the study of one network."""
     tail = f"-{label}-{number}"
     return study[: 63 - len(tail)] + tail if len(tail) < 60 else f"picked-{number}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -14,13 +14,9 @@ from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
-from ablate.results.analysis import confirmations
-from ablate.results.analysis.assessment import assessments
 from ablate.results.analysis.comparison import cells
-from ablate.results.analysis.tables import reports_table, trials_table
-from ablate.results.report import front_table
-from ablate.results.report.confirmation import withheld_text
-from ablate.results.report.front.summary import best_row, summary
+from ablate.results.report.front.findings import findings
+from ablate.results.report.front.summary import best_row
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
@@ -56,8 +52,8 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "wall_seconds": sum(t.wall_seconds for t in trials),
         "active_seconds": record.active_seconds,
         "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
-        "requests": _requests(found.snapshot.notes),
-        "test_opened": [note.dataset for note in found.snapshot.notes if note.kind == "test_opened"],
+        "requests": _requests(found.snapshot.events),
+        "test_opened": [event.dataset for event in found.snapshot.events if event.kind == "test_opened"],
     }
 
 
@@ -66,20 +62,14 @@ def results_as_values(found: Stored) -> dict[str, Any]:
 
     If page and terminal give no answer yet, `best` is null and `withheld` states why. NaN and infinity become null.
     """
-    study = cover_datasets(found.study, found.snapshot.trials)
-    trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
-    if study.compare is not None:
-        return {"comparison": _plain(cells(study, trials, reports).to_dicts())}
-    assessed = assessments(study, trials, reports, found.snapshot.notes)
-    table = front_table(study, trials, reports, assessed=assessed)
-    fronts = {name: table.filter(dataset=name) for name in study.labels}
-    withheld = {name: withheld_text(study, confirmations(trials, name, found.snapshot.notes)) for name in study.labels}
-    best = {name: None if withheld[name] else best_row(study, rows) for name, rows in fronts.items()}
-    rows = {name: front.to_dicts() for name, front in fronts.items()}
+    if found.results.study.compare is not None:
+        return {"comparison": _plain(cells(found.results).to_dicts())}
+    known = findings(found.results)
+    withheld = {name: each.withheld for name, each in known.items()}
+    best = {name: None if withheld[name] else best_row(each.results.study, each.front) for name, each in known.items()}
+    rows = {name: each.front.to_dicts() for name, each in known.items()}
+    answers = {name: withheld[name] or each.summary[0] for name, each in known.items()}
     reasons = {name: text or None for name, text in withheld.items()}
-    answers = {
-        name: reasons[name] or summary(study, name, fronts[name], assessed.get(name))[0] for name in study.labels
-    }
     return {"front": _plain(rows), "best": _plain(best), "answer": answers, "withheld": reasons}
 
 

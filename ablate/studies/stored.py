@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ablate.core.objectives import signed
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.results.analysis import confirmed, front, metric_values, pooled
-from ablate.results.analysis.looks import compared_looks
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import reports_table, trials_table, write_tables
 from ablate.results.analysis.verdicts import verdicts
 from ablate.results.report import draw_figures, result_lines, write_report
@@ -38,6 +39,11 @@ class Stored:
     record: StudyRecord
     snapshot: Snapshot
     storage: str
+
+    @cached_property
+    def results(self) -> Results:
+        """The results of all data sets that have trials."""
+        return Results.of(cover_datasets(self.study, self.snapshot.trials), self.snapshot)
 
     @staticmethod
     def of(ledger: Ledger, name: str) -> Stored:
@@ -77,8 +83,7 @@ def open_ledger(name: str, locations: Locations) -> Iterator[Ledger]:
 
 def results_of(study: Study, snapshot: Snapshot) -> RenderableType:
     """Return the front or the comparison of `snapshot`, to be printed in a terminal."""
-    trials, reports = trials_table(snapshot), reports_table(snapshot)
-    return result_lines(cover_datasets(study, snapshot.trials), trials, reports, snapshot.notes)
+    return result_lines(Results.of(cover_datasets(study, snapshot.trials), snapshot))
 
 
 def known_names(locations: Locations) -> list[str]:
@@ -101,20 +106,18 @@ def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
-    return write_report(cover_datasets(study, snapshot.trials), trials, reports, home, notes=snapshot.notes)
+    return write_report(Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events), home)
 
 
 def figures_of(found: Stored) -> list[Figure]:
     """Return the figures of a study's page, drawn from its ledger."""
-    study, snapshot = cover_datasets(found.study, found.snapshot.trials), found.snapshot
-    return draw_figures(study, trials_table(snapshot), reports_table(snapshot), snapshot.notes)
+    return draw_figures(found.results)
 
 
 def verdicts_of(found: Stored) -> pl.DataFrame:
     """Return the verdicts of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
-    study = require_compared(found)
-    look = len(compared_looks(found.snapshot.notes))
-    return verdicts(study, trials_table(found.snapshot), reports_table(found.snapshot), look=look)
+    require_compared(found)
+    return verdicts(found.results)
 
 
 def require_compared(found: Stored) -> Study:

@@ -35,7 +35,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
     refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
-    own = [note for note in found.snapshot.notes if note.dataset == trial.key.dataset]
+    own = [note for note in found.snapshot.events if note.dataset == trial.key.dataset]
     notes = [note for note in own if note.payload.get("trial") == number]
     root = with_store(locations, found.record).checkpoint_root(name)
     folder = checkpoint_folder(root, trial.key)

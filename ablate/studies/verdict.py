@@ -17,7 +17,6 @@ from ablate.results.analysis.data_sets import sampled_columns
 from ablate.results.analysis.looks import compared_looks
 from ablate.results.analysis.next_step import NextStep, next_step
 from ablate.results.analysis.study_warnings import StudyWarning
-from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.results.analysis.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
 from ablate.studies.stored import Stored, require_compared
 from ablate.study import Study
@@ -71,7 +70,7 @@ class Judgement:
         return {
             "study": self.study.name,
             "finished": self.finished,
-            "baseline": self.study.compare.baseline,
+            "baseline": self.study.compared.baseline,
             "metric": self.metric,
             "looks": list(self.looks),
             "warnings": [{"code": each.code, "text": each.text} for each in self.warnings],
@@ -91,16 +90,14 @@ def judge(found: Stored, *, metric: str | None = None, required: Sequence[str] =
     unfinished every answer is undecided. Raises RequestError for an unknown name, and for a claim without a margin.
     """
     study = require_compared(found)
-    assert study.compare is not None
-    trials, reports = trials_table(found.snapshot), reports_table(found.snapshot)
-    looks = compared_looks(found.snapshot.notes)
-    table = verdicts(study, trials, reports, look=len(looks))
-    metric = study.compare.metrics[0] if metric is None else metric
-    known = list(dict.fromkeys([*study.compare.metrics, *table["metric"]]))
+    looks = compared_looks(found.snapshot.events)
+    table = verdicts(found.results)
+    metric = study.compared.metrics[0] if metric is None else metric
+    known = list(dict.fromkeys([*study.compared.metrics, *table["metric"]]))
     if metric not in known:
         raise RequestError(f"study {study.name!r} compares no metric {metric!r}. {did_you_mean(metric, known)}")
     asked = [_read(text, study) for text in required]
-    if asked and given_for(study.compare.margin, metric) is None:
+    if asked and given_for(study.compared.margin, metric) is None:
         margin = f"compare.margin has none for {metric}; write it into the study file before the runs"
         raise RequestError(f"--require {required[0]!r}: a claim needs a margin: {margin}")
     own = table.filter(pl.col("metric") == metric)
@@ -110,20 +107,21 @@ def judge(found: Stored, *, metric: str | None = None, required: Sequence[str] =
         metric=metric,
         finished=finished,
         looks=looks,
-        step=next_step(study, own, trials),
+        step=next_step(found.results, own),
         table=own,
-        warnings=tuple(comparison_warnings(study, trials, reports, found.snapshot.notes)),
+        warnings=tuple(comparison_warnings(found.results)),
         required=tuple(_answered(each, own, finished=finished) for each in asked),
     )
 
 
 def _read(text: str, study: Study) -> Requirement:
     """Return what `[COLUMN:] VARIANT CLAIM` requires; names of variants may have spaces."""
-    assert study.compare is not None
     of_column, separator, rest = text.rpartition(": ")
     variant, _, claim = rest.strip().rpartition(" ")
     column = of_column.strip() if separator else None
-    variants = [row.name for row in study.rows if row.name != study.compare.baseline and not study.is_placebo(row.name)]
+    variants = [
+        row.name for row in study.rows if row.name != study.compared.baseline and not study.is_placebo(row.name)
+    ]
     for what, name, known in (
         ("claim", claim, CLAIMS),
         ("variant", variant.strip(), variants),

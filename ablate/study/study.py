@@ -198,6 +198,13 @@ class Study(Sectioned):
         first = PLACEBO_SEED_BASE if self.is_placebo(variant) else 0
         return tuple(range(first, first + self.replicates))
 
+    @property
+    def compared(self) -> Compare:
+        """The comparison of a study that has one; raise ValueError otherwise."""
+        if self.compare is None:
+            raise ValueError(f"study {self.name!r} compares nothing: its file has no `compare`")
+        return self.compare
+
     def is_placebo(self, variant: str | None) -> bool:
         """Return whether a row is the baseline on other seeds."""
         return self.compare is not None and self.compare.placebo and variant == PLACEBO

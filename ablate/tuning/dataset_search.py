@@ -53,10 +53,10 @@ class DatasetSearch(RecordedSearch):
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study), tuning=tuning)
 
     def restore(
-        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
+        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
     ) -> None:
         """Load the ledger's records: trials ordered by number, reports and events in commit order."""
-        super().restore(records, steps, notes)
+        super().restore(records, steps, events)
         for step in steps:
             trial = self.trials[step.key.number]
             if trial.config.stage == "search" and not (step.final or step.diverged):

@@ -38,14 +38,14 @@ class RecordedSearch:
     begun: int = 0  # number of search and tuning trials
 
     def restore(
-        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], notes: Sequence[EventRecord]
+        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
     ) -> None:
         """Load the ledger's records: trials ordered by number, reports and events in commit order."""
         for record in records:
             self.enter(TrialProgress.of(record))
         for step in steps:
             self.trials[step.key.number].take(step)
-        for note in notes:
+        for note in events:
             self.mark(note.kind, dict(note.payload))
 
     def enter(self, trial: TrialProgress) -> None:
@@ -178,7 +178,7 @@ def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSea
         search.restore(
             [t for t in snapshot.trials if t.key.dataset == name],
             [s for s in taken if s.key.dataset == name],
-            [n for n in snapshot.notes if n.dataset == name],
+            [n for n in snapshot.events if n.dataset == name],
         )
     return found
 

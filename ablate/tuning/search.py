@@ -365,13 +365,13 @@ class Search(SearchStages):
             subsearch.restore(
                 [t for t in found.trials if t.key.dataset == name],
                 [s for s in taken if s.key.dataset == name],
-                [n for n in found.notes if n.dataset in (name, None)],
+                [n for n in found.events if n.dataset in (name, None)],
             )
         waiting = [t for each in self._subsearches.values() for t in each.trials.values() if not t.state.finished]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue.restart(t for t in waiting if t.key not in self._out)
-        own = (note for note in found.notes if note.driver_term == self._writer.term)
+        own = (note for note in found.events if note.driver_term == self._writer.term)
         self._begun = any(note.kind == DRIVER_STARTED for note in own)
-        self._requests.pending = find_unanswered(found.notes)
+        self._requests.pending = find_unanswered(found.events)
         self._behind = False

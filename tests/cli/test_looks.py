@@ -18,9 +18,9 @@ from ablate.base.spending import spend
 from ablate.results.analysis.intervals import seeds_needed
 from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
 from ablate.results.analysis.next_step import next_step
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from ablate.results.report.comparison.verdicts import step_text
-from ablate.study import Study
 from support.commands import LOCAL, run, write_study
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant
@@ -124,19 +124,20 @@ def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_t
         return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
 
     trials, reports = plant(study, value=value)
-    table = verdicts(study, trials, reports).filter(metric="val_accuracy")
-    step = next_step(study, table, trials)
+    table = verdicts(Results(study, trials, reports)).filter(metric="val_accuracy")
+    step = next_step(Results(study, trials), table)
     assert step is not None
     open_rows = table.filter(verdict="inconclusive")
     assert (step.undecided, step.rows) == (open_rows.height, table.height)
     assert step.seeds == max(open_rows["seeds_needed"])
     assert step.hours == pytest.approx(trials["wall_seconds"].sum() / 3600 * (step.seeds / 5 - 1))
     wider = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 1.001}})
-    decided = verdicts(wider, *plant(wider, value=value)).filter(metric="val_accuracy")
+    decided = verdicts(Results(wider, *plant(wider, value=value))).filter(metric="val_accuracy")
     assert "inconclusive" not in decided["verdict"].to_list()
     narrower = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 0.999}})
-    assert "inconclusive" in verdicts(narrower, *plant(narrower, value=value)).filter(metric="val_accuracy")["verdict"]
-    assert next_step(wider, decided, trials) is None
+    found = verdicts(Results(narrower, *plant(narrower, value=value)))
+    assert "inconclusive" in found.filter(metric="val_accuracy")["verdict"]
+    assert next_step(Results(wider, trials), decided) is None
 
 
 def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
@@ -147,14 +148,14 @@ def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
         return 0.8 + own - (0.4 if variant == "k" and seed in (2, 6) else 0.0)
 
     trials, reports = plant(study, value=value)
-    table = verdicts(study, trials, reports).filter(metric="val_accuracy")
-    step = next_step(study, table, trials)
+    table = verdicts(Results(study, trials, reports)).filter(metric="val_accuracy")
+    step = next_step(Results(study, trials), table)
     assert step is not None
     fell = table.filter(variant="k", verdict="inconclusive").height
     assert (step.collapsed, step.undecided) == (fell, table.filter(verdict="inconclusive").height)
     assert step.seeds == max(table.filter(variant="kv", verdict="inconclusive")["seeds_needed"])
     assert "collapsed seeds, and more seeds do not help there" in step_text(study, "val_accuracy", step)
-    alone = next_step(study, table.filter(variant="k"), trials)
+    alone = next_step(Results(study, trials), table.filter(variant="k"))
     assert alone is not None
     assert (alone.seeds, alone.margin) == (None, None)
     assert step_text(study, "val_accuracy", alone).endswith("is a property of the network.")
@@ -165,13 +166,13 @@ def test_equal_differences_are_settled_by_the_seeds_that_the_sign_test_needs(dif
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         return 0.8 + 0.01 * seed + {"kv": difference, "k": difference}.get(variant, 0.0)
 
-    def judged(seeds: int, look: int) -> tuple[Study, pl.DataFrame, pl.DataFrame]:
+    def judged(seeds: int, plans: list[Plan]) -> tuple[Results, pl.DataFrame]:
         study = make_study(replicates=seeds, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
-        trials, reports = plant(study, value=value)
-        return study, trials, verdicts(study, trials, reports, look=look).filter(metric="val_accuracy")
+        results = Results(study, *plant(study, value=value), plans)
+        return results, verdicts(results).filter(metric="val_accuracy")
 
-    study, trials, table = judged(3, 1)
-    step = next_step(study, table, trials)
+    results, table = judged(3, [])
+    step = next_step(results, table)
     assert step is not None
     assert step.undecided == table.height
     assert step.margin is None
@@ -179,11 +180,11 @@ def test_equal_differences_are_settled_by_the_seeds_that_the_sign_test_needs(dif
         assert step.seeds is None
         return
     assert step.seeds == 8, "2^-8 is the first below .05 * .089"
-    text = step_text(study, "val_accuracy", step)
+    text = step_text(results.study, "val_accuracy", step)
     assert f"raise replicates from 3 to {step.seeds}" in text
     assert "At a margin" not in text
-    assert "inconclusive" in judged(step.seeds - 1, 2)[2]["verdict"].to_list()
-    assert "inconclusive" not in judged(step.seeds, 2)[2]["verdict"].to_list()
+    assert "inconclusive" in judged(step.seeds - 1, [Plan(3, 0), Plan(step.seeds - 1, 9)])[1]["verdict"].to_list()
+    assert "inconclusive" not in judged(step.seeds, [Plan(3, 0), Plan(step.seeds, 9)])[1]["verdict"].to_list()
 
 
 def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_test() -> None:
@@ -194,12 +195,13 @@ def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_te
         return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
 
     study = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": 0.01}})
-    table = verdicts(study, *plant(study, value=value)).filter(metric="val_accuracy")
-    step = next_step(study, table, plant(study, value=value)[0])
+    table = verdicts(Results(study, *plant(study, value=value))).filter(metric="val_accuracy")
+    step = next_step(Results(study, *plant(study, value=value)), table)
     assert step is not None
     assert step.margin is not None
     wider = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": step.margin * 1.001}})
-    assert "inconclusive" not in verdicts(wider, *plant(wider, value=value)).filter(metric="val_accuracy")["verdict"]
+    found = verdicts(Results(wider, *plant(wider, value=value)))
+    assert "inconclusive" not in found.filter(metric="val_accuracy")["verdict"]
     for row in table.filter(pl.col("sd") > 0).iter_rows(named=True):
         level = 1 - 2 * 0.05 * share_of(2) / row["family"]
         assert row["seeds_needed"] == seeds_needed(0.01 / row["sd"], level=level)

@@ -13,9 +13,10 @@ from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
 from ablate.results.analysis import pooled
 from ablate.results.analysis.comparison import cells, seed_values
+from ablate.results.analysis.results import Results
 from ablate.results.report import front_table, result_lines, write_report
 from ablate.results.report.comparison.wording import trials_text
-from ablate.results.report.front.findings import findings
+from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.wording import status_lines
 from ablate.studies.stored import select_networks
 from ablate.study import parse_study
@@ -31,7 +32,7 @@ def test_seeds_in_two_goes_are_read_as_one(tmp_path: Path) -> None:
     run(SEARCH, tmp_path / "grown")
     run(five, tmp_path / "grown")
     study = parse_study(five)
-    whole, grown = (front_table(study, *tables(tmp_path / folder)) for folder in ("whole", "grown"))
+    whole, grown = (front_table(Results(study, *tables(tmp_path / folder))) for folder in ("whole", "grown"))
     assert whole.equals(grown)
     assert set(grown["replicates"]) == {5}
     assert grown.height > 1
@@ -52,11 +53,11 @@ def test_the_page_has_one_row_per_network_and_the_tables_every_trial(tmp_path: P
     study = parse_study(SEARCH)
     trials, reports = tables(tmp_path)
     networks = len(seeds_of(stored(tmp_path)))
-    fronts = front_table(study, trials, reports)
-    page = write_report(study, trials, reports, tmp_path).read_text()
+    fronts = front_table(Results(study, trials, reports))
+    page = write_report(Results(study, trials, reports), tmp_path).read_text()
     words = f"{networks} networks confirmed on fresh seeds, test split"
     assert words in page
-    assert ("Status of digits", words) in status_lines(study, trials, reports)
+    assert ("Status of digits", words) in status_lines(Results(study, trials, reports))
     assert f"{2 * networks} confirmation trials ({2 * networks} complete)" in page
     assert "n = 5" in page
     listed = pl.read_csv(tmp_path / "report" / "trials.csv")
@@ -71,10 +72,10 @@ def test_a_page_whose_one_confirmed_network_fails_with_a_further_seed_shows_the_
     run(one, tmp_path)
     study = parse_study(one)
     trials, reports = tables(tmp_path)
-    assert findings(study, "digits", trials, reports, front_table(study, trials, reports)).tested
+    assert Findings(Results(study, trials, reports), "digits").tested
     run(one.replace("replicates: 3", "replicates: 4"), tmp_path, {9: DIVERGED})
     trials, reports = tables(tmp_path)
-    found = findings(study, "digits", trials, reports, front_table(study, trials, reports))
+    found = Findings(Results(study, trials, reports), "digits")
     assert set(found.front["stage"]) == {"search"}
     assert (found.stage, found.tested, found.confirmed) == ("search", False, False)
 
@@ -85,12 +86,12 @@ def test_a_further_seed_that_diverges_counts_and_a_broken_machine_does_not(
 ) -> None:
     run(SEARCH, tmp_path)
     begun = list(seeds_of(stored(tmp_path)))
-    network = front_table(parse_study(SEARCH), *tables(tmp_path))["source"][0]
+    network = front_table(Results(parse_study(SEARCH), *tables(tmp_path)))["source"][0]
     further = 8 + len(begun) + begun.index(network)  # networks get their further trials in the order of the first
     run(SEARCH.replace("replicates: 3", "replicates: 5"), tmp_path, {further: end})
     trials, reports = tables(tmp_path)
     assert trials.filter(pl.col("trial") == further)["source"].item() == network
-    counts = dict(front_table(parse_study(SEARCH), trials, reports).select("source", "replicates").iter_rows())
+    counts = dict(front_table(Results(parse_study(SEARCH), trials, reports)).select("source", "replicates").iter_rows())
     assert counts.get(network) == seeds
     merged = pooled(trials, reports)[0].filter(pl.col("stage") == "confirm", pl.col("source") == network)
     states = ["FAIL"] if end == DIVERGED else ["COMPLETE", "FAIL"]
@@ -122,10 +123,10 @@ def test_a_comparison_gets_further_seeds_and_stays_paired(tmp_path: Path) -> Non
     for table in (cells, seed_values):
         whole, grown = (table(study, *tables(tmp_path / folder)) for folder in ("whole", "grown"))
         assert whole.equals(grown)
-    assert set(cells(study, *tables(tmp_path / "grown"))["n"]) == {5}
+    assert set(cells(Results(study, *tables(tmp_path / "grown")))["n"]) == {5}
     text = trials_text(study, tables(tmp_path / "grown")[0])
     assert text.endswith(": 8 complete; further seeds in 8 more: 8 complete")
-    assert result_lines(study, *tables(tmp_path / "grown")) is not None
+    assert result_lines(Results(study, *tables(tmp_path / "grown"))) is not None
     run(five, tmp_path / "grown")
     assert stored(tmp_path / "grown") == after
 
@@ -133,12 +134,12 @@ def test_a_comparison_gets_further_seeds_and_stays_paired(tmp_path: Path) -> Non
 def test_a_comparison_that_is_half_extended_stands_on_the_seeds_that_all_have(tmp_path: Path) -> None:
     five = COMPARISON.replace("replicates: 3", "replicates: 5")
     run(COMPARISON, tmp_path)
-    old = cells(parse_study(COMPARISON), *tables(tmp_path))
+    old = cells(Results(parse_study(COMPARISON), *tables(tmp_path)))
     run(five, tmp_path, limit=5)
     assert sum(t.config.source is not None for t in stored(tmp_path)) == 5
-    assert cells(parse_study(five), *tables(tmp_path)).equals(old)
+    assert cells(Results(parse_study(five), *tables(tmp_path))).equals(old)
     run(five, tmp_path)
-    assert set(cells(parse_study(five), *tables(tmp_path))["n"]) == {5}
+    assert set(cells(Results(parse_study(five), *tables(tmp_path)))["n"]) == {5}
 
 
 def test_a_comparison_extended_before_its_end_trains_the_rest_with_all_seeds(tmp_path: Path) -> None:
@@ -147,13 +148,13 @@ def test_a_comparison_extended_before_its_end_trains_the_rest_with_all_seeds(tmp
     run(five, tmp_path)
     seeds = sorted(t.config.seeds for t in stored(tmp_path))
     assert seeds == sorted([(0, 1, 2), (3, 4)] * 3 + [(0, 1, 2, 3, 4)] * 5)
-    assert set(cells(parse_study(five), *tables(tmp_path))["n"]) == {5}
+    assert set(cells(Results(parse_study(five), *tables(tmp_path)))["n"]) == {5}
 
 
 def test_a_further_seed_that_diverges_makes_its_cell_say_so(tmp_path: Path) -> None:
     run(COMPARISON, tmp_path)
     run(COMPARISON.replace("replicates: 3", "replicates: 5"), tmp_path, {4: DIVERGED})
-    table = cells(parse_study(COMPARISON), *tables(tmp_path))
+    table = cells(Results(parse_study(COMPARISON), *tables(tmp_path)))
     row = table.filter(pl.col("variant") == "wide").row(0, named=True)
     assert (row["n"], row["diverged"], row["failed"]) == (5, 2, 2)
     assert math.isnan(row["ours"])

@@ -188,7 +188,7 @@ def test_a_study_finds_the_best_configuration_and_records_the_code(folder: Path,
     assert trials["config.width"].to_list() == [2, 3]
     assert trials["val_loss"].to_list() == [2.05, 3.05]
     with Ledger.open(f"sqlite:///{folder}/runs/own/ledger.sqlite", create=False) as ledger:
-        [event] = [event for event in ledger.snapshot("own").notes if event.kind == "code"]
+        [event] = [event for event in ledger.snapshot("own").events if event.kind == "code"]
     assert list(event.payload["files"]) == ["own_code.py"]
 
 
@@ -203,7 +203,7 @@ def test_edited_code_is_refused_until_it_is_accepted(folder: Path, typed: Typed)
     assert typed("--code-changed")[0] == 0
     assert typed()[0] == 0, "what was accepted is what later runs are compared with"
     with Ledger.open(f"sqlite:///{folder}/runs/own/ledger.sqlite", create=False) as ledger:
-        assert sum(event.kind == "code" for event in ledger.snapshot("own").notes) == 2
+        assert sum(event.kind == "code" for event in ledger.snapshot("own").events) == 2
 
 
 @pytest.mark.services

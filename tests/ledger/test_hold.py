@@ -229,7 +229,7 @@ def test_a_commit_whose_acknowledgement_is_lost_happens_once(
 ) -> None:
     def said(opened: Ledger) -> tuple[object, ...]:
         found = opened.snapshot(STUDY)
-        rows = (found.trials, found.reports, found.notes)
+        rows = (found.trials, found.reports, found.events)
         return *rows, opened.mlflow_parents(STUDY), opened.counts(STUDY)
 
     def prepared(opened: Ledger) -> StudyWriter:

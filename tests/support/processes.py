@@ -1,4 +1,4 @@
-"""Whether a process has ended."""
+"""Processes of this machine: which carry a mark, and whether they have ended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,20 @@ def is_alive(pid: int) -> bool:
 
 
 def have_ended(pids: Iterable[int]) -> bool:
-    """Wait a minute at most for the end of processes, and return whether all have ended; Ray does not wait for it."""
+    """Wait for the end of processes, a minute at most, and return whether all have: Ray leaves some for a while."""
     left, deadline = set(pids), time.monotonic() + 60
     while (left := {pid for pid in left if is_alive(pid)}) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not left
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Return the command lines of the living processes with `mark`, as NAME=VALUE, in their environment, by pid."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes() and is_alive(int(place.name)):
+                found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+    return found

@@ -18,6 +18,7 @@ from ablate.core.objectives import nondominated
 from ablate.core.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot
 from ablate.results.analysis import confirmations, t_interval
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.results.report import front_table, result_lines, write_report
 from ablate.study import Study
@@ -226,7 +227,7 @@ def test_a_network_is_unfinished_until_its_last_seed_has_ended(tmp_path: Path) -
     def known() -> tuple[bool, int, int]:
         with Ledger.open(url_in(tmp_path)) as ledger:
             snapshot = ledger.snapshot("s")
-        found = confirmations(trials_table(snapshot), "digits", snapshot.notes)
+        found = confirmations(Results.of(racing(40), snapshot), "digits")
         search = recorded_searches(racing(40), snapshot)["digits"]
         return found.is_open, len(found.unfinished), search.seeds_left
 
@@ -340,7 +341,7 @@ def test_page_terminal_and_csv_show_each_network_with_its_own_number_of_seeds(tm
     with Ledger.open(url_in(tmp_path)) as ledger:
         snapshot = ledger.snapshot("s")
     trials, reports = trials_table(snapshot), reports_table(snapshot)
-    table = front_table(study, trials, reports)
+    table = front_table(Results(study, trials, reports))
     values = {
         source: [r.metrics["test_accuracy"] for r in snapshot.reports if r.final and r.key.number in numbers]
         for source, numbers in _trials_of(snapshot).items()
@@ -352,12 +353,12 @@ def test_page_terminal_and_csv_show_each_network_with_its_own_number_of_seeds(tm
     for row in table.to_dicts():
         expected = t_interval(values[row["source"]], within=(0.0, 1.0))
         assert (row["accuracy"], row["accuracy_low"]) == (pytest.approx(expected.mean), pytest.approx(expected.low))
-    page = write_report(study, trials, reports, tmp_path, notes=snapshot.notes).read_text()
+    page = write_report(Results(study, trials, reports, snapshot.events), tmp_path).read_text()
     given = sum(len(r["given"]) for r in rounds(tmp_path))
     assert f"{given} further seeds were given in {len(rounds(tmp_path)) - 1} rounds to networks whose place" in page
     assert "The budget of 40 seeds is spent. It is still uncertain whether the networks of search trials" in page
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(result_lines(study, trials, reports, snapshot.notes))
+    console.print(result_lines(Results(study, trials, reports, snapshot.events)))
     assert f"{given} further seeds were given" in " ".join(console.export_text().split())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,10 +18,9 @@ from ablate.results.analysis.front import candidates, front_stage, metric_at, me
 from ablate.results.analysis.front_uncertainty import VolumeInterval, attainment, front_probabilities, volume_interval
 from ablate.results.analysis.hypervolume import reference_point
 from ablate.results.analysis.intervals import Interval, natural_bounds
-from ablate.results.analysis.looks import searched_looks
-from ablate.results.analysis.pooling import pooled
+from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.sample_tables import spread_of
-from ablate.results.analysis.samples import Spread, widened
+from ablate.results.analysis.samples import widened
 from ablate.study import Study
 from ablate.study.sections import Objective
 
@@ -60,13 +58,10 @@ class Assessment:
     attained: tuple[Attained, ...]
 
 
-def assess(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str, *, look: int = 1
-) -> Assessment | None:
-    """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds.
-
-    `trials` and `reports` are pooled tables (`pooled`), `look` is the number of this look at the confirmed networks.
-    """
+def assess(results: Results, dataset: str) -> Assessment | None:
+    """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds."""
+    trials, reports = results.trials, results.reports
+    study, trials, reports = results.study, results.pooled.trials, results.pooled.reports
     if not reports.height or front_stage(trials, dataset) != "confirm":
         return None
     rows = candidates(trials, study.objectives, dataset=dataset, stage="confirm", constraints=study.constraints)
@@ -78,6 +73,7 @@ def assess(
     measured = values_by_seed(reports, dataset, numbers, metric)
     sign = 1.0 if is_maximized(quality) else -1.0
     margin = study.confirm.margin.get(quality.metric) if study.confirm else None
+    look = max(len(results.events_of(dataset, "frozen")), 1)  # each freeze of the front begins another
     found = compare_with_best(sign * measured, margin=margin, look=look) if len(numbers) else None
     if found is None:
         return None
@@ -87,7 +83,8 @@ def assess(
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
     samples = rows["test_samples"][best] if "test_samples" in rows.columns else None
     number = _in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples))
-    spread = _spread_of_best(reports, dataset, numbers[best], metric)
+    own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == numbers[best])
+    spread = spread_of(own.filter(pl.col("epoch") == pl.col("epoch").max()), metric)
     return Assessment(
         look=look,
         seeds=(int(counts.min()), int(counts.max())),
@@ -101,19 +98,12 @@ def assess(
     )
 
 
-def assessments(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
-) -> dict[str, Assessment]:
+@once
+def assessments(results: Results) -> dict[str, Assessment]:
     """Return the assessment of every data set that has one and whose confirmation, or extended search, has ended."""
-    together, pooled_reports = pooled(trials, reports)
-    found = {}
-    for dataset in study.labels:
-        if confirmations(trials, dataset, notes).is_open:
-            continue
-        look = searched_looks(notes, dataset)
-        if (one := assess(study, together, pooled_reports, dataset, look=look)) is not None:
-            found[dataset] = one
-    return found
+    ended = [dataset for dataset in results.study.labels if not confirmations(results, dataset).is_open]
+    found = {dataset: assess(results, dataset) for dataset in ended}
+    return {dataset: each for dataset, each in found.items() if each is not None}
 
 
 def _cheapest_first(rows: pl.DataFrame, others: list[Objective]) -> pl.DataFrame:
@@ -141,11 +131,6 @@ def values_by_seed(reports: pl.DataFrame, dataset: str, numbers: Sequence[int], 
     for number, seed, value in last.select("trial", "seed", metric).iter_rows():
         found[rows[number], seeds[seed]] = value
     return found
-
-
-def _spread_of_best(reports: pl.DataFrame, dataset: str, number: int, metric: str) -> Spread | None:
-    own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == number)
-    return spread_of(own.filter(pl.col("epoch") == pl.col("epoch").max()), metric)
 
 
 def _signed(each: Difference, sign: float) -> Difference:

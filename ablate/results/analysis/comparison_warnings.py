@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ import polars as pl
 
 from ablate.core.objectives import count_states, is_evaluated, is_share
 from ablate.results.analysis.adjustment import holm
-from ablate.results.analysis.comparison import Runs, collect
 from ablate.results.analysis.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.analysis.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
+from ablate.results.analysis.results import Results, once
+from ablate.results.analysis.runs import Runs, collect
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.analysis.tuning_budget import count_untuned, tuning_warnings
 from ablate.results.analysis.verdicts import verdicts
@@ -23,31 +24,27 @@ from ablate.study import PLACEBO, VARIANT, Study
 NAMED = 6  # variants that a warning names
 
 
-def comparison_warnings(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
-) -> list[StudyWarning]:
-    """Return the warnings of a comparison, in the order in which they are shown.
-
-    `notes` are the ledger's events (kind, payload, created_at).
-    """
-    runs = collect(study, trials, reports)
+@once
+def comparison_warnings(results: Results) -> list[StudyWarning]:
+    """Return the warnings of a comparison, in the order in which they are shown."""
+    study, runs = results.study, collect(results)
     return [
-        *_post_hoc(study, runs, notes),
-        *_unfinished(study, runs, trials, reports),
+        *_post_hoc(results, runs),
+        *_unfinished(results, runs),
         *_failed(runs),
-        *_failed_seeds(study, trials, reports),
+        *_failed_seeds(results),
         *_diverged(study, runs),
         *_few_seeds(study),
         *_equal_rows(runs),
-        *_placebo(study, trials, reports),
-        *tuning_warnings(study, trials, reports),
+        *_placebo(results),
+        *tuning_warnings(results),
     ]
 
 
-def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyWarning]:
+def _post_hoc(results: Results, runs: Runs) -> Iterator[StudyWarning]:
     """Warn of margins that were set or changed after the first trial had ended."""
-    late = list(late_margins(notes))
-    plan, last = plan_of(study), last_plan(notes) or {}
+    late = list(late_margins(results.events))
+    plan, last = plan_of(results.study), last_plan(results.events) or {}
     ended = _ended(runs)
     if late:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(late[-1].created_at))
@@ -60,14 +57,15 @@ def _post_hoc(study: Study, runs: Runs, notes: Sequence[Any]) -> Iterator[StudyW
     yield StudyWarning(code="post-hoc-margin", text=f"{text}: whoever set it may have seen results.")
 
 
-def _unfinished(study: Study, runs: Runs, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+def _unfinished(results: Results, runs: Runs) -> Iterator[StudyWarning]:
     """Warn while trials have not ended; of tuned rows count seeds, because a row has a trial for each winner."""
+    study = results.study
     planned, ended = sum(len(study.design(label)) for label in study.labels), _ended(runs)
     text = f"{ended:,} of {_trials(planned)} have ended"
     if study.tune is not None:
-        rows = trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
+        rows = results.trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
         ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
-        planned = planned * study.replicates - count_untuned(study, trials, reports).total()
+        planned = planned * study.replicates - count_untuned(results).total()
         text = f"{ended:,} of {planned:,} seeds of the rows have ended"
     if ended < planned:
         yield StudyWarning(code="unfinished", text=f"{text}: these numbers will change.")
@@ -80,8 +78,9 @@ def _failed(runs: Runs) -> Iterator[StudyWarning]:
         yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
 
 
-def _failed_seeds(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+def _failed_seeds(results: Results) -> Iterator[StudyWarning]:
     """Warn of trials that gave seeds to a configuration that has others, and failed for another reason."""
+    study, trials, reports = results.study, results.trials, results.reports
     diverged = reports.filter("diverged").select("dataset", "trial").unique()
     own = trials.filter(pl.col("stage") == "search", pl.col("state") == "FAIL", pl.col("source").is_not_null())
     own = own.filter(pl.col("dataset").is_in(study.labels)).join(diverged, on=["dataset", "trial"], how="anti")
@@ -96,13 +95,12 @@ def _failed_seeds(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> 
 
 
 def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
-    assert study.compare is not None
     if not runs.diverged.any():
         return
     seeds = runs.last.filter(pl.col("diverged")).height
     text = f"{seeds:,} seed{'s' * (seeds != 1)} diverged, in {_trials(int(runs.diverged.sum()))}"
     text += f" ({_named(runs, runs.diverged)})"
-    counted = ", ".join(f"{value:g} in {metric}" for metric, value in study.compare.diverged.items())
+    counted = ", ".join(f"{value:g} in {metric}" for metric, value in study.compared.diverged.items())
     rule = f"each counts as {counted}" if counted else "without compare.diverged their cells have no mean"
     yield StudyWarning(code="diverged-seeds", text=f"{text}: {rule}.")
 
@@ -136,12 +134,12 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
             yield StudyWarning(code="equal-rows", text=text)
 
 
-def _placebo(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Iterator[StudyWarning]:
+def _placebo(results: Results) -> Iterator[StudyWarning]:
     """Warn where the baseline on other seeds differs from the baseline, by Holm over all metrics and columns at .05."""
-    assert study.compare is not None
-    if not study.compare.placebo:
+    study = results.study
+    if not study.compared.placebo:
         return
-    found = verdicts(study, trials, reports)
+    found = verdicts(results)
     own = found.filter(pl.col("variant") == PLACEBO, pl.col("p").is_not_null()).rows(named=True)
     for row, p in zip(own, holm([row["p"] for row in own]), strict=True):
         if p < ERROR:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from ablate.core.trial import TrialState
 from ablate.results.analysis.pooling import NETWORK
+from ablate.results.analysis.results import Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +42,9 @@ class Confirmations:
         return self.ended + len(self.unfinished)
 
 
-def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ()) -> Confirmations:
-    """Return the confirmations of `dataset`; the trials of a freeze are committed together (docs/ledger.md).
-
-    `trials` is the trials table (docs/tables.md), pooled or not; `notes` are the ledger's events (kind, dataset,
-    payload).
-    """
-    own = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "confirm")
+def confirmations(results: Results, dataset: str) -> Confirmations:
+    """Return the confirmations of `dataset`; the trials of a freeze are committed together (docs/ledger.md)."""
+    own = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "confirm")
     states: dict[int, set[str]] = {}
     for network, state in own.select(NETWORK, "state").iter_rows():
         states.setdefault(network, set()).add(state)
@@ -59,25 +54,14 @@ def confirmations(trials: pl.DataFrame, dataset: str, notes: Sequence[Any] = ())
             groups["unfinished"].append(network)
         else:
             groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
-    found = {name: tuple(members) for name, members in groups.items()}
+    frozen = [int(event.payload["search_trials"]) for event in results.events_of(dataset, "frozen")] if states else []
+    searched = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
+    steps = results.events_of(dataset, "frozen", "raced") if states else []
+    asks = {"raced": lambda payload: bool(payload["given"]), "frozen": lambda payload: "budget" in payload}
     return Confirmations(
-        **found,
-        later=_later(trials, dataset, notes) if states else 0,
-        racing=bool(states) and _is_racing(dataset, notes),
+        confirmed=tuple(groups["confirmed"]),
+        failed=tuple(groups["failed"]),
+        unfinished=tuple(groups["unfinished"]),
+        later=max(searched - frozen[-1], 0) if frozen else 0,
+        racing=any(asks[last.kind](last.payload) for last in steps[-1:]),
     )
-
-
-def _is_racing(dataset: str, notes: Sequence[Any]) -> bool:
-    """Return whether the last freeze or round of further seeds asks for another look (docs/ledger.md)."""
-    steps = [note for note in notes if note.kind in ("frozen", "raced") and note.dataset == dataset]
-    if not steps:
-        return False
-    payload = steps[-1].payload
-    return bool(payload["given"]) if steps[-1].kind == "raced" else "budget" in payload
-
-
-def _later(trials: pl.DataFrame, dataset: str, notes: Sequence[Any]) -> int:
-    """Return the number of search trials that began after the last freeze; 0 without a freeze event."""
-    frozen_at = [int(n.payload["search_trials"]) for n in notes if n.kind == "frozen" and n.dataset == dataset]
-    searched = trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
-    return max(searched - frozen_at[-1], 0) if frozen_at else 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.results.analysis.compared_samples import Places
-from ablate.results.analysis.comparison import Measured, Paired, Runs, pair_by_seed
+from ablate.results.analysis.runs import Measured, Paired, Runs, pair_by_seed
 from ablate.study import Study
 from ablate.study.sections import FEWEST_DATASETS
 

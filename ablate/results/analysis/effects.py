@@ -19,8 +19,10 @@ import scipy
 from numpy.typing import NDArray
 
 from ablate.results.analysis.adjustment import holm
-from ablate.results.analysis.comparison import CONSTANTS, Measured, Runs, collect, columns, measure, metrics
-from ablate.results.analysis.intervals import t_interval, t_quantile
+from ablate.results.analysis.comparison import CONSTANTS, columns, metrics
+from ablate.results.analysis.intervals import finite, t_interval, t_quantile
+from ablate.results.analysis.results import Results, once
+from ablate.results.analysis.runs import Measured, Runs, collect, measure
 from ablate.study import Study
 from ablate.study.design import Arm, Factor, Term, arm_name, factorial, terms, without
 
@@ -54,7 +56,8 @@ class Model:
     contrasts: tuple[Contrast, ...]
 
 
-def effects(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+@once
+def effects(results: Results) -> pl.DataFrame:
     """Return one row per metric, column and effect (columns: docs/compare.md); none for leave-one-out alone.
 
     `leave-one-out`, `add-one-in`, `equal-size` (the twin minus the network without the part) and `shapley` are means
@@ -62,11 +65,12 @@ def effects(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.Dat
     set and seed. All use the configurations and seeds that every arm of theirs has. An estimate is null if there are
     none, and NaN if a seed diverged.
     """
+    study = results.study
     if not has_effects(study):
         return pl.DataFrame(schema=EFFECT_COLUMNS)
-    runs = collect(study, trials, reports)
+    runs = collect(results)
     rows: list[dict[str, Any]] = []
-    for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
+    for metric in (name for name in metrics(results) if name not in CONSTANTS):
         measured = measure(runs, metric)
         for column, datasets in columns(study).items():
             cells = _Cells(study=study, runs=runs, measured=measured, datasets=datasets)
@@ -160,7 +164,7 @@ def _over_seeds(kind: str, term: str, values: Values | None, weights: Values) ->
         return row
     each = np.einsum("a,das->s", weights, values) / len(values)
     found = t_interval(each.tolist())
-    row |= {"estimate": found.mean, "low": _finite(found.low), "high": _finite(found.high)}
+    row |= {"estimate": found.mean, "low": finite(found.low), "high": finite(found.high)}
     row |= {"n": found.n, "blocks": found.n * len(values), "df": found.n - 1}
     error = found.sd / math.sqrt(found.n)
     return row | {"p": _p(found.mean, error, found.n - 1, float(np.abs(values).max()))}
@@ -276,7 +280,3 @@ def _p(estimate: float, error: float, df: int, size: float) -> float | None:
     if df < 1 or not math.isfinite(error) or error <= NO_SPREAD * size:
         return None
     return float(2 * scipy.special.stdtr(df, -abs(estimate) / error))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

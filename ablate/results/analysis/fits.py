@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from ablate.results.analysis.curves import (
     MAX_EXPONENT,
@@ -28,6 +27,7 @@ Label = Literal["constant", "log-linear", "power", "not identifiable"]
 FORMS: tuple[Form, ...] = ("constant", "log-linear", "power")
 MIN_SIZES = 6
 MIN_DECADES = 1.5
+FEWEST: dict[Form, int] = {"constant": 1, "log-linear": 2, "power": MIN_SIZES}  # distinct sizes that a form needs
 MAX_EXTRAPOLATION = 4.0
 LEVEL = 0.95
 BOOTSTRAPS = 200
@@ -97,31 +97,47 @@ def fit_curve(
     interval of the exponent reaches 0.
     """
     size, error = np.asarray(sizes, dtype=np.float64), np.asarray(errors, dtype=np.float64)
-    group = _numbered(size.tolist() if networks is None else networks)
+    known: dict[Hashable, int] = {}
+    group = np.array([known.setdefault(name, len(known)) for name in (size.tolist() if networks is None else networks)])
     keep = np.isfinite(size) & np.isfinite(error) & (size > 0)
     size, error, group = size[keep], error[keep], group[keep]
-    reason = _too_few(size, error)
+    distinct = np.unique(size)
+    refused = CurveFit(
+        label="not identifiable",
+        reason=_too_few(distinct, error),
+        aicc={},
+        sizes=len(distinct),
+        networks=len(np.unique(group)),
+        points=len(size),
+        smallest=float(size.min()) if len(size) else math.nan,
+        largest=float(size.max()) if len(size) else math.nan,
+    )
     if len(size) == 0 or not (error > 0).all():
-        return _refuse(reason, size, group, {})
+        return refused
     points = network_means(size, error, group)
-    fits = {form: fit_form(form, points.sizes, points.errors) for form in FORMS if _enough(form, size)}
-    aicc = {form: fit.aicc for form, fit in fits.items()}
-    if reason:
-        return _refuse(reason, size, group, aicc)
-    best = min(fits.values(), key=lambda fit: fit.aicc)
+    fits = [fit_form(form, points.sizes, points.errors) for form in FORMS if len(distinct) >= FEWEST[form]]
+    refused = replace(refused, aicc={fit.form: fit.aicc for fit in fits})
+    return refused if refused.reason else _chosen(min(fits, key=lambda fit: fit.aicc), points, refused, bootstraps)
+
+
+def _chosen(best: Fitted, points: Networks, refused: CurveFit, bootstraps: int) -> CurveFit:
+    """Return the curve of the best form, or `refused` with the reason why the data do not identify it."""
     reason = _starts_disagree(best) or _largest_is_off(best.form, points) or contradiction(best, points)
     low, high = (math.nan, math.nan) if reason else _exponent_interval(best, points, bootstraps)
     if not reason and best.form != "constant" and not (low > 0 and math.isfinite(high)):
         reason = f"the 95% interval of the exponent, {low:.3g} to {high:.3g}, reaches 0"
     if reason:
-        return _refuse(reason, size, group, aicc)
-    floor, amplitude, exponent = _natural(best)
-    return _describe(
-        size,
-        group,
+        return replace(refused, reason=reason)
+    p, floor, amplitude, exponent = best.parameters, math.nan, math.nan, math.nan  # of sizes / scale
+    if best.form != "log-linear":
+        floor = math.exp(p[0])
+    if best.form != "constant":
+        exponent = float(p[-1])
+        amplitude = math.exp(p[-2] + exponent * math.log(best.scale))
+    return replace(
+        refused,
         label=best.form,
         reason="",
-        aicc=aicc,
         fitted=best,
         floor=floor,
         amplitude=amplitude,
@@ -132,34 +148,7 @@ def fit_curve(
     )
 
 
-def _numbered(networks: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Return a number for each distinct name, in order of appearance."""
-    known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in networks], dtype=np.int64)
-
-
-def _describe(size: Array, group: NDArray[np.int64], **rest: Any) -> CurveFit:
-    return CurveFit(
-        sizes=len(np.unique(size)),
-        networks=len(np.unique(group)),
-        points=len(size),
-        smallest=float(size.min()) if len(size) else math.nan,
-        largest=float(size.max()) if len(size) else math.nan,
-        **rest,
-    )
-
-
-def _refuse(reason: str, size: Array, group: NDArray[np.int64], aicc: Mapping[Form, float]) -> CurveFit:
-    return _describe(size, group, label="not identifiable", reason=reason, aicc=aicc)
-
-
-def _enough(form: Form, size: Array) -> bool:
-    needed = {"constant": 1, "log-linear": 2, "power": MIN_SIZES}[form]
-    return len(np.unique(size)) >= needed
-
-
-def _too_few(size: Array, error: Array) -> str:
-    distinct = np.unique(size)
+def _too_few(distinct: Array, error: Array) -> str:
     if len(distinct) < MIN_SIZES:
         return f"{len(distinct)} distinct size{'' if len(distinct) == 1 else 's'}, {MIN_SIZES} are needed"
     decades = math.log10(distinct[-1] / distinct[0])
@@ -219,13 +208,3 @@ def _exponent_interval(fit: Fitted, points: Networks, bootstraps: int) -> tuple[
     half = float(scipy.special.stdtrit(freedom, 0.5 + LEVEL / 2)) * float(draws.std(ddof=1))
     exponent = float(fit.parameters[-1])
     return exponent - half, exponent + half
-
-
-def _natural(fit: Fitted) -> tuple[float, float, float]:
-    """Return E, A and α in the units of sizes, from parameters that refer to sizes / scale."""
-    p = fit.parameters
-    if fit.form == "constant":
-        return math.exp(p[0]), math.nan, math.nan
-    exponent = float(p[-1])
-    amplitude = math.exp(p[-2] + exponent * math.log(fit.scale))
-    return (math.exp(p[0]) if fit.form == "power" else math.nan), amplitude, exponent

@@ -31,6 +31,11 @@ class Interval:
     level: float
 
 
+def finite(value: float | None) -> float | None:
+    """Return a value, or None if it is missing, NaN or infinite."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
 def t_quantile(n: int, level: float = 0.95) -> float:
     """Return the two-sided t quantile with n - 1 degrees of freedom."""
     return float(scipy.special.stdtrit(n - 1, 0.5 + level / 2))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ablate.base.spending import spend
+from ablate.ledger import EventRecord
 from ablate.study import Study
 
 PLAN = "plan"  # the ledger's event that notes what a comparison's file plans
@@ -21,37 +22,36 @@ def share_of(look: int) -> float:
 
 def plan_of(study: Study) -> dict[str, Any]:
     """Return what a `plan` event notes of a comparison's file."""
-    assert study.compare is not None
     return {
-        "margins": dict(study.compare.margin),
-        "diverged": dict(study.compare.diverged),
+        "margins": dict(study.compared.margin),
+        "diverged": dict(study.compared.diverged),
         "replicates": study.replicates,
     }
 
 
-def last_plan(notes: Sequence[Any]) -> dict[str, Any] | None:
+def last_plan(events: Sequence[EventRecord]) -> dict[str, Any] | None:
     """Return what the last `plan` event notes; None if there is none."""
-    plans = _plans(notes)
+    plans = _plans(events)
     return {name: value for name, value in plans[-1].payload.items() if name != "ended"} if plans else None
 
 
-def late_margins(notes: Sequence[Any]) -> Iterator[Any]:
+def late_margins(events: Sequence[EventRecord]) -> Iterator[EventRecord]:
     """Yield the `plan` events that set or changed a margin after trials had ended."""
     before: list[Any] = [{}, {}]
-    for note in _plans(notes):
-        margins = [note.payload[name] for name in MARGINS]
-        if margins != before and note.payload["ended"]:
-            yield note
+    for event in _plans(events):
+        margins = [event.payload[name] for name in MARGINS]
+        if margins != before and event.payload["ended"]:
+            yield event
         before = margins
 
 
-def compared_looks(notes: Sequence[Any]) -> tuple[int, ...]:
+def compared_looks(events: Sequence[EventRecord]) -> tuple[int, ...]:
     """Return the number of seeds at each look at a comparison, ascending, one at least.
 
     Seeds that were added after a trial had ended begin another look, because its numbers could be read.
     """
     found = [1]
-    for plan in (note.payload for note in _plans(notes)):
+    for plan in (event.payload for event in _plans(events)):
         if plan["replicates"] > found[-1] and plan["ended"]:
             found.append(plan["replicates"])
         else:
@@ -59,10 +59,5 @@ def compared_looks(notes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def searched_looks(notes: Sequence[Any], dataset: str) -> int:
-    """Return the number of looks at the confirmed networks of a data set: each freeze of its front begins one."""
-    return max([(note.kind, note.dataset) for note in notes].count(("frozen", dataset)), 1)
-
-
-def _plans(notes: Sequence[Any]) -> list[Any]:
-    return [note for note in notes if note.kind == PLAN]
+def _plans(events: Sequence[EventRecord]) -> list[EventRecord]:
+    return [event for event in events if event.kind == PLAN]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from ablate.results.analysis.looks import share_of
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import INCONCLUSIVE
-from ablate.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class NextStep:
     share: float
 
 
-def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextStep | None:
+def next_step(results: Results, table: pl.DataFrame) -> NextStep | None:
     """Return what decides the inconclusive rows of a metric's verdicts; None if none is inconclusive.
 
-    `table` are rows of `verdicts`; `trials` is the trials table (docs/tables.md).
+    `table` are rows of `verdicts`.
     """
     tested = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null())
     judged = tested.filter(pl.col("over") == "seeds")
@@ -46,15 +46,15 @@ def next_step(study: Study, table: pl.DataFrame, trials: pl.DataFrame) -> NextSt
         return None
     steady = rows.filter(pl.col("collapsed").fill_null(0) == 0)
     needed = steady["seeds_needed"].to_list()
-    seeds = max(*needed, study.replicates + 1) if needed and None not in needed else None
-    spent = trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
+    seeds = max(*needed, results.study.replicates + 1) if needed and None not in needed else None
+    spent = results.trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
     return NextStep(
         undecided=rows.height,
         rows=judged.height,
         collapsed=rows.height - steady.height,
         over_data_sets=undecided.height - rows.height,
         seeds=seeds,
-        hours=None if seeds is None else spent * (seeds / study.replicates - 1),
+        hours=None if seeds is None else spent * (seeds / results.study.replicates - 1),
         margin=max(steady["margin_now"].drop_nulls().to_list(), default=None),
         share=share_of(undecided["look"][0] + 1),
     )

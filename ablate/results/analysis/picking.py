@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -17,11 +17,9 @@ from ablate.results.analysis.assessment import values_by_seed
 from ablate.results.analysis.front import candidates, confirmed, metric_at, metric_values, objective_values
 from ablate.results.analysis.front_uncertainty import cost_ranks, draw_means
 from ablate.results.analysis.intervals import Interval, natural_bounds, t_interval
-from ablate.results.analysis.pooling import pooled
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.two_way import NO_SPREAD, lay_out
-
-if TYPE_CHECKING:
-    from ablate.study import Study
+from ablate.study import Study
 
 MOST_NETWORKS = 100  # that a probability is computed from: the nearest in cost
 Values = NDArray[np.float64]
@@ -77,19 +75,16 @@ class NoChoice:
     missed: tuple[tuple[Bound, float], ...]
 
 
-def choose(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, dataset: str, asked: Sequence[Bound]
-) -> Choice | NoChoice:
+def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | NoChoice:
     """Return the network of `dataset` that keeps every bound by its mean and is best on the objectives not bounded.
 
     It is one of the confirmed networks, or of the complete search trials if none is confirmed. The first objective
     without a bound decides, the others break ties. If all are bounded, all decide, in the order of the file.
     """
+    study, found = results.study, results.on(dataset).pooled
     objectives = study.objectives
-    own = trials.filter(pl.col("dataset") == dataset)
-    own, own_reports = pooled(own, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
-    stage = "confirm" if confirmed(own).height else "search"
-    rows = candidates(own, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
+    stage = "confirm" if confirmed(found.trials).height else "search"
+    rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
     values = [metric_values(rows, bound.metric).tolist() for bound in bounds]
     misses = [max(violation(b, v[i]) for b, v in zip(bounds, values, strict=True)) for i in range(rows.height)]
@@ -105,14 +100,14 @@ def choose(
     )
     row = rows.row(best, named=True)
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
-    seeds = {metric: _seed_values(own_reports, row, metric) for metric in shown}
+    seeds = {metric: _seed_values(found.reports, row, metric) for metric in shown}
     return Choice(
         dataset=dataset,
         row=row,
         stage=stage,
         among=rows.height,
-        metrics={metric: t_interval(found, within=natural_bounds(metric)) for metric, found in seeds.items()},
-        kept=tuple(_kept(study, bound, rows, best, own_reports) for bound in bounds),
+        metrics={metric: t_interval(each, within=natural_bounds(metric)) for metric, each in seeds.items()},
+        kept=tuple(_kept(study, bound, rows, best, found.reports) for bound in bounds),
     )
 
 

@@ -16,8 +16,7 @@ from ablate.core.objectives import quality_objective, signed
 from ablate.results.analysis.comparison import seed_values
 from ablate.results.analysis.front import confirmed, metric_at
 from ablate.results.analysis.looks import ERROR, share_of
-from ablate.results.analysis.pooling import pooled
-from ablate.study import Study
+from ablate.results.analysis.results import Results
 
 Question = Literal["non-inferiority", "equivalence"]
 QUESTIONS: tuple[Question, ...] = ("non-inferiority", "equivalence")
@@ -95,17 +94,18 @@ def _first_above(power: Power, wanted: float) -> float:
     return high
 
 
-def paired_spreads(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, PairedSpread]:
+def paired_spreads(results: Results) -> dict[str, PairedSpread]:
     """Return the spread of paired differences in an earlier study, by metric; without two common seeds none.
 
     A comparison: every variant against its baseline in every column, each weighted by its degrees of freedom. A
     search: every confirmed network against the best confirmed network of its data set, in the first quality metric.
     Differences with a diverged seed are left out.
     """
+    study, reports = results.study, results.reports
     if not reports.height:
         return {}
     found = _of_variants if study.compare is not None else _of_confirmations
-    return found(study, trials, reports)
+    return found(results)
 
 
 def pool(differences: Iterable[Sequence[float]]) -> PairedSpread | None:
@@ -119,11 +119,11 @@ def pool(differences: Iterable[Sequence[float]]) -> PairedSpread | None:
     )
 
 
-def _of_variants(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, PairedSpread]:
-    assert study.compare is not None
-    values = seed_values(study, trials, reports)
-    base = values.filter(pl.col("variant") == study.compare.baseline)
-    others = values.filter(pl.col("variant") != study.compare.baseline)
+def _of_variants(results: Results) -> dict[str, PairedSpread]:
+    study = results.study
+    values = seed_values(results)
+    base = values.filter(pl.col("variant") == study.compared.baseline)
+    others = values.filter(pl.col("variant") != study.compared.baseline)
     both = others.join(base, on=["metric", "column", "seed"], suffix="_base").sort(
         "metric", "column", "variant", "seed"
     )
@@ -132,8 +132,8 @@ def _of_variants(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> d
     return _pooled_by_metric((row["metric"], row["d"]) for row in groups.iter_rows(named=True))
 
 
-def _of_confirmations(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, PairedSpread]:
-    trials, reports = pooled(trials, reports)
+def _of_confirmations(results: Results) -> dict[str, PairedSpread]:
+    study, trials, reports = results.study, results.pooled.trials, results.pooled.reports
     objective = quality_objective(study.objectives)
     metric = metric_at(objective.metric, "confirm")
     if metric not in reports.columns:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.analysis.tuning_scores import ROW, choice_sd, tuning_scores, tuning_trials_of, tuning_winners
 from ablate.study import Study
@@ -28,7 +29,8 @@ BUDGET_COLUMNS: dict[str, pl.DataType] = {
 }
 
 
-def tuning_budget(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+@once
+def tuning_budget(results: Results) -> pl.DataFrame:
     """Return one row per data set, configuration and row of the comparison, in the order of their first trial.
 
     Both are tables of docs/tables.md. A run is a trial on one seed. `epochs` and `seconds` are sums over trials.
@@ -37,7 +39,8 @@ def tuning_budget(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> 
     that won as JSON, with the number of their tuning seeds, the most frequent first. `border` names the settings whose
     best value is within 5% of an end of their range on half of the tuning seeds or more.
     """
-    scores = tuning_scores(study, trials, reports)
+    study, trials = results.study, results.trials
+    scores = tuning_scores(results)
     every, complete = _by_row(scores), _by_row(scores.filter(pl.col("score").is_not_null()))
     won = _by_row(tuning_winners(study, scores))
     rows = []
@@ -97,23 +100,26 @@ def at_border(spec: Range, value: Any) -> bool:
     return low < high and min(at - low, high - at) <= NEAR_BORDER * (high - low)
 
 
-def count_untuned(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> Counter[tuple[str, str]]:
+@once
+def count_untuned(results: Results) -> Counter[tuple[str, str]]:
     """Return on how many seeds a (data set, row) is not trained, because no run on their tuning seed is complete.
 
     A seed of each configuration counts; a row whose tuning has not ended has none.
     """
+    study = results.study
     if study.tune is None:
         return Counter()
-    ended = tuning_budget(study, trials, reports).filter(pl.col("unfinished") == 0, pl.col("untuned") > 0)
+    ended = tuning_budget(results).filter(pl.col("unfinished") == 0, pl.col("untuned") > 0)
     summed = ended.group_by("dataset", "variant").agg(pl.col("untuned").sum())
     return Counter({(dataset, variant): count for dataset, variant, count in summed.iter_rows()})
 
 
-def tuning_warnings(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[StudyWarning]:
+def tuning_warnings(results: Results) -> list[StudyWarning]:
     """Return what makes the tuning of a comparison unfair or its best values doubtful; none without `tune`."""
+    study, reports = results.study, results.reports
     if study.tune is None:
         return []
-    budget = tuning_budget(study, trials, reports)
+    budget = tuning_budget(results)
     found = [*_unequal(budget), *_failed(budget), *_borders(budget), *_reused(reports), *_on_test(study, budget)]
     shared = shared_tuning_text(study)
     return found if shared is None else [StudyWarning(code="tuning-luck", text=shared), *found]

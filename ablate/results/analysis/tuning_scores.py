@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ablate.base.plain_text import settings_text
 from ablate.base.randomness import stream
 from ablate.core.objectives import best_place, given_for, is_higher_better
+from ablate.results.analysis.results import Results, once
 from ablate.study import VARIANT, Study
 
 ROW = ["dataset", "variant", "configuration"]
@@ -53,11 +54,13 @@ def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
     return own.with_columns(pl.Series(name, text, pl.String()) for name, text in texts.items())
 
 
-def tuning_scores(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+@once
+def tuning_scores(results: Results) -> pl.DataFrame:
     """Return one row per seed of each complete tuning trial, by number: the row, its values, `seed` and `score`.
 
     `score` is the tuning metric of the seed's last report, null if it is not finite.
     """
+    study, trials, reports = results.study, results.trials, results.reports
     metric, own = tuning_metric(study), tuning_trials_of(study, trials).filter(pl.col("state") == "COMPLETE")
     tuned = [name for name in study.tuned.names() if name in own.columns]
     score = pl.col(metric) if metric in reports.columns else pl.lit(None, pl.Float64())
@@ -99,10 +102,9 @@ def expected_best(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
     here of one tuning seed, then the mean over seeds. The band holds 95% of bootstrap samples of tries and seeds. A run
     without a score counts as `compare.diverged` says, otherwise as the row's worst.
     """
-    assert study.compare is not None
     metric = tuning_metric(study)
     sign = 1.0 if is_higher_better(metric, study.objectives) else -1.0
-    lost = given_for(study.compare.diverged, metric)
+    lost = given_for(study.compared.diverged, metric)
     rows: list[dict[str, Any]] = []
     for part in scores.partition_by(ROW, maintain_order=True):
         if part["score"].count():

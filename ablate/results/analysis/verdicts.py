@@ -13,23 +13,15 @@ from numpy.typing import NDArray
 
 from ablate.core.objectives import given_for, is_higher_better
 from ablate.results.analysis.adjustment import holm
-from ablate.results.analysis.comparison import (
-    CONSTANTS,
-    Measured,
-    Paired,
-    Runs,
-    collect,
-    columns,
-    measure,
-    metrics,
-    pair_by_seed,
-)
+from ablate.results.analysis.comparison import CONSTANTS, columns, metrics
 from ablate.results.analysis.data_sets import pair_by_dataset, sampled_columns
 from ablate.results.analysis.intervals import clopper_pearson, outlying, seeds_needed, smallest_effect, t_interval
-from ablate.results.analysis.looks import ERROR, share_of
+from ablate.results.analysis.looks import ERROR, compared_looks, share_of
+from ablate.results.analysis.results import Results, once
+from ablate.results.analysis.runs import Measured, Paired, Runs, collect, measure, pair_by_seed
 from ablate.results.analysis.skewness import Doubts, collapsed_seeds, doubts, second_p
 from ablate.study import VARIANT, Study
-from ablate.study.sections import FEWEST_DATASETS, Compare
+from ablate.study.sections import FEWEST_DATASETS
 
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
@@ -68,25 +60,26 @@ HOLDS, REFUTED, UNDECIDED = "holds", "refuted", "undecided"  # answers to a clai
 Differences = NDArray[np.float64]
 
 
-def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look: int = 1) -> pl.DataFrame:
+@once
+def verdicts(results: Results) -> pl.DataFrame:
     """Return one row per metric, column and variant that runs there, but the baseline (columns: docs/compare.md).
 
     Differences are variant minus baseline over shared seeds, as in `cells`. Without a margin of the metric the verdict
     is null. Rows of a sample of data sets (`compare.datasets`) have its data sets in place of the seeds. Holm's family
     is every row of the metric but a placebo, which is no claim and has no verdict; a row that has no test counts as one
-    with p = 1. `look` is the number of this look at growing results: its p-values are divided by its share of the error
-    (`share_of`). `detectable` is at the level of the family's first step.
+    with p = 1. p-values are divided by the share of the error that this look at growing results has (`compared_looks`,
+    `share_of`). `detectable` is at the level of the family's first step.
     """
-    runs = collect(study, trials, reports)
+    study, runs, look = results.study, collect(results), len(compared_looks(results.events))
     rows: list[dict[str, Any]] = []
-    for metric in (name for name in metrics(study, reports) if name not in CONSTANTS):
+    for metric in (name for name in metrics(results) if name not in CONSTANTS):
         own = [_row(study, metric, look, *found) for found in _pairs(study, runs, measure(runs, metric))]
         for row in own:
             row["outlying"] = ", ".join(str(seed) for seed in _outlying(row, len(own)))
             row["collapsed"] = _collapsed(row, len(own))
         family = [row for row in own if not study.is_placebo(row["variant"])]
         second = [row["over"] == "seeds" and not study.is_placebo(row["variant"]) for row in own]
-        familywise = _compare(study).familywise
+        familywise = study.compared.familywise
         for asked in (True, False):
             part = [row for row, each in zip(own, second, strict=True) if each is asked]
             _test(part, second=asked, tests=len(family) if familywise else 1)
@@ -95,15 +88,16 @@ def verdicts(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, *, look:
     return pl.DataFrame(rows, schema=VERDICT_COLUMNS)
 
 
-def seed_differences(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
+@once
+def seed_differences(results: Results) -> pl.DataFrame:
     """Return the difference of each variant from the baseline by shared seed: metric, column, variant, seed.
 
     Of a sample of data sets a row is the difference of one of them, and has no seed.
     """
-    runs = collect(study, trials, reports)
+    study, runs = results.study, collect(results)
     seeds = [
         (metric, column, variant, seed if isinstance(seed, int) else None, difference)
-        for metric in metrics(study, reports)
+        for metric in metrics(results)
         if metric not in CONSTANTS
         for column, variant, _, pair in _pairs(study, runs, measure(runs, metric))
         for seed, difference in zip(pair.seeds, settled(pair).tolist(), strict=True)
@@ -215,7 +209,7 @@ def answer_to(claim: str, row: Mapping[str, Any]) -> str:
 
 def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, str, int, Paired]]:
     """Yield column, variant, planned configurations and pair of each row of the verdicts."""
-    baseline = _compare(study).baseline
+    baseline = study.compared.baseline
     planned = {label: [str(row[VARIANT]) for row in study.design(label)] for label in study.labels}
     sampled = sampled_columns(study)
     for column, datasets in (columns(study) | sampled).items():
@@ -229,7 +223,7 @@ def _pairs(study: Study, runs: Runs, measured: Measured) -> Iterator[tuple[str, 
 
 def _row(study: Study, metric: str, look: int, column: str, variant: str, planned: int, pair: Paired) -> dict[str, Any]:
     """Return a row without what depends on the other rows of its metric."""
-    higher, margin = is_higher_better(metric, study.objectives), given_for(_compare(study).margin, metric)
+    higher, margin = is_higher_better(metric, study.objectives), given_for(study.compared.margin, metric)
     differences = settled(pair)
     one_sided = ERROR * share_of(look)  # error of each test against the margin
     levels = {"": 0.95, "margin_": 1 - 2 * one_sided}
@@ -347,8 +341,3 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, *, denied
         yield f"far from the other {over}: {over[:-1]} {row['outlying']}"
     if row["n"] and row["compared"] < row["planned"]:
         yield f"compared over {row['compared']} of {row['planned']} configurations"
-
-
-def _compare(study: Study) -> Compare:
-    assert study.compare is not None
-    return study.compare

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
-from ablate.results.analysis import Confirmations, confirmations, confirmed
+from ablate.results.analysis import Confirmations, confirmations, confirmed, front_stage
 from ablate.results.analysis.pooling import NETWORK
+from ablate.results.analysis.results import Results
 from ablate.results.report.numbers import printable
 from ablate.results.report.tables import network
 from ablate.study import Study
@@ -31,15 +30,10 @@ def protocol_text(study: Study) -> str:
     return "held out: validation is a part of the training data; search and early stopping never saw the test split"
 
 
-def ended_text(found: Confirmations) -> str:
-    """Return `1 of 6 confirmations has ended`."""
-    return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
-
-
 def open_text(found: Confirmations) -> str:
     """Return what is still to run, in words: confirmations, or the rest of an extended search."""
     if found.unfinished:
-        return ended_text(found)
+        return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
     if found.racing:
         return "further seeds are being given to networks whose place on the front is uncertain"
     return f"{found.later:,} search trial{'s' * (found.later != 1)} began after the front was frozen"
@@ -54,20 +48,21 @@ def withheld_text(study: Study, found: Confirmations) -> str:
     return ""
 
 
-def confirmation_text(study: Study, trials: pl.DataFrame, dataset: str, split: str, notes: Sequence[Any] = ()) -> str:
-    """Return in words whether a data set's numbers are confirmed; `split` is the split they were measured on."""
-    found = confirmations(trials, dataset, notes)
-    complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE"))
+def confirmation_text(results: Results, dataset: str) -> str:
+    """Return in words whether a data set's numbers are confirmed, and on which split they were measured."""
+    found, trials = confirmations(results, dataset), results.pooled.trials
+    split = "test" if front_stage(trials, dataset) == "confirm" else "validation"
     if found.is_open:
         return f"provisional: {open_text(found)}; the numbers are of the {split} split"
     if split == "test":
         count = _find_confirmed(trials, dataset)
         networks = f"{count} network{'s' * (count != 1)}"
-        if study.protocol == "paper":
+        if results.study.protocol == "paper":
             return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
         return f"{networks} confirmed on fresh seeds, test split"
-    if complete.height > 1:
-        return f"unconfirmed: search-stage validation numbers; the best of {complete.height} looks better than it is"
+    complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE")).height
+    if complete > 1:
+        return f"unconfirmed: search-stage validation numbers; the best of {complete} looks better than it is"
     return "unconfirmed: a single search-stage validation number"
 
 
@@ -82,22 +77,21 @@ def _find_confirmed(trials: pl.DataFrame, dataset: str) -> int:
     return confirmed(trials).filter(pl.col("dataset") == dataset).select(NETWORK).n_unique()
 
 
-def opened_text(study: Study, notes: Sequence[Any], dataset: str) -> str:
-    """Return `, opened once at …`, or how often and when, from the ledger's events (kind, dataset, created_at).
+def opened_text(results: Results, dataset: str) -> str:
+    """Return `, opened once at …`, or how often and when.
 
     Empty if the split was not opened, or if validation used it from the first epoch on.
     """
-    moments = sorted(n.created_at for n in notes if n.kind == "test_opened" and n.dataset == dataset)
-    if study.protocol == "paper" or not moments:
+    moments = sorted(event.created_at for event in results.events_of(dataset, "test_opened"))
+    if results.study.protocol == "paper" or not moments:
         return ""
     times = [f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(moment))} UTC" for moment in moments]
     return f", opened once at {times[0]}" if len(times) == 1 else f", opened {len(times)} times: at {', '.join(times)}"
 
 
-def failed_text(study: Study, trials: pl.DataFrame, dataset: str) -> str:
-    """Return the trials that failed in confirmation with their reasons, or an empty text if none failed."""
-    own = pl.col("dataset") == dataset, pl.col("stage") == "confirm", pl.col("state") == "FAIL"
-    failed = trials.filter(*own).rows(named=True)
+def failed_text(study: Study, trials: pl.DataFrame) -> str:
+    """Return the trials of a data set that failed in confirmation, and why; an empty text if none failed."""
+    failed = trials.filter(pl.col("stage") == "confirm", pl.col("state") == "FAIL").rows(named=True)
     named = [
         f"trial {row['trial']} ({network(study, row)}): {(row['error'] or 'no reason was recorded').splitlines()[0]}"
         for row in failed[:MOST_FAILED]

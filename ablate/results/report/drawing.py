@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -196,6 +196,20 @@ def inline_chart(values: list[dict[str, Any]]) -> Any:
     """Return a chart whose data are in the specification."""
     inline: Any = alt.Data
     return alt.Chart(inline(values=values))
+
+
+def tips(*fields: str) -> list[alt.Tooltip]:
+    """Return what a figure shows under a pointer."""
+    return [alt.Tooltip(f"{field}:N") for field in fields]
+
+
+def row_axes(field: str, order: list[str], *, label: int, zero: bool) -> tuple[alt.Y, Callable[[str], alt.X]]:
+    """Return the axis of named rows, labels of at most `label` pixels, and the axis of a field of numbers."""
+    axis = alt.Axis(labelLimit=label, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
+    y = alt.Y(f"{field}:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
+    numbers = alt.Axis(tickCount=4, grid=False, labelFlush=12)
+    scale = alt.Scale(zero=zero, nice=False, padding=14)
+    return y, lambda name: alt.X(f"{name}:Q", title=None, scale=scale, axis=numbers)
 
 
 def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:

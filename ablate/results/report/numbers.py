@@ -6,7 +6,6 @@ import math
 
 from ablate.base.plain_text import one_printable_line
 from ablate.core.objectives import SIZE_METRICS, is_share
-from ablate.results.analysis import Interval
 from ablate.results.analysis.intervals import natural_bounds
 
 DASH = "–"
@@ -54,19 +53,24 @@ def says_little(metric: str, low: float, high: float) -> bool:
     return is_share(metric) and low >= 0 and high <= 1 and high - low > 0.5
 
 
-def interval_text(metric: str, interval: Interval) -> str:
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def interval_text(metric: str, low: float | None, high: float | None, n: int) -> str:
     """Return `97.2 to 98.4`, or a dash for fewer than two replicates.
 
     An interval without width is `3 seeds equal`, one of nearly all values `2 seeds are too few`.
     """
-    if not math.isfinite(interval.low):
+    if low is None or high is None or not math.isfinite(low):
         return DASH
-    if equal_seeds(interval.low, interval.high):
-        return f"{interval.n} seeds equal"
-    if says_little(metric, interval.low, interval.high):
-        return f"{interval.n} seeds are too few"
+    if equal_seeds(low, high):
+        return f"{n} seeds equal"
+    if says_little(metric, low, high):
+        return f"{n} seeds are too few"
     factor, form = (100, ".2f") if is_share(metric) else (1, ".4g")
-    return f"{factor * interval.low:{form}} to {factor * interval.high:{form}}"
+    return f"{factor * low:{form}} to {factor * high:{form}}"
 
 
 def reach(metric: str, mean: float, low: float | None, high: float | None, n: int) -> str:

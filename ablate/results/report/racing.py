@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ablate.results.analysis.results import Results
+
 MOST_NAMED = 20  # networks that a sentence names
 
 
-def racing_text(dataset: str, notes: Sequence[Any]) -> str:
-    """Return how many further seeds were given to which networks and why it ended, from the ledger's `raced` events.
+def racing_text(results: Results, dataset: str) -> str:
+    """Return how many further seeds were given to which networks and why it ended, from the `raced` events.
 
     Empty without such an event. Networks are named by the search trials that they confirm.
     """
-    rounds = [note.payload for note in notes if note.kind == "raced" and note.dataset == dataset]
+    rounds = [event.payload for event in results.events_of(dataset, "raced")]
     if not rounds:
         return ""
     given = Counter(int(network) for each in rounds for network, _ in each["given"])

@@ -20,11 +20,12 @@ from ablate.results.analysis import (
     metric_at,
     metric_interval,
     outlying,
-    pooled,
     quality_objective,
 )
 from ablate.results.analysis.assessment import Assessment, assessments
 from ablate.results.analysis.fits import FORMS
+from ablate.results.analysis.intervals import finite
+from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.sample_tables import spread_of
 from ablate.results.analysis.samples import Spread, sample_interval, sources_of
 from ablate.results.analysis.tables import csv_text
@@ -124,28 +125,18 @@ def outlying_seeds(study: Study, row: dict[str, Any], last: pl.DataFrame, rows: 
     return ", ".join(str(seeds[place]) for place in places)
 
 
-def front_table(
-    study: Study,
-    trials: pl.DataFrame,
-    reports: pl.DataFrame | None = None,
-    notes: Sequence[Any] = (),
-    *,
-    assessed: Mapping[str, Assessment] | None = None,
-) -> pl.DataFrame:
+@once
+def front_table(results: Results) -> pl.DataFrame:
     """Return the front of every data set with one row per network, all its seeds pooled.
 
     Columns: dataset, trial, stage, source, variant, the searched parameters, params, params_body, flops, q, split
     (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_over` (what varies in it),
     `_samples` (their number), `_se_seeds`, `_se_samples`, `_se_both` (standard errors of its sources), `_search` (its
     number in the search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`,
-    `front_probability`, `outlying_seeds`, and the columns of the other objectives. `notes` are the ledger's events;
-    `assessed` is what `assessments` returns, computed here by default.
+    `front_probability`, `outlying_seeds`, and the columns of the other objectives.
     """
-    if assessed is None:
-        assessed = assessments(study, trials, reports, notes) if reports is not None else {}
-    if reports is not None:
-        trials, reports = pooled(trials, reports)
-    last = last_reports(reports) if reports is not None else pl.DataFrame()
+    study, trials = results.study, results.pooled.trials
+    assessed, last = assessments(results), last_reports(results.pooled.reports)
     rows = front(trials, study.objectives, constraints=study.constraints)
     name = quality_name(study)
     measured = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
@@ -225,15 +216,13 @@ def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]
 def front_cells(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> list[str]:
     """Return the cells of one row of `front_table` as text, for page and terminal; `without` as in `network`."""
     name = quality_name(study)
-    low, high = (math.nan if row[f"{name}_{end}"] is None else row[f"{name}_{end}"] for end in ("low", "high"))
-    span = Interval(mean=row[name], low=low, high=high, n=row["replicates"], sd=math.nan, level=0.95)
     return [
         printable(network(study, row, without)),
         count(row.get("params")),
         compact(row.get("flops")),
         ratio(row.get("q")),
         quantity(name, row[name]),
-        interval_text(name, span),
+        interval_text(name, row[f"{name}_low"], row[f"{name}_high"], row["replicates"]),
         str(row["replicates"]),
         str(row["trial"]),
     ]
@@ -250,11 +239,8 @@ def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
             "sizes": fit.sizes,
             "networks": fit.networks,
             "points": fit.points,
-            **{k: _null(getattr(fit, k)) for k in ("smallest", "largest", "floor", "amplitude", "exponent")},
-            "exponent_low": _null(fit.exponent_low),
-            "exponent_high": _null(fit.exponent_high),
-            "misfit": _null(fit.misfit),
-            **{f"aicc_{form.replace('-', '_')}": _null(fit.aicc.get(form)) for form in FORMS},
+            **{name: finite(getattr(fit, name)) for name in _FLOATS},
+            **{f"aicc_{form.replace('-', '_')}": finite(fit.aicc.get(form)) for form in FORMS},
         }
         for dataset, fit in fits.items()
     ]
@@ -268,10 +254,6 @@ _FIT_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(_FLOATS, pl.Float64()),
     **dict.fromkeys((f"aicc_{form.replace('-', '_')}" for form in FORMS), pl.Float64()),
 }
-
-
-def _null(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def write_csv(table: pl.DataFrame, path: Path) -> Path:

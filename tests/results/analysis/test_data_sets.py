@@ -18,8 +18,9 @@ from ablate.base.randomness import stream
 from ablate.results.analysis.data_sets import sd_between
 from ablate.results.analysis.intervals import t_interval
 from ablate.results.analysis.next_step import next_step
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
-from ablate.results.report.comparison.page import Tables
+from ablate.results.report.comparison.page import draw as draw_figures
 from ablate.results.report.comparison.verdicts import step_text
 from ablate.study import Study, parse_study
 from support.planted_comparison import plant, truth
@@ -47,7 +48,10 @@ def study_of(datasets: str = "random", names: list[str] = NAMES, **compare: Any)
 
 
 def rows_of(study: Study, **changes: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["column"], row["variant"]): row for row in verdicts(study, *plant(study, **changes)).rows(named=True)}
+    return {
+        (row["column"], row["variant"]): row
+        for row in verdicts(Results(study, *plant(study, **changes))).rows(named=True)
+    }
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -109,9 +113,8 @@ def test_what_holds_on_these_data_sets_need_not_hold_on_others() -> None:
         0.2 * np.std([1, 1, 0, 0, 0, 0], ddof=1), rel=0.02
     )
     study = study_of(columns={"pool": NAMES})
-    trials, reports = plant(study, value=value)
-    table = verdicts(study, trials, reports)
-    step = next_step(study, table.filter(column="pool, as a sample", variant="kv"), trials)
+    results = Results(study, *plant(study, value=value))
+    step = next_step(results, verdicts(results).filter(column="pool, as a sample", variant="kv"))
     assert step is not None
     assert (step.undecided, step.rows, step.over_data_sets, step.seeds) == (0, 0, 1, None)
     text = "1 verdict over data sets: inconclusive; further data sets decide this, not further seeds."
@@ -132,7 +135,7 @@ def test_four_data_sets_are_refused_before_anything_runs_and_three_that_ran_give
 def test_unequal_seeds_weigh_data_sets_alike_and_a_diverged_seed_leaves_no_mean() -> None:
     study = study_of()
     trials, reports = plant(study)
-    fewer = verdicts(study, trials, reports.filter(~((pl.col("dataset") == "a") & (pl.col("seed") > 1))))
+    fewer = verdicts(Results(study, trials, reports.filter(~((pl.col("dataset") == "a") & (pl.col("seed") > 1)))))
     row = fewer.row(by_predicate=(pl.col("column") == SAMPLE) & (pl.col("variant") == "kv"), named=True)
     by_name = {name: range(2) if name == "a" else range(4) for name in NAMES}
     means = [
@@ -149,5 +152,5 @@ def test_unequal_seeds_weigh_data_sets_alike_and_a_diverged_seed_leaves_no_mean(
 
 def test_figures_have_a_panel_for_the_sample() -> None:
     study = study_of(columns={"pool": NAMES})
-    [forest] = [f for f in Tables.of(study, *plant(study), ()).figures(study) if f.stem.startswith("difference")]
+    [forest] = [f for f in draw_figures(Results(study, *plant(study))) if f.stem.startswith("difference")]
     assert [panel.title for panel in forest.panels] == ["pool", "pool, as a sample"]

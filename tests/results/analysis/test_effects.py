@@ -14,6 +14,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from ablate.results.analysis.effects import effects, fit, model_of, shapley_weights, with_holm
+from ablate.results.analysis.results import Results
 from ablate.study import Study, parse_study
 from ablate.study.design import REMOVED, Arm, Factor, arms, without
 from support.planted_comparison import plant
@@ -58,7 +59,7 @@ def redundant(study: Study, spread: float = 0.0) -> Any:
         shared = 0.05 * np.random.default_rng([seed]).standard_normal()
         return float(0.6 + 0.2 * (not gone(study, variant) >= {"a", "b"}) + spread * (draw + shared))
 
-    return effects(study, *plant(study, value=value))
+    return effects(Results(study, *plant(study, value=value)))
 
 
 @pytest.mark.parametrize("design", ["full", "[leave-one-out, full]"])
@@ -229,7 +230,7 @@ def test_one_block_has_estimates_and_no_intervals_and_divergence_has_no_estimate
 def test_an_arm_that_is_missing_leaves_the_estimates_of_others() -> None:
     study = study_of()
     state = {"bare": "WAITING"}
-    found = effects(study, *plant(study, state=lambda variant, dataset, index: state.get(variant, "COMPLETE")))
+    found = effects(Results(study, *plant(study, state=lambda variant, dataset, index: state.get(variant, "COMPLETE"))))
     found = found.filter(pl_metric())
     assert by_term(found, "leave-one-out")["a"]["estimate"] is not None
     assert by_term(found, "interaction")["a:b"]["estimate"] is None
@@ -240,7 +241,9 @@ def test_at_equal_size_a_twin_stands_beside_the_network_without_the_part() -> No
     text = FILE.replace("DESIGN", "leave-one-out, twin: {setting: config.w}").replace("PARTS\n", "")
     study = parse_study(text.replace("DATASETS", "one: {}"), "f.yaml")
     planted = {"complete": 0.9, "without-a": 0.7, "twin-of-without-a": 0.75, "without-b": 0.8, "twin-of-without-b": 0.8}
-    found = effects(study, *plant(study, value=lambda variant, dataset, others, seed: planted[variant] + 0.01 * seed))
+    found = effects(
+        Results(study, *plant(study, value=lambda variant, dataset, others, seed: planted[variant] + 0.01 * seed))
+    )
     found = found.filter(pl_metric())
     assert {t: r["estimate"] for t, r in by_term(found, "leave-one-out").items()} == pytest.approx({"a": 0.2, "b": 0.1})
     assert {t: r["estimate"] for t, r in by_term(found, "equal-size").items()} == pytest.approx(
@@ -255,7 +258,7 @@ def test_a_placebo_is_paired_by_position_and_keeps_its_own_seeds_in_the_table() 
     study = parse_study(text, "f.yaml")
     trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.001 * (seed % 1000) ** 2)
     assert sorted(reports["seed"].unique().to_list()) == [*range(5), *range(500_000, 500_005)]
-    table = cells(study, trials, reports).filter(pl_metric())
+    table = cells(Results(study, trials, reports)).filter(pl_metric())
     (row,) = table.filter(table["variant"] == "placebo").iter_rows(named=True)
     assert (row["n"], row["compared"], row["baseline_difference"], row["correlation"]) == (5, 1, 0.0, pytest.approx(1))
     assert row["remark"] == "complete again on other seeds: its differences are noise, without pairing"

@@ -8,6 +8,7 @@ from scipy import stats
 
 from ablate.results.analysis.comparison import cells, seed_values
 from ablate.results.analysis.power import QUESTIONS, margin_power, paired_spreads, pairs_needed, pool, smallest_margin
+from ablate.results.analysis.results import Results
 from support import planted_comparison, planted_study
 
 
@@ -81,20 +82,20 @@ def test_pooled_spread_is_that_of_least_squares_with_one_mean_per_arm():
 def test_spread_of_a_comparison_agrees_with_the_width_of_its_intervals():
     study = planted_comparison.make_study(replicates=5)
     tables = planted_comparison.plant(study)
-    spread = paired_spreads(study, *tables)["val_accuracy"]
-    rows = cells(study, *tables).filter(metric="val_accuracy").drop_nulls("baseline_low")
+    spread = paired_spreads(Results(study, *tables))["val_accuracy"]
+    rows = cells(Results(study, *tables)).filter(metric="val_accuracy").drop_nulls("baseline_low")
     half = (rows["baseline_high"] - rows["baseline_low"]).to_numpy() / 2
     sd = half / stats.t.ppf(0.975, 4) * math.sqrt(5)
     assert rows.height == 3
     assert spread.freedom == 4 * rows.height
     assert spread.sd == pytest.approx(math.sqrt((sd**2).mean()))
-    assert set(seed_values(study, *tables)["seed"]) == set(range(5))
+    assert set(seed_values(Results(study, *tables))["seed"]) == set(range(5))
 
 
 def test_spread_of_a_search_is_of_confirmed_networks_against_the_best_on_equal_seeds():
     study = planted_study.make_study()
     trials, reports = planted_study.plant(study, replicates=4)
-    spread = paired_spreads(study, trials, reports)["test_accuracy"]
+    spread = paired_spreads(Results(study, trials, reports))["test_accuracy"]
     confirmed = trials.filter(stage="confirm")
     values = [
         reports.filter(trial=number, epoch=planted_study.EPOCHS).sort("seed")["test_accuracy"].to_numpy()
@@ -109,7 +110,7 @@ def test_spread_of_a_search_is_of_confirmed_networks_against_the_best_on_equal_s
 
 def test_a_study_without_common_seeds_has_no_spread():
     study = planted_study.make_study()
-    assert paired_spreads(study, *planted_study.plant(study, confirmed=False)) == {}
-    assert paired_spreads(study, *planted_study.plant(study, replicates=1)) == {}
+    assert paired_spreads(Results(study, *planted_study.plant(study, confirmed=False))) == {}
+    assert paired_spreads(Results(study, *planted_study.plant(study, replicates=1))) == {}
     comparison = planted_comparison.make_study(replicates=1)
-    assert paired_spreads(comparison, *planted_comparison.plant(comparison)) == {}
+    assert paired_spreads(Results(comparison, *planted_comparison.plant(comparison))) == {}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ablate.base.randomness import stream
 from ablate.results.analysis.comparison import cells, seed_values
 from ablate.results.analysis.comparison_warnings import comparison_warnings
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import REPORT_COLUMNS
 from ablate.results.analysis.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
 from ablate.results.analysis.tuning_scores import choice_variance, expected_best, tuning_curve, tuning_scores
@@ -59,7 +60,7 @@ def tables(rows: list[Row], seeds: tuple[int, ...] = (2_000_000,)) -> tuple[pl.D
 
 
 def budget_of(study: Study, rows: list[Row]) -> pl.DataFrame:
-    return tuning_budget(study, *tables(rows))
+    return tuning_budget(Results(study, *tables(rows)))
 
 
 def rates_of(found: pl.DataFrame) -> list[list[float]]:
@@ -68,7 +69,7 @@ def rates_of(found: pl.DataFrame) -> list[list[float]]:
 
 
 def codes(study: Study, rows: list[Row], seeds: tuple[int, ...] = (2_000_000,)) -> list[str]:
-    return [warning.code for warning in tuning_warnings(study, *tables(rows, seeds))]
+    return [warning.code for warning in tuning_warnings(Results(study, *tables(rows, seeds)))]
 
 
 def test_a_row_has_its_cost_and_its_best() -> None:
@@ -91,7 +92,7 @@ def test_of_a_loss_the_lowest_is_the_best() -> None:
 def test_a_failed_trial_is_never_the_best_and_makes_the_budgets_unequal() -> None:
     rows = planted(complete_2={"state": "FAIL", "epochs": 2})
     assert rates_of(budget_of(study_of(), rows)) == [[RATES[1]], [RATES[2]]]
-    unequal, failed = tuning_warnings(study_of(), *tables(rows))
+    unequal, failed = tuning_warnings(Results(study_of(), *tables(rows)))
     assert (unequal.code, failed.code) == ("unequal-budget", "failed-tuning")
     assert "complete has 3 complete tuning runs (14 epochs), without-mlp has 4 (16)" in unequal.text
     assert "1 of 8 tuning runs failed or diverged: digits complete 1" in failed.text
@@ -137,7 +138,7 @@ def test_a_cell_says_that_its_row_could_not_be_tuned() -> None:
     rows.append(Row(stage="search", variant="complete", values={"state": "COMPLETE", "epochs": 4}))
     trials, reports = tables(rows)
     reports = reports.with_columns(diverged=False, val_accuracy=pl.col("val_accuracy").fill_null(0.9))
-    table = cells(study_of(), trials, reports).filter(metric="val_accuracy")
+    table = cells(Results(study_of(), trials, reports)).filter(metric="val_accuracy")
     assert dict(table.select("variant", "remark").rows()) == {
         "complete": "",
         "without-mlp": "not trained on 1 of 1 seeds, for which no tuning run is complete",
@@ -145,7 +146,7 @@ def test_a_cell_says_that_its_row_could_not_be_tuned() -> None:
     waiting = Row(
         stage="tune", variant="without-mlp", values={"state": "RUNNING", "epochs": 1, "training.learning_rate": 0.02}
     )
-    assert count_untuned(study_of(), *tables([*rows[:-1], waiting])) == {}
+    assert count_untuned(Results(study_of(), *tables([*rows[:-1], waiting]))) == {}
 
 
 def test_values_that_were_chosen_on_the_test_split_are_named() -> None:
@@ -153,7 +154,7 @@ def test_values_that_were_chosen_on_the_test_split_are_named() -> None:
     study = parse_study(FILE.replace("METRIC", "val_accuracy") + "protocol: paper\n")
     trials, reports = tables(rows)
     assert codes(study, rows) == ["tuned-on-test"]
-    assert tuning_warnings(study, trials.clear(), reports) == [], "nothing is chosen yet"
+    assert tuning_warnings(Results(study, trials.clear(), reports)) == [], "nothing is chosen yet"
 
 
 def chosen(study: Study, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -191,7 +192,7 @@ def test_what_the_warning_of_unequal_budgets_says_is_so() -> None:
 
 def test_without_tune_there_is_nothing_to_warn_of() -> None:
     plain = [line for line in FILE.replace("METRIC", "val_accuracy").splitlines() if not line.startswith("tune:")]
-    assert tuning_warnings(parse_study("\n".join(plain)), pl.DataFrame(), pl.DataFrame()) == []
+    assert tuning_warnings(Results(parse_study("\n".join(plain)), pl.DataFrame(), pl.DataFrame())) == []
 
 
 def test_a_complete_trial_without_a_finite_score_counts_as_failed() -> None:
@@ -236,19 +237,19 @@ def seeded(scores: dict[str, list[list[float | None]]]) -> tuple[Study, pl.DataF
 def test_the_winners_are_those_of_each_seed_and_the_curve_is_over_seeds() -> None:
     table = [[0.5, 0.9, 0.6], [0.7, 0.8, math.nan], [0.6, 0.7, math.nan]]
     study, trials, reports = seeded({"complete": table, "without-mlp": [[0.1, 0.2, math.nan]] * 3})
-    budget = tuning_budget(study, trials, reports)
+    budget = tuning_budget(Results(study, trials, reports))
     assert rates_of(budget) == [[RATES[0], RATES[1]], [RATES[0]]]
     assert [winner["seeds"] for winner in json.loads(budget["winners"][0])] == [2, 1]
     assert budget["untuned"].to_list() == [0, 1]
     assert budget["score"][0] == pytest.approx((0.7 + 0.9 + 0.6) / 3)
     assert budget.select("runs", "complete", "failed").rows() == [(9, 7, 2), (9, 6, 3)]
-    assert count_untuned(study, trials, reports) == {("digits", "without-mlp"): 1}
-    curve = tuning_curve(study, tuning_scores(study, trials, reports)).filter(variant="complete")
+    assert count_untuned(Results(study, trials, reports)) == {("digits", "without-mlp"): 1}
+    curve = tuning_curve(study, tuning_scores(Results(study, trials, reports))).filter(variant="complete")
     assert curve["runs"].to_list() == [3, 2, 2]
     assert curve["wins"].to_list() == [2, 1, 0]
     assert curve["mean"].to_list() == pytest.approx([2 / 3, 0.75, 0.65])
     assert curve["sd"][1] == pytest.approx(0.1 / math.sqrt(2))
-    (text,) = [w.text for w in tuning_warnings(study, trials, reports) if w.code == "no-tuned-row"]
+    (text,) = [w.text for w in tuning_warnings(Results(study, trials, reports)) if w.code == "no-tuned-row"]
     assert "No tuning run is complete for digits without-mlp (1 seed)" in text
 
 
@@ -261,7 +262,7 @@ def test_the_expected_best_of_n_tries_is_that_of_every_sample_with_replacement(h
         study = parse_study(FILE.replace("METRIC", "val_loss") + "replicates: 3\n")
         reports = reports.rename({"val_accuracy": "val_loss"})
     best = max if higher else min
-    found = expected_best(study, tuning_scores(study, trials, reports))
+    found = expected_best(study, tuning_scores(Results(study, trials, reports)))
     columns = [[row[seed] for row in table] for seed in range(3)]
     exact = [
         np.mean([best(sample) for own in columns for sample in itertools.product(own, repeat=tries)])
@@ -275,12 +276,12 @@ def test_the_expected_best_of_n_tries_is_that_of_every_sample_with_replacement(h
 
 def test_a_run_without_a_score_counts_as_the_worst_of_its_row_or_as_the_file_says() -> None:
     study, trials, reports = seeded({"complete": [[0.5], [math.nan]]})
-    assert expected_best(study, tuning_scores(study, trials, reports))["expected"].to_list() == pytest.approx(
+    assert expected_best(study, tuning_scores(Results(study, trials, reports)))["expected"].to_list() == pytest.approx(
         [0.5, 0.5]
     )
     assert study.compare is not None
     counted = study.model_copy(update={"compare": study.compare.model_copy(update={"diverged": {"val_accuracy": 0.1}})})
-    found = expected_best(counted, tuning_scores(counted, trials, reports))
+    found = expected_best(counted, tuning_scores(Results(counted, trials, reports)))
     assert found["expected"].to_list() == pytest.approx([0.3, 0.4])
 
 
@@ -288,7 +289,7 @@ def test_fewer_tuning_seeds_than_seeds_are_said() -> None:
     study = parse_study(
         FILE.replace("METRIC", "val_accuracy").replace("trials: 4", "trials: 4, replicates: 1") + "replicates: 5\n"
     )
-    (luck,) = tuning_warnings(study, *tables(planted()))
+    (luck,) = tuning_warnings(Results(study, *tables(planted())))
     assert luck.code == "tuning-luck"
     assert "5 seeds share 1 tuning seed" in luck.text
 
@@ -308,12 +309,12 @@ def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> No
         [{**fixed, "trial": t, "replicate": r, "seed": s, "val_accuracy": v} for t, r, s, v in listed],
         schema_overrides=REPORT_COLUMNS,
     )
-    (cell,) = cells(study, trials, reports).filter(variant="complete").iter_rows(named=True)
+    (cell,) = cells(Results(study, trials, reports)).filter(variant="complete").iter_rows(named=True)
     assert (cell["n"], cell["ours"], cell["params"]) == (3, pytest.approx(0.6), 120)
-    assert seed_values(study, trials, reports)["value"].to_list() == [0.5, 0.6, 0.7]
-    assert "failed-seeds" not in [warning.code for warning in comparison_warnings(study, trials, reports)]
+    assert seed_values(Results(study, trials, reports))["value"].to_list() == [0.5, 0.6, 0.7]
+    assert "failed-seeds" not in [warning.code for warning in comparison_warnings(Results(study, trials, reports))]
     crashed = trials.with_columns(state=pl.when(pl.col("trial") == 1).then(pl.lit("FAIL")).otherwise("state"))
-    (text,) = [w.text for w in comparison_warnings(study, crashed, reports) if w.code == "failed-seeds"]
+    (text,) = [w.text for w in comparison_warnings(Results(study, crashed, reports)) if w.code == "failed-seeds"]
     assert text.startswith("1 seed in 1 trial failed for another reason than divergence (complete 1)")
 
 

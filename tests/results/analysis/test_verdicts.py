@@ -20,6 +20,7 @@ from ablate.base.randomness import stream
 from ablate.results.analysis.adjustment import holm
 from ablate.results.analysis.comparison import cells
 from ablate.results.analysis.intervals import seeds_needed, smallest_effect
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import (
     DENIED,
     VERDICT_COLUMNS,
@@ -184,7 +185,7 @@ def test_an_outlying_seed_is_named() -> None:
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         return truth(variant, dataset, others, seed) - 0.5 * (variant == "kv" and seed == 4)
 
-    found = one(verdicts(study, *plant(study, value=value)), "kv")
+    found = one(verdicts(Results(study, *plant(study, value=value))), "kv")
     assert found["outlying"] == "4"
     assert "far from the other seeds: seed 4" in found["remark"]
 
@@ -195,7 +196,7 @@ def test_a_row_says_how_many_of_its_seeds_collapsed() -> None:
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         return truth(variant, dataset, others, seed) - 0.3 * (variant == "kv" and seed in (2, 5))
 
-    table = verdicts(study, *plant(study, value=value))
+    table = verdicts(Results(study, *plant(study, value=value)))
     fallen, whole = one(table, "kv"), one(table, "k")
     exact = stats.binomtest(2, 10).proportion_ci(0.95, method="exact")
     assert (fallen["collapsed"], whole["collapsed"], fallen["verdict"]) == (2, 0, "inconclusive")
@@ -212,7 +213,7 @@ def test_no_row_of_a_skewed_page_is_non_inferior_by_a_t_test_alone() -> None:
         return 0.8 + 1e-4 * steady - MARGIN * (variant != "qkv") * (1 + (math.exp(own) - math.exp(0.5)) / 2)
 
     study = make_study(variants=rows, replicates=10, compare=compared(columns={"images": ["vision"]}))
-    table = verdicts(study, *plant(study, value=value)).filter(pl.col("metric") == "val_accuracy")
+    table = verdicts(Results(study, *plant(study, value=value))).filter(pl.col("metric") == "val_accuracy")
     alone = table.filter(pl.col("margin_low") > -MARGIN)["variant"].to_list()
     assert len(alone) >= 2, "a t test claims it of these"
     for row in table.iter_rows(named=True):
@@ -251,10 +252,10 @@ def test_the_planted_verdict_is_found(shift: float, spread: float, verdict: str,
         return base + (shift + spread * (seed % 3 - 1) if variant == "kv" else 0.0)
 
     tables = plant(study, value=value)
-    found = one(verdicts(study, *tables), "kv")
+    found = one(verdicts(Results(study, *tables)), "kv")
     assert (found["verdict"], found["claims"]) == (verdict, claims)
     assert found["remark"].startswith(remark) if remark else found["remark"] == ""
-    loss = one(verdicts(study, *tables), "kv", metric="val_loss")
+    loss = one(verdicts(Results(study, *tables)), "kv", metric="val_loss")
     assert (loss["verdict"], loss["claims"], loss["better"]) == (None, None, "lower")
     assert loss["p_adjusted"] == pytest.approx(found["p_adjusted"])
 
@@ -262,12 +263,12 @@ def test_the_planted_verdict_is_found(shift: float, spread: float, verdict: str,
 def test_the_numbers_of_a_row_are_those_of_scipy() -> None:
     study = make_study(replicates=5, compare=compared(margin={"val_accuracy": 0.002}))
     tables = plant(study)
-    table = verdicts(study, *tables)
+    table = verdicts(Results(study, *tables))
     assert table.select("metric", "column", "variant").rows() == [
         (m, *row) for m in ("val_accuracy", "val_loss") for row in ROWS
     ]
-    differences = seed_differences(study, *tables)
-    shown = cells(study, *tables)
+    differences = seed_differences(Results(study, *tables))
+    shown = cells(Results(study, *tables))
     p = []
     for column, variant in ROWS:
         own = differences.filter(
@@ -313,7 +314,9 @@ def test_non_inferiority_over_a_family_is_claimed_falsely_on_at_most_5_percent_o
     for familywise in hits:
         study = make_study(replicates=4, compare=compared(margin={"val_accuracy": 0.01}, familywise=familywise))
         for page in range(250):
-            table = verdicts(study, *plant(study, value=planted_at(page))).filter(pl.col("metric") == "val_accuracy")
+            table = verdicts(Results(study, *plant(study, value=planted_at(page)))).filter(
+                pl.col("metric") == "val_accuracy"
+            )
             hits[familywise] += any("non-inferior" in claims for claims in table["claims"])
     assert hits[True] / 250 <= 0.05 + 0.035
     assert hits[False] > hits[True]
@@ -325,7 +328,7 @@ def test_ties_count_half_and_equal_arms_say_how_they_were_judged() -> None:
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         return 0.7 + 0.01 * seed * (others.get("model.depth", 3) - 1) + (variant == "kv") * 0.1 * (dataset == "vision")
 
-    table = verdicts(study, *plant(study, value=value))
+    table = verdicts(Results(study, *plant(study, value=value)))
     equal, better = one(table, "kv"), one(table, "kv", "images")
     assert (equal["wins"], equal["sd"], equal["detectable"], equal["p"]) == (0.5, 0.0, None, 1.0)
     assert equal["verdict"] == "equivalent"
@@ -337,15 +340,15 @@ def test_ties_count_half_and_equal_arms_say_how_they_were_judged() -> None:
 
 def test_what_is_not_there_yet_is_no_verdict_and_stays_in_the_family() -> None:
     study = make_study(replicates=5, compare=compared())
-    full = one(verdicts(study, *plant(study)), "kv")
+    full = one(verdicts(Results(study, *plant(study))), "kv")
     tables = plant(study, state=lambda variant, dataset, index: "RUNNING" if variant == "k" else "COMPLETE")
-    table = verdicts(study, *tables)
+    table = verdicts(Results(study, *tables))
     missing, there = one(table, "k"), one(table, "kv")
     assert (missing["verdict"], missing["n"], missing["p"], missing["p_adjusted"]) == (None, 0, None, None)
     assert there["family"] == 3
     assert there["p_adjusted"] >= full["p_adjusted"]
     single = make_study(replicates=1, compare=compared())
-    found = one(verdicts(single, *plant(single)), "kv")
+    found = one(verdicts(Results(single, *plant(single))), "kv")
     assert (found["verdict"], found["p"], found["remark"]) == ("inconclusive", None, "one seed has no interval")
 
 
@@ -354,7 +357,7 @@ def test_a_diverged_seed_makes_the_verdict_inconclusive_unless_the_file_says_wha
         return "diverged" if (variant, dataset, index) == ("kv", "short", 0) else "COMPLETE"
 
     study = make_study(replicates=5, compare=compared())
-    found = one(verdicts(study, *plant(study, state=state)), "kv")
+    found = one(verdicts(Results(study, *plant(study, state=state))), "kv")
     assert (found["verdict"], found["p"]) == ("inconclusive", None)
     assert "a seed diverged" in found["remark"]
 
@@ -374,7 +377,7 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
 
     trials, reports = plant(study, value=of(math.nan))
     reports = reports.with_columns(diverged=pl.col("val_accuracy").is_nan())
-    found, expected = (cells(study, *tables) for tables in ((trials, reports), plant(study, value=of(scored))))
+    found, expected = (cells(Results(study, *tables)) for tables in ((trials, reports), plant(study, value=of(scored))))
     ours, theirs = one(found, "kv"), one(expected, "kv")
     for name in ("ours", "low", "high", "baseline_difference", "baseline_low", "baseline_high", "n", "compared"):
         assert ours[name] == pytest.approx(theirs[name]), name
@@ -382,7 +385,7 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
     assert ours["remark"] == f"diverged in 1 of 8 configurations, each such seed counted as {scored:g}"
     assert math.isnan(one(found, "kv", metric="val_loss")["ours"]), "the file gives no value for this metric"
     tables = (trials, reports)
-    row = one(verdicts(study, *tables), "kv")
+    row = one(verdicts(Results(study, *tables)), "kv")
     assert row["difference"] == pytest.approx(theirs["baseline_difference"])
     assert row["collapsed"] == 1, "whatever it counts as"
 
@@ -394,7 +397,9 @@ def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_see
         return "diverged" if (variant, dataset, index) == ("kv", "vision", 0) else "COMPLETE"
 
     trials, reports = plant(study, state=state)
-    assert math.isnan(one(cells(study, trials, reports), "kv", "images")["ours"]), "seeds 0 and 2 were ended early"
+    assert math.isnan(one(cells(Results(study, trials, reports)), "kv", "images")["ours"]), (
+        "seeds 0 and 2 were ended early"
+    )
     place = trials.filter(pl.col("state") == "FAIL").row(0, named=True)
     own = (pl.col("dataset") == place["dataset"]) & (pl.col("trial") == place["trial"])
     last = own & (pl.col("epoch") == 2)
@@ -403,7 +408,7 @@ def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_see
         final=last | pl.col("final"),
         val_accuracy=pl.when(last).then(math.nan).otherwise("val_accuracy"),
     )
-    found = one(cells(study, trials, gone), "kv", "images")
+    found = one(cells(Results(study, trials, gone)), "kv", "images")
     rest = [[truth("kv", "vision", {"model.heads": 4}, seed) for seed in range(3)]]
     assert found["ours"] == pytest.approx((0.1 + np.mean(rest)) / 2)
 

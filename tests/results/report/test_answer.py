@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from ablate.results.analysis.assessment import assessments
+from ablate.results.analysis.results import Results
 from ablate.results.report import frame, front_lines, front_table, write_report
-from ablate.results.report.front.findings import findings
+from ablate.results.report.front.findings import Findings
 from support.page_reader import Reader
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 
@@ -48,9 +49,9 @@ def shown(
     study: Any, trials: pl.DataFrame, reports: pl.DataFrame, folder: Path
 ) -> tuple[str, str, list[dict[str, str]]]:
     """Return the page's text, the terminal's text and the rows of front.csv."""
-    path = write_report(study, trials, reports, folder)
+    path = write_report(Results(study, trials, reports), folder)
     console = Console(width=80, record=True, force_terminal=False)
-    console.print(front_lines(study, trials, reports))
+    console.print(front_lines(Results(study, trials, reports)))
     terminal = console.export_text()
     assert max(map(len, terminal.splitlines())) <= 80
     with (path.parent / "front.csv").open(encoding="utf-8", newline="") as file:
@@ -62,7 +63,7 @@ def test_the_smallest_network_within_the_margin_is_named_everywhere(tmp_path: Pa
     study = make_study(confirm={"replicates": 5, "margin": {"val_accuracy": 0.01}})
     trials, reports = planted(three())
     page, terminal, rows = shown(study, trials, reports, tmp_path)
-    answer = findings(study, "digits", trials, reports, front_table(study, trials, reports)).answer
+    answer = Findings(Results(study, trials, reports), "digits").summary[0]
     assert (
         "width 16 · no mlp is the smallest network that is non-inferior to the best at the margin of 1 point" in answer
     )
@@ -124,7 +125,7 @@ def test_a_loss_is_better_where_it_is_lower() -> None:
     trials, reports = planted(three())
     loss = pl.when(pl.col("test_accuracy").is_not_null()).then(2 * (1 - pl.col("test_accuracy")))
     trials = trials.with_columns(test_loss=loss, val_loss=2 * (1 - pl.col("val_accuracy")))
-    table = front_table(study, trials, reports)
+    table = front_table(Results(study, trials, reports))
     assert table["verdict"].to_list() == ["worse", "non-inferior", "best"]
     assert table["difference"].to_list() == pytest.approx([0.1, 0.004, 0.0])
     assert all(row["difference_low"] < row["difference"] < row["difference_high"] for row in table.rows(named=True))
@@ -144,7 +145,7 @@ def test_one_finished_confirmation_is_neither_an_answer_nor_called_confirmed(tmp
     assert "This front is provisional: 1 of 3 confirmations has ended" in page
     assert "Warning (provisional)" in terminal
     assert {row["verdict"] for row in rows} == {""}
-    assert not assessments(study, trials, reports)
+    assert not assessments(Results(study, trials, reports))
 
 
 def test_warnings_are_coded_and_come_before_the_table(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_the_figure_has_every_confirmed_run_and_the_band_of_the_seeds() -> None:
     study = make_study(confirm={"replicates": 5})
     networks = [*three(), (30_000, 0.86, (0.84 + SPREAD).tolist())]  # the last leaves the front on the test split
     trials, reports = planted(networks)
-    front = draw_figures(study, trials, reports)[0]
+    front = draw_figures(Results(study, trials, reports))[0]
     layers = [layer.get("data", {}).get("values", []) for layer in front.spec["layer"]]
     band = next(values for values in layers if values and "other" in values[0])
     assert [point["size"] for point in band] == [1000, 4000, 16_000, 30_000]

@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from ablate.results.analysis.comparison import cells
+from ablate.results.analysis.results import Results
 from ablate.results.report import comparison_lines, frame, write_report
 from ablate.results.report.comparison.table import Footnotes, block
 from ablate.results.report.comparison.wording import answers
@@ -43,7 +44,7 @@ def became(variant: str, dataset: str, index: int) -> str:
 
 def terminal(study: Any, trials: pl.DataFrame, reports: pl.DataFrame, width: int = 80) -> str:
     console = Console(width=width, record=True, force_terminal=False)
-    console.print(comparison_lines(study, trials, reports))
+    console.print(comparison_lines(Results(study, trials, reports)))
     return console.export_text()
 
 
@@ -59,7 +60,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Any:
     study = make_study(scale=0.5)
     trials, reports = plant(study, state=became)
-    return study, trials, reports, write_report(study, trials, reports, tmp_path_factory.mktemp("home"))
+    return study, trials, reports, write_report(Results(study, trials, reports), tmp_path_factory.mktemp("home"))
 
 
 def test_the_page_is_well_formed_and_loads_nothing_from_elsewhere(written: Any) -> None:
@@ -88,7 +89,7 @@ def test_the_page_begins_with_protocol_and_scale_and_counts_the_design(written: 
 
 def test_the_csv_holds_the_cells_and_the_page_shows_them(written: Any) -> None:
     study, trials, reports, path = written
-    expected = cells(study, trials, reports)
+    expected = cells(Results(study, trials, reports))
     stored = pl.read_csv(path.parent / "comparison.csv", schema_overrides=expected.schema)
     assert stored.drop("note", "remark").equals(expected.drop("note", "remark"))
     assert stored["scaled"].all()
@@ -127,7 +128,7 @@ def test_each_column_is_a_panel_with_every_number_in_both_palettes(written: Any)
         for v in layer["data"]["values"]
         if "ours" in v
     }
-    own = cells(study, trials, reports).filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists")
+    own = cells(Results(study, trials, reports)).filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists")
     assert {row[0] for row in drawn} == {"qkv", "kv", "k"}
     for variant, ours, published in drawn:
         row = own.filter(pl.col("variant") == variant).row(0, named=True)
@@ -154,7 +155,7 @@ def test_names_and_notes_from_a_study_cannot_run(tmp_path: Any) -> None:
         },
     )
     trials, reports = plant(study)
-    text = write_report(study, trials, reports, tmp_path).read_text(encoding="utf-8")
+    text = write_report(Results(study, trials, reports), tmp_path).read_text(encoding="utf-8")
     assert text.count("<script") == 4
     assert "<img src=x" not in text
     assert "<script>alert(1)</script>" in Reader(text).text
@@ -166,7 +167,7 @@ def test_names_and_notes_from_a_study_cannot_run(tmp_path: Any) -> None:
 def test_a_comparison_before_its_first_trial_is_a_page(tmp_path: Any) -> None:
     study = make_study()
     trials, reports = (table.clear() for table in plant(study))
-    text = Reader(write_report(study, trials, reports, tmp_path).read_text(encoding="utf-8")).text
+    text = Reader(write_report(Results(study, trials, reports), tmp_path).read_text(encoding="utf-8")).text
     assert "28 planned, none chosen and none stopped early: 28 not yet begun" in text
     assert "kv is of unknown size and cannot be compared yet: no configuration is complete in both." in text
     assert "None failed" in text
@@ -180,7 +181,9 @@ def test_the_terminal_shows_every_cell_within_its_width(width: int) -> None:
     text = terminal(study, trials, reports, width)
     assert max(map(len, text.splitlines())) <= width
     assert text.startswith("paper: validation used the test split")
-    table = cells(study, trials, reports).filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists")
+    table = cells(Results(study, trials, reports)).filter(
+        pl.col("metric") == "val_accuracy", pl.col("column") == "lists"
+    )
     shown = [line.rstrip() for line in text.splitlines() if re.match(r"  (qkv|kv|k) ", line)]
     qkv, kv, k = table.iter_rows(named=True)
     half = 100 * (kv["baseline_high"] - kv["baseline_low"]) / 2
@@ -229,7 +232,7 @@ def test_long_names_are_folded_before_the_parameters_are_left_out(monkeypatch: p
 
 def said(study: Any, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, list[str]]:
     """Return the answers by column, each as one sentence."""
-    found = answers(study, cells(study, trials, reports))
+    found = answers(study, cells(Results(study, trials, reports)))
     return {column: [f"{name} {rest}" for name, rest in pieces] for column, pieces in found}
 
 
@@ -338,7 +341,7 @@ def test_footnotes_are_numbered_once_per_text() -> None:
 
 def test_a_variant_that_does_not_run_in_a_column_has_no_row_there() -> None:
     study = make_study()
-    shown = block(study, cells(study, *plant(study)), "val_accuracy")
+    shown = block(study, cells(Results(study, *plant(study))), "val_accuracy")
     assert [row.variant for row in shown.rows["lists"]] == ["qkv", "kv", "k"]
     assert [row.variant for row in shown.rows["images"]] == ["qkv", "kv"]
 
@@ -360,6 +363,6 @@ def test_nine_hundred_trials_take_no_more_calls_than_their_number_allows(tmp_pat
     assert trials.height == 900
     text, calls = count_calls(lambda: terminal(study, trials, reports))
     assert "50.00%" not in text
-    _, more = count_calls(lambda: write_report(study, trials, reports, tmp_path))
+    _, more = count_calls(lambda: write_report(Results(study, trials, reports), tmp_path))
     assert calls < 1_500_000, "373,000 of them"
     assert more < 7_000_000, "2,200,000 of them"

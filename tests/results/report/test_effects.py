@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from ablate.results.analysis.results import Results
 from ablate.results.report import draw_figures, frame, result_lines, write_report
 from ablate.results.report.comparison.design import design_lines
 from ablate.study import Study, parse_study
@@ -57,7 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def terminal(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> str:
     console = Console(width=80, record=True, force_terminal=False)
-    console.print(result_lines(study, trials, reports))
+    console.print(result_lines(Results(study, trials, reports)))
     return console.export_text()
 
 
@@ -110,12 +111,12 @@ def test_the_design_is_in_the_plan_and_its_effects_are_on_the_page(
     assert status == 0, err
     assert "twin-of-without-mlp" in out
     trials, reports = plant(study, value=value)
-    path = write_report(study, trials, reports, tmp_path)
+    path = write_report(Results(study, trials, reports), tmp_path)
     text = path.read_text(encoding="utf-8")
     reader = Reader(text)
     assert "position:similarity-shared" in reader.text
     assert len(reader.ids) == len(set(reader.ids))
-    assert write_report(study, trials, reports, tmp_path / "again").read_text(encoding="utf-8") == text
+    assert write_report(Results(study, trials, reports), tmp_path / "again").read_text(encoding="utf-8") == text
     assert (path.parent / "effects-val_accuracy.tex").is_file()
     table = pl.read_csv(path.parent / "effects.csv").filter(pl.col("metric") == "val_accuracy")
     (row,) = table.filter(pl.col("kind") == "equal-size").iter_rows(named=True)
@@ -145,7 +146,9 @@ def test_five_kinds_of_effects_fit_a_terminal_without_breaking_a_name(spread: fl
 
 def test_the_figure_has_an_estimate_of_each_part_and_interaction() -> None:
     study = parse_study(WHOLE)
-    (figure,) = [f for f in draw_figures(study, *plant(study, value=value)) if f.stem == "effects-val_accuracy"]
+    (figure,) = [
+        f for f in draw_figures(Results(study, *plant(study, value=value))) if f.stem == "effects-val_accuracy"
+    ]
     (panel,) = figure.panels
     drawn = {row["effect"] for row in panel.spec["layer"][2]["data"]["values"]}
     assert {"mlp, left out", "mlp, average", "mlp, equal size", "mlp:value"} <= drawn
@@ -159,11 +162,11 @@ def test_missing_and_diverged_arms_are_said(quick: None, tmp_path: Path) -> None
     text = terminal(study, *found)
     assert [line.split()[1] for line in text.splitlines() if line.startswith("value ")] == ["diverged"]
     assert [line.split()[1] for line in text.splitlines() if line.startswith("mlp ")] == ["–"]
-    write_report(study, *found, tmp_path)
+    write_report(Results(study, *found), tmp_path)
 
 
 def test_leave_one_out_alone_has_no_section(quick: None, tmp_path: Path) -> None:
     study = parse_study(WHOLE.replace(", design: full, twin: [mlp]", ""))
-    path = write_report(study, *plant(study, value=value), tmp_path)
+    path = write_report(Results(study, *plant(study, value=value)), tmp_path)
     assert "Effects and interactions" not in path.read_text(encoding="utf-8")
     assert not (path.parent / "effects.csv").exists()

@@ -12,6 +12,7 @@ import pytest
 import vl_convert
 from PIL import Image
 
+from ablate.results.analysis.results import Results
 from ablate.results.report import draw_figures, write_report
 from ablate.results.report.drawing import PALETTES, Figure, drawn_data, paint, png, without_layers
 from support import planted_comparison
@@ -26,21 +27,21 @@ SVG = "{http://www.w3.org/2000/svg}"
 def written(tmp_path_factory):
     study = make_study()
     trials, reports = plant(study)
-    return study, trials, reports, write_report(study, trials, reports, tmp_path_factory.mktemp("home"))
+    return study, trials, reports, write_report(Results(study, trials, reports), tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     study = planted_comparison.make_study()
     trials, reports = planted_comparison.plant(study)
-    return study, trials, reports, write_report(study, trials, reports, tmp_path_factory.mktemp("home"))
+    return study, trials, reports, write_report(Results(study, trials, reports), tmp_path_factory.mktemp("home"))
 
 
 @pytest.mark.parametrize("kind", ["written", "compared"])
 def test_every_figure_has_three_files_and_every_table_two_with_links(kind, request):
     study, trials, reports, path = request.getfixturevalue(kind)
     reader = Reader(path.read_text(encoding="utf-8"))
-    figures = draw_figures(study, trials, reports)
+    figures = draw_figures(Results(study, trials, reports))
     assert figures
     for figure in figures:
         for suffix in ("png", "svg", "csv"):
@@ -61,7 +62,7 @@ def test_every_figure_has_three_files_and_every_table_two_with_links(kind, reque
 @pytest.mark.parametrize("kind", ["written", "compared"])
 def test_files_are_the_same_when_written_again(kind, request, tmp_path):
     study, trials, reports, path = request.getfixturevalue(kind)
-    again = write_report(study, trials, reports, tmp_path).parent
+    again = write_report(Results(study, trials, reports), tmp_path).parent
     names = sorted(p.name for p in path.parent.iterdir())
     assert names == sorted(p.name for p in again.iterdir())
     for name in names:
@@ -69,7 +70,7 @@ def test_files_are_the_same_when_written_again(kind, request, tmp_path):
 
 
 def test_ids_of_an_svg_do_not_depend_on_the_figures_before_it(written):
-    front = draw_figures(*written[:3])[0]
+    front = draw_figures(Results(*written[:3]))[0]
     first, second = replace(front).svg, replace(front).svg
     assert first == second
     ids = re.findall(r' id="([^"]*)"', first)
@@ -79,14 +80,14 @@ def test_ids_of_an_svg_do_not_depend_on_the_figures_before_it(written):
 
 
 def test_a_png_is_the_drawn_svg_in_twice_its_size(written):
-    figure = draw_figures(*written[:3])[0]
+    figure = draw_figures(Results(*written[:3]))[0]
     width = int(re.search(r'width="(\d+)"', figure.svg)[1])
     assert int.from_bytes(png(figure)[16:20], "big") == 2 * width
 
 
 @pytest.mark.parametrize("kind", ["written", "compared"])
 def test_a_figure_renders_without_layers_and_shows_what_vega_draws(kind, request):
-    for figure in draw_figures(*request.getfixturevalue(kind)[:3]):
+    for figure in draw_figures(Results(*request.getfixturevalue(kind)[:3])):
         spec = paint({**figure.picture(), "background": "role:paper"}, PALETTES["light"])
         drawn = vl_convert.vegalite_to_svg(spec)
         assert 'opacity="0"' not in re.sub(r"fill-opacity|<text[^>]*>", "", figure.svg), "nothing invisible is rendered"

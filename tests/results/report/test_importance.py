@@ -11,11 +11,12 @@ import pytest
 from ablate.ledger import EventRecord
 from ablate.ledger.events import check_payload
 from ablate.results.analysis import front
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.size_shares import UNCOUNTED
 from ablate.results.report import frame, write_report
 from ablate.results.report.drawing import drawn_data
 from ablate.results.report.front.axes import objective_axis, setting_axis
-from ablate.results.report.front.findings import findings
+from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.importance import (
     complete_search,
     forecasts,
@@ -24,7 +25,6 @@ from ablate.results.report.front.importance import (
     what_matters,
 )
 from ablate.results.report.front.importance_figures import MOST_LINES, MOST_POINTS, drawn_trials, matter_figures
-from ablate.results.report.tables import front_table
 from ablate.study.space import Choices, FloatRange
 from support.latex_reader import table_cells
 from support.page_reader import Reader
@@ -68,12 +68,12 @@ EXACT = noted({"model.mlp": [0.002, 0.004], "model.width": [0.95, 0.99]})
 
 def matters(study, trials, events=EXACT):
     reports = reports_of([])
-    return what_matters(study, findings(study, "digits", trials, reports, front_table(study, trials, reports)), events)
+    return what_matters(Findings(Results(study, trials, reports, events), "digits"))
 
 
 def test_each_objective_names_the_setting_that_decides_it():
     study, trials = planted()
-    accuracy, params = search_importances(study, "digits", trials, reports_of([]), EXACT)
+    accuracy, params = search_importances(Findings(Results(study, trials, reports_of([]), EXACT), "digits"))
     assert (accuracy.metric, accuracy.order[0]) == ("val_accuracy", "training.learning_rate")
     assert accuracy.rows[0].total > 0.7
     assert [row.parameter for row in accuracy.rows if row.is_told] == ["training.learning_rate"]
@@ -134,7 +134,7 @@ def test_failed_and_confirmation_trials_do_not_enter():
     assert "Validation accuracy: learnt from 60 search trials." in found["sentences"]
     assert "The tpe sampler chose these trials: where it tried little, the forest knows little." in found["sentences"]
     alone = trials.filter(pl.col("state") != "FAIL")
-    assert found["importances"] == search_importances(study, "digits", alone, reports_of([]), EXACT)
+    assert found["importances"] == search_importances(Findings(Results(study, alone, reports_of([]), EXACT), "digits"))
 
 
 def test_a_conditional_setting_says_in_how_many_trials_it_was_searched():
@@ -167,7 +167,7 @@ def test_the_variant_is_a_setting():
     ]
     trials = trials.with_columns(pl.Series("variant", names), pl.Series("parameters", known))
     trials = trials.with_columns(val_accuracy=better)
-    assert search_importances(study, "digits", trials, reports_of([]))[0].order[0] == "variant"
+    assert search_importances(Findings(Results(study, trials, reports_of([])), "digits"))[0].order[0] == "variant"
 
 
 def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
@@ -175,11 +175,11 @@ def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
     for name in ("write_png", "write_svg"):
         monkeypatch.setattr(frame, name, lambda figure, folder: folder)
     study, trials = planted()
-    path = write_report(study, trials, reports_of([]), tmp_path, notes=EXACT)
+    path = write_report(Results(study, trials, reports_of([]), EXACT), tmp_path)
     reader = Reader(path.read_text(encoding="utf-8"))
     with (path.parent / "importance.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    expected = search_importances(study, "digits", trials, reports_of([]), EXACT)
+    expected = search_importances(Findings(Results(study, trials, reports_of([]), EXACT), "digits"))
     assert [(row["objective"], row["setting"]) for row in rows] == [
         (e.metric, r.parameter) for e in expected for r in e.rows
     ]
@@ -271,7 +271,7 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
     wicked = "<script>alert(1)</script>\x1b[31m"
     study, trials = planted(variants=[{"name": wicked}, {"name": "\\input{x}"}])
     names = [wicked if trial % 2 else "\\input{x}" for trial in trials["trial"]]
-    path = write_report(study, trials.with_columns(pl.Series("variant", names)), reports_of([]), tmp_path)
+    path = write_report(Results(study, trials.with_columns(pl.Series("variant", names)), reports_of([])), tmp_path)
     text = path.read_text(encoding="utf-8")
     assert text.count("<script") == 4
     assert not re.search(r"<script>alert", (path.parent / "slices-digits-val_accuracy.svg").read_text())

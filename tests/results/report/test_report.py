@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ablate.base.errors import AblateError
 from ablate.results.analysis import front
+from ablate.results.analysis.results import Results
 from ablate.results.report import frame, front_lines, front_table, write_report
 from ablate.results.report.drawing import PALETTES, paint
 from ablate.results.report.front import terminal
@@ -27,7 +28,7 @@ def written(tmp_path_factory):
     trials, reports = plant(study)
     home = tmp_path_factory.mktemp("home")
     notes = [SimpleNamespace(kind="test_opened", dataset="digits", payload={}, created_at=1_700_000_000.0)]
-    path = write_report(study, trials, reports, home, notes=notes)
+    path = write_report(Results(study, trials, reports, notes), home)
     return study, trials, reports, path
 
 
@@ -40,7 +41,7 @@ def quick(monkeypatch):
 
 
 def read(study, trials, reports, home):
-    return Reader(write_report(study, trials, reports, home).read_text(encoding="utf-8"))
+    return Reader(write_report(Results(study, trials, reports), home).read_text(encoding="utf-8"))
 
 
 def test_page_is_well_formed_and_loads_nothing_from_elsewhere(written):
@@ -131,7 +132,7 @@ def _values(spec):
 @pytest.mark.services
 def test_report_is_the_same_when_rebuilt(written, tmp_path):
     study, trials, reports, path = written
-    again = write_report(study, trials, reports, tmp_path)
+    again = write_report(Results(study, trials, reports), tmp_path)
     for name in ("front.csv", "trials.csv", "fits.csv", "front-digits.png"):
         assert (again.parent / name).read_bytes() == (path.parent / name).read_bytes()
 
@@ -155,7 +156,7 @@ def test_names_from_a_study_cannot_run(tmp_path):
         trial_row("digits", 2, variant=wicked, state="FAIL", error="<script>alert(3)</script>"),
     ]
     reports = reports_of(report_rows(rows[0], [0.9]))
-    path = write_report(study, trials_of(rows), reports, tmp_path)
+    path = write_report(Results(study, trials_of(rows), reports), tmp_path)
     text = path.read_text(encoding="utf-8")
     reader = Reader(text)
     assert text.count("<script") == 4
@@ -163,9 +164,9 @@ def test_names_from_a_study_cannot_run(tmp_path):
     assert "<script>alert(3)</script>" in reader.text
     assert "</title>&amp;" in reader.text
     console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(study, trials_of(rows)))
+    console.print(front_lines(Results(study, trials_of(rows))))
     assert "\x1b[31m" not in console.export_text()
-    assert "<script>alert(1)" in front_table(study, trials_of(rows))["variant"].to_list()[1]
+    assert "<script>alert(1)" in front_table(Results(study, trials_of(rows)))["variant"].to_list()[1]
 
 
 @pytest.mark.usefixtures("quick")
@@ -242,7 +243,7 @@ def test_ten_thousand_trials_stay_usable(tmp_path):
         for i in range(25)
     ]
     many, curves = pl.concat([c[0] for c in copies]), pl.concat([c[1] for c in copies])
-    path = write_report(study, many, curves, tmp_path)
+    path = write_report(Results(study, many, curves), tmp_path)
     assert path.stat().st_size < 3_000_000
     reader = Reader(path.read_text(encoding="utf-8"))
     assert "10,000 search trials" in reader.text
@@ -254,14 +255,14 @@ def test_ten_thousand_trials_stay_usable(tmp_path):
 def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
     study, trials, reports, _ = written
     console = Console(width=80, record=True, force_terminal=False)
-    console.print(front_lines(study, trials, reports))
+    console.print(front_lines(Results(study, trials, reports)))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "Front of digits" in text
     assert "Front of mnist" in text
-    for row in front_table(study, trials, reports).iter_rows(named=True):
+    for row in front_table(Results(study, trials, reports)).iter_rows(named=True):
         assert f" {100 * row['accuracy']:.2f}% " in text
-    console.print(front_lines(study, trials_of([])))
+    console.print(front_lines(Results(study, trials_of([]))))
     assert "No front yet" in console.export_text()
 
 
@@ -269,14 +270,14 @@ def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "report").write_text("a file in the way")
     with pytest.raises(AblateError, match=r"the report below .*report cannot be written: File exists; fix that"):
-        write_report(make_study(), trials_of([]), reports_of([]), tmp_path)
+        write_report(Results(make_study(), trials_of([]), reports_of([])), tmp_path)
 
 
 def test_summary_of_a_search_names_the_best_and_the_cheapest_and_compares_nothing():
     study = make_study()
     sizes, accuracies = (100, 1000, 5000, 20_000), (0.80, 0.93, 0.945, 0.95)
     rows = [trial_row("digits", i, params=sizes[i], val_accuracy=accuracies[i]) for i in range(4)]
-    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
     assert [pick.role for pick in picks] == ["Best of the front", "Cheapest on the front"]
     assert [pick.quality for pick in picks] == ["95.00%", "80.00%"]
     assert (
@@ -297,10 +298,10 @@ def test_a_long_name_of_a_network_keeps_its_room(written, monkeypatch, columns, 
     cells = terminal.front_cells
     monkeypatch.setattr(terminal, "front_cells", named)
     console = Console(width=columns, record=True, force_terminal=False)
-    console.print(front_lines(study, trials, reports))
+    console.print(front_lines(Results(study, trials, reports)))
     text = console.export_text()
     table = text.split("Front of mnist")[1].split("─ \n")[1]
     rows = [line for line in table.splitlines() if line.strip()]
-    height = front_table(study, trials, reports).filter(pl.col("dataset") == "mnist").height
+    height = front_table(Results(study, trials, reports)).filter(pl.col("dataset") == "mnist").height
     assert len(rows) <= lines * height
     assert max(map(len, text.splitlines())) <= columns

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from ablate.ledger import Ledger
+from ablate.results.analysis.results import Results
 from ablate.results.report import frame, front_lines, front_table, write_report
 from ablate.results.report.front.summary import summary
 from support.commands import run
@@ -75,7 +76,7 @@ def test_nothing_is_confirmed_where_validation_is_the_test_split(
 def test_a_front_of_one_network_is_not_compared_with_cheaper_ones() -> None:
     study = make_study(confirm=None)
     rows = [trial_row("digits", 0, val_accuracy=0.9), trial_row("digits", 1, val_accuracy=0.7, params=2000)]
-    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
     assert "no cheaper network" not in answer
     assert answer.endswith("It is the only network on the front, so no cheaper one is compared with it.")
     assert [pick.role for pick in picks] == ["The only network on the front"]
@@ -84,7 +85,7 @@ def test_a_front_of_one_network_is_not_compared_with_cheaper_ones() -> None:
 def test_a_front_without_a_cheaper_network_is_not_said_to_have_none_close() -> None:
     study = make_study(confirm=None)
     rows = [trial_row("digits", number, val_accuracy=0.9) for number in range(2)]  # equal on every objective
-    answer, picks = summary(study, "digits", front_table(study, trials_of(rows)))
+    answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
     assert "comes within" not in answer
     assert answer.endswith("Numbers of the search do not tell networks apart: each network was chosen by them.")
     assert [pick.role for pick in picks] == ["Best of the front"]
@@ -105,7 +106,7 @@ def test_confirmed_networks_that_the_table_leaves_out_are_counted(accuracies: li
         own = {"stage": "confirm", "source": number, "params": params, "replicates": 2}
         rows.append(trial_row("digits", number + 2, val_accuracy=accuracy, test_accuracy=accuracy, **own))
     console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(make_study(), trials_of(rows)))
+    console.print(front_lines(Results(make_study(), trials_of(rows))))
     text = " ".join(console.export_text().split())
     assert f"{title} network parameters" in text
 
@@ -128,9 +129,9 @@ def test_an_interval_without_width_is_not_written_as_one(
     row = trial_row("digits", 0, val_accuracy=sum(values) / len(values), replicates=len(values))
     trials, reports = trials_of([row]), reports_of(report_rows(row, values))
     console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(study, trials, reports))
+    console.print(front_lines(Results(study, trials, reports)))
     text = re.sub(r" {2,}", "  ", console.export_text())
     assert terminal in text
     assert "± 0.00" not in text
-    reader = Reader(write_report(study, trials, reports, tmp_path).read_text())
+    reader = Reader(write_report(Results(study, trials, reports), tmp_path).read_text())
     assert [r[5] for r in reader.rows if len(r) == 8][1] == page

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from ablate.results.analysis.next_step import NextStep
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.analysis.verdicts import seed_differences, verdicts
 from ablate.results.report.comparison.forest import forest_figures
@@ -105,7 +106,7 @@ def test_the_terminal_says_the_answer_then_the_warnings_then_a_table_within_80_c
     long = "a-variant-with-a-very-long-name-indeed"
     rows = [{"name": "qkv"}, {"name": long, "model": {"similarity": "shared"}}]
     study = make_study(variants=rows, replicates=5, scale=scale, compare=COMPARE | MARGIN)
-    table = verdicts(study, *plant(study))
+    table = verdicts(Results(study, *plant(study)))
     console = Console(width=80, record=True, force_terminal=False)
     console.print(verdict_lines(study, table, "val_accuracy", [StudyWarning(code="some-code", text="a text")], STEP))
     text = console.export_text()
@@ -122,7 +123,7 @@ def test_the_table_shows_the_rows_and_without_a_margin_no_verdict() -> None:
     tables = plant(make_study(replicates=5))
     for margin in ({}, MARGIN):
         study = make_study(replicates=5, compare=COMPARE | margin)
-        table = verdicts(study, *tables)
+        table = verdicts(Results(study, *tables))
         found = verdict_block(study, table, "val_accuracy")
         row = table.filter(pl.col("column") == "lists", pl.col("variant") == "k").row(0, named=True)
         shown = dict(zip(found.headings, found.rows["lists"][1], strict=True))
@@ -139,7 +140,7 @@ def test_the_table_shows_the_rows_and_without_a_margin_no_verdict() -> None:
 def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
     study = make_study(replicates=5, compare=COMPARE | MARGIN | {"metrics": ["val_accuracy", "val_loss"]})
     tables = plant(study)
-    table, differences = verdicts(study, *tables), seed_differences(study, *tables)
+    table, differences = verdicts(Results(study, *tables)), seed_differences(Results(study, *tables))
     accuracy, loss = forest_figures(study, table, differences)
     assert [panel.title for panel in accuracy.panels] == ["lists", "images"]
     layers = accuracy.panels[0].spec["layer"]
@@ -161,10 +162,10 @@ def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
 def test_a_variant_that_diverged_or_has_one_seed_is_no_reason_to_draw_nothing() -> None:
     study = make_study(replicates=1, compare=COMPARE | MARGIN)
     tables = plant(study, value=lambda v, d, o, s: truth(v, d, o, s))
-    [figure] = forest_figures(study, verdicts(study, *tables), seed_differences(study, *tables))
+    [figure] = forest_figures(study, verdicts(Results(study, *tables)), seed_differences(Results(study, *tables)))
     assert [len(layer["data"]["values"]) for layer in figure.panels[0].spec["layer"]] == [1, 1, 2, 0, 0, 2]
     empty = plant(study, state=lambda variant, dataset, index: "WAITING")
-    assert forest_figures(study, verdicts(study, *empty), seed_differences(study, *empty)) == []
+    assert forest_figures(study, verdicts(Results(study, *empty)), seed_differences(Results(study, *empty))) == []
 
 
 @pytest.mark.parametrize(("datasets", "tests"), [(["short", "long"], 1), ([], 0)])
@@ -173,7 +174,7 @@ def test_a_placebo_that_stands_first_does_not_hide_the_number_of_tests(datasets:
     columns = {"columns": {"images": ["vision"], "lists": ["short", "long"]}}
     variants = ({"name": "qkv"}, *([of_kv] if datasets else []))
     study = make_study(compare=COMPARE | MARGIN | columns | {"placebo": True}, variants=variants)
-    table = verdicts(study, *plant(study)).filter(metric="val_accuracy")
+    table = verdicts(Results(study, *plant(study))).filter(metric="val_accuracy")
     assert (table["variant"][0], table["family"][0]) == ("placebo", None)
     text = verdict_block(study, table, "val_accuracy").text
     assert ("adjusted for 1 test (Holm)" in text) == bool(tests)

@@ -10,7 +10,7 @@ import polars as pl
 from ablate.core.objectives import is_share
 from ablate.results.analysis.effects import INTERACTION
 from ablate.results.report.comparison.effects import PER_PART, figure_stem
-from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
+from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
 from ablate.results.report.numbers import printable, spell_metric
 
 ROW_HEIGHT = 20  # pixels of one effect
@@ -40,14 +40,9 @@ def _panel(rows: pl.DataFrame, metric: str, index: int) -> Figure:
     factor = 100 if is_share(metric) else 1
     points = [_point(row, factor) for row in _ordered(rows)]
     order = [point["effect"] for point in points]
-    axis = alt.Axis(labelLimit=190, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
-    y = alt.Y("effect:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
+    y, x = row_axes("effect", order, label=190, zero=True)
 
-    def x(name: str) -> alt.X:
-        scale = alt.Scale(zero=True, nice=False, padding=14)
-        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False, labelFlush=12))
-
-    tip = [alt.Tooltip(f"{name}:N") for name in ("effect", "estimate", "low", "high", "seeds")]
+    tip = tips("effect", "estimate", "low", "high", "seeds")
     zero = inline_chart([{"zero": 0}]).mark_rule(strokeDash=[4, 4], color="role:faint", strokeWidth=1.2)
     spans = [point for point in points if point["low"] is not None]
     span = inline_chart(spans).mark_rule(strokeWidth=2, color="role:accent")

@@ -22,9 +22,8 @@ from ablate.results.analysis.effects import (
     effects,
     has_effects,
 )
-from ablate.results.analysis.intervals import Interval
+from ablate.results.analysis.results import Results
 from ablate.results.report.comparison.design import design_lines
-from ablate.results.report.comparison.table import require_comparison
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import (
     DASH,
@@ -133,7 +132,7 @@ def _part_cells(row: Mapping[str, Row], kinds: Iterable[str]) -> list[str]:
 
 def _with_interval(row: Row) -> str:
     """Return `+2.31 (1.90 to 2.72)`, in points for a share."""
-    text, span = _estimate(row), interval_text(row["metric"], _interval(row)).replace("-", "−")
+    text, span = _estimate(row), _span(row)
     return text if span == DASH or text == DASH else f"{text} ({span})"
 
 
@@ -141,7 +140,7 @@ def _interaction_cells(row: Row) -> list[str]:
     return [
         printable(row["term"]),
         _estimate(row),
-        interval_text(row["metric"], _interval(row)).replace("-", "−"),
+        _span(row),
         _p(row["p"]),
         _p(row["p_holm"]),
     ]
@@ -154,9 +153,8 @@ def _estimate(row: Row) -> str:
     return format_signed(row["metric"], value) + ("*" if row["scaled"] and value is not None else "")
 
 
-def _interval(row: Row) -> Interval:
-    mean, low, high = (math.nan if row[name] is None else float(row[name]) for name in ("estimate", "low", "high"))
-    return Interval(mean=mean, low=low, high=high, n=row["n"] or 0, sd=math.nan, level=0.95)
+def _span(row: Row) -> str:
+    return interval_text(row["metric"], row["low"], row["high"], row["n"] or 0).replace("-", "−")
 
 
 def _p(value: float | None) -> str:
@@ -165,11 +163,12 @@ def _p(value: float | None) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def effect_lines(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> list[RenderableType]:
+def effect_lines(results: Results) -> list[RenderableType]:
     """Return the effects of the first metric for a terminal, at most 80 columns wide; empty if there are none."""
+    study = results.study
     if not has_effects(study):
         return []
-    found = effects(study, trials, reports).filter(pl.col("metric") == require_comparison(study).metrics[0])
+    found = effects(results).filter(pl.col("metric") == study.compared.metrics[0])
     there = [kind for kind in PER_PART if kind in set(found["kind"])]
     kinds = there if len(there) <= KINDS_SHOWN else [kind for kind in there if kind != SHAPLEY]
     table = _table(["part", *(PER_PART[kind][1] for kind in kinds)])

@@ -11,8 +11,7 @@ import polars as pl
 from ablate.core.objectives import is_share
 from ablate.results.analysis.comparison import CONSTANTS
 from ablate.results.analysis.data_sets import sampled_columns
-from ablate.results.report.comparison.table import require_comparison
-from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
+from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
 from ablate.results.report.numbers import printable, spell_metric
 from ablate.study import Study
 
@@ -45,9 +44,7 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
         {"variant": printable(variant), "value": rounded(factor * value)}
         for variant, value in seeds.drop_nans("value").select("variant", "value").iter_rows()
     ]
-    baseline = [
-        p for p in points if p["variant"] == printable(require_comparison(study).baseline) and p["ours"] is not None
-    ]
+    baseline = [p for p in points if p["variant"] == printable(study.compared.baseline) and p["ours"] is not None]
     return Figure(
         stem=f"compare-{safe_stem(metric)}-{safe_stem(column)}-{column_number(study, column)}",
         title=printable(column),
@@ -58,7 +55,7 @@ def panel(study: Study, cells: pl.DataFrame, seeds: pl.DataFrame) -> Figure | No
 
 def column_number(study: Study, column: str) -> int:
     """Return the number of the column, which makes the file stem unique: two names may give the same stem."""
-    return [*(require_comparison(study).columns or study.datasets), *sampled_columns(study)].index(column)
+    return [*(study.compared.columns or study.datasets), *sampled_columns(study)].index(column)
 
 
 def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
@@ -70,17 +67,12 @@ def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
 
 def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[Any]:
     order = [point["variant"] for point in points]
-    axis = alt.Axis(labelLimit=170, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
-    y = alt.Y("variant:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
-
-    def x(name: str) -> alt.X:
-        scale = alt.Scale(zero=False, nice=False, padding=14)
-        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False, labelFlush=12))
+    y, x = row_axes("variant", order, label=170, zero=False)
 
     ours = [point for point in points if point["ours"] is not None]
     spans = [point for point in ours if point["low"] is not None]
     published = [point for point in points if point["published"] is not None]
-    tip = [alt.Tooltip(f"{name}:N") for name in ("variant", "ours", "low", "high", "seeds", "published")]
+    tip = tips("variant", "ours", "low", "high", "seeds", "published")
     line = inline_chart(baseline).mark_rule(strokeDash=[4, 4], color="role:faint", strokeWidth=1.2)
     each = inline_chart(ticks).mark_tick(orient="vertical", size=9, thickness=1.2, color="role:accent", opacity=0.55)
     span = inline_chart(spans).mark_rule(strokeWidth=2, color="role:accent")
@@ -98,12 +90,12 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], baseline:
 def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
     unit = " in %" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
-    published = " Hollow diamonds are the published figures." if metric in require_comparison(study).published else ""
+    published = " Hollow diamonds are the published figures." if metric in study.compared.published else ""
     return Figure(
         stem=f"compare-{safe_stem(metric)}",
         title=f"Means, intervals and seeds{unit}{star}",
         caption=f"Filled points are our means, bars their 95% t intervals over seeds, short ticks the single seeds."
-        f"{published} The dashed line is {printable(require_comparison(study).baseline)}, the baseline. "
+        f"{published} The dashed line is {printable(study.compared.baseline)}, the baseline. "
         "Each panel has its own scale.",
         panels=panels,
     )

@@ -12,8 +12,7 @@ from ablate.core.objectives import given_for, is_share
 from ablate.results.analysis.data_sets import sampled_columns
 from ablate.results.analysis.looks import ERROR, share_of
 from ablate.results.report.comparison.figures import ROW_HEIGHT, column_number
-from ablate.results.report.comparison.table import require_comparison
-from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, safe_stem
+from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
 from ablate.results.report.numbers import printable, spell_metric
 from ablate.study import Study
 
@@ -35,11 +34,11 @@ def forest_figures(study: Study, table: pl.DataFrame, differences: pl.DataFrame)
 
 def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int) -> Figure:
     level = 1 - 2 * ERROR * share_of(look)
-    margin = given_for(require_comparison(study).margin, metric)
+    margin = given_for(study.compared.margin, metric)
     band = "" if margin is None else " The shaded band is the margin."
     unit = " in points" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
-    baseline = printable(require_comparison(study).baseline)
+    baseline = printable(study.compared.baseline)
     of_samples = "; as a sample, all of it is over data sets" if sampled_columns(study) else ""
     return Figure(
         stem=f"difference-{safe_stem(metric)}",
@@ -55,7 +54,7 @@ def _panel(study: Study, rows: pl.DataFrame, seeds: pl.DataFrame) -> Figure:
     """Return one column: a row for each variant."""
     metric, column = rows["metric"][0], rows["column"][0]
     factor = 100 if is_share(metric) else 1
-    margin = given_for(require_comparison(study).margin, metric)
+    margin = given_for(study.compared.margin, metric)
     points = [_point(row, factor) for row in rows.iter_rows(named=True)]
     named = set(rows["variant"])
     ticks = [
@@ -80,14 +79,9 @@ def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
 
 def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: float | None) -> list[Any]:
     order = [point["variant"] for point in points]
-    axis = alt.Axis(labelLimit=170, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
-    y = alt.Y("variant:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
+    y, x = row_axes("variant", order, label=170, zero=True)
 
-    def x(name: str) -> alt.X:
-        scale = alt.Scale(zero=True, nice=False, padding=14)
-        return alt.X(f"{name}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=4, grid=False, labelFlush=12))
-
-    tip = [alt.Tooltip(f"{name}:N") for name in ("variant", "verdict", "difference", "low", "high", "seeds")]
+    tip = tips("variant", "verdict", "difference", "low", "high", "seeds")
     spans = [point for point in points if point["low"] is not None]
     bands = [] if margin is None else [{"from": -margin, "to": margin}]
     band = inline_chart(bands).mark_rect(color="role:accent", opacity=0.13)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,123 +11,91 @@ from ablate.core.objectives import given_for
 from ablate.results.analysis.comparison import cells, seed_values
 from ablate.results.analysis.comparison_warnings import comparison_warnings
 from ablate.results.analysis.effects import effects, has_effects
-from ablate.results.analysis.looks import compared_looks
 from ablate.results.analysis.next_step import next_step
+from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import seed_differences, verdicts
 from ablate.results.report.comparison.effect_figures import effect_figures
 from ablate.results.report.comparison.effects import effects_section
 from ablate.results.report.comparison.figures import comparison_figures
 from ablate.results.report.comparison.forest import forest_figures
-from ablate.results.report.comparison.table import ColumnBlock, Shown, block, metric_text, require_comparison
+from ablate.results.report.comparison.table import ColumnBlock, Shown, block, metric_text
 from ablate.results.report.comparison.tuning import tuning_figures, tuning_section, tuning_tables
 from ablate.results.report.comparison.verdicts import hint_text, step_text, verdict_answers, verdict_block
 from ablate.results.report.comparison.wording import answers, methods, status_lines
 from ablate.results.report.drawing import Figure, safe_stem
 from ablate.results.report.frame import render_page, write_files
 from ablate.results.report.latex import PageTable
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import capital, printable, spell_metric
 from ablate.results.report.tables import network
 from ablate.study import Study
 
 MOST_ERRORS = 50
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tables:
-    """The tables of a comparison's page."""
-
-    cells: pl.DataFrame
-    verdicts: pl.DataFrame
-    seeds: pl.DataFrame
-    differences: pl.DataFrame
-    effects: pl.DataFrame
-
-    @staticmethod
-    def of(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any]) -> Tables:
-        """Return the tables of a study's trials, reports and events."""
-        return Tables(
-            cells=cells(study, trials, reports),
-            verdicts=verdicts(study, trials, reports, look=len(compared_looks(notes))),
-            seeds=seed_values(study, trials, reports),
-            differences=seed_differences(study, trials, reports),
-            effects=effects(study, trials, reports),
-        )
-
-    def figures(self, study: Study) -> list[Figure]:
-        """Return the figures: of each metric the means, and the differences from the baseline."""
-        drawn = comparison_figures(study, self.cells, self.seeds)
-        return [*drawn, *forest_figures(study, self.verdicts, self.differences), *effect_figures(self.effects)]
-
-
-def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
+def write(results: Results, home: Path) -> Path:
     """Write the page and its files below home/report (see `ablate.results.report.write_report`)."""
-    found = Tables.of(study, trials, reports, notes)
-    of_tuning = tuning_tables(study, trials, reports)
-    tuned, drawn = tuning_figures(study, of_tuning), found.figures(study)
-    drawn += tuned.values()
+    study, table, judged, of_tuning = results.study, cells(results), verdicts(results), tuning_tables(results)
+    drawn = draw(results)
     tables = {
-        "comparison.csv": found.cells,
-        "verdicts.csv": found.verdicts,
-        "comparison_seeds.csv": found.seeds,
-        **({"effects.csv": found.effects} if has_effects(study) else {}),
+        "comparison.csv": table,
+        "verdicts.csv": judged,
+        "comparison_seeds.csv": seed_values(results),
+        **({"effects.csv": effects(results)} if has_effects(study) else {}),
         **of_tuning,
-        "trials.csv": trials,
+        "trials.csv": results.trials,
     }
     by_stem = {figure.stem: figure for figure in drawn}
-    metrics = found.cells["metric"].unique(maintain_order=True)
-    sections = [_section(study, block(study, found.cells, metric), by_stem, found.verdicts) for metric in metrics]
-    tuning, parts = tuning_section(study, of_tuning, tuned), effects_section(study, found.effects, by_stem)
-    more = {"tuning": tuning, "parts_effects": parts}
-    page = render(study, trials, reports, found, sections, drawn, list(tables), notes, more)
-    shown = [table for part in sections for table in part["shown"].values()]
-    shown += [tuning["table"]] if tuning is not None else []
-    shown += [table for metric in (parts or {"metrics": []})["metrics"] for table in metric["tables"]]
-    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
-
-
-def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
-    """Return the figures of the page."""
-    tuned = tuning_figures(study, tuning_tables(study, trials, reports))
-    return [*Tables.of(study, trials, reports, notes).figures(study), *tuned.values()]
-
-
-def render(
-    study: Study,
-    trials: pl.DataFrame,
-    reports: pl.DataFrame,
-    tables: Tables,
-    sections: Sequence[dict[str, Any]],
-    drawn: Sequence[Figure],
-    files: list[str],
-    notes: Sequence[Any],
-    more: Mapping[str, Any],
-) -> str:
-    """Return the page as HTML."""
-    failed = trials.filter(pl.col("state") == "FAIL")
-    table, first = tables.cells, require_comparison(study).metrics[0]
-    judged = given_for(require_comparison(study).margin, first) is not None
-    of_first = tables.verdicts.filter(pl.col("metric") == first)
-    step = next_step(study, of_first, trials)
-    after = "" if step is None else step_text(study, first, step)
-    return render_page(
+    metrics = table["metric"].unique(maintain_order=True)
+    parts: dict[str, Any] = {
+        "sections": [_section(study, block(study, table, metric), by_stem, judged) for metric in metrics],
+        "tuning": tuning_section(study, of_tuning, by_stem),
+        "parts_effects": effects_section(study, effects(results), by_stem),
+    }
+    failed = results.trials.filter(pl.col("state") == "FAIL")
+    page = render_page(
         "comparison.html.j2",
         study,
         drawn,
-        status=status_lines(study, trials, reports, notes),
-        answers=verdict_answers(study, of_first, table) if judged else answers(study, table),
-        answered=spell_metric(first),
-        hint=after if judged else hint_text(first),
-        published=bool(require_comparison(study).published),
-        warnings=comparison_warnings(study, trials, reports, notes),
-        sections=sections,
-        **more,
-        notes=[printable(note) for note in require_comparison(study).notes],
+        status=status_lines(results),
+        **_answer(results),
+        warnings=comparison_warnings(results),
+        **parts,
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
         unlisted=max(failed.height - MOST_ERRORS, 0),
         methods=methods(study),
-        files=files,
+        files=list(tables),
     )
+    shown = [table for part in parts["sections"] for table in part["shown"].values()]
+    shown += [parts["tuning"]["table"]] if parts["tuning"] is not None else []
+    shown += [table for metric in (parts["parts_effects"] or {"metrics": []})["metrics"] for table in metric["tables"]]
+    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
+
+
+def draw(results: Results) -> list[Figure]:
+    """Return the figures of the page: of each metric the means and the differences from the baseline, then effects."""
+    study = results.study
+    return [
+        *comparison_figures(study, cells(results), seed_values(results)),
+        *forest_figures(study, verdicts(results), seed_differences(results)),
+        *effect_figures(effects(results)),
+        *tuning_figures(study, tuning_tables(results)),
+    ]
+
+
+def _answer(results: Results) -> dict[str, Any]:
+    """Return the template's values of the answer: the verdicts or the differences of the first metric."""
+    study, table, first = results.study, cells(results), results.study.compared.metrics[0]
+    judged = given_for(study.compared.margin, first) is not None
+    of_first = verdicts(results).filter(pl.col("metric") == first)
+    step = next_step(results, of_first)
+    return {
+        "answers": verdict_answers(study, of_first, table) if judged else answers(study, table),
+        "answered": spell_metric(first),
+        "hint": hint_text(first) if not judged else "" if step is None else step_text(study, first, step),
+        "published": bool(study.compared.published),
+        "notes": [printable(note) for note in study.compared.notes],
+    }
 
 
 def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged: pl.DataFrame) -> dict[str, Any]:
@@ -146,18 +112,19 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged:
     if of_verdicts.rows:
         shown["verdicts"] = PageTable(
             stem=f"verdicts-{safe_stem(found.metric)}",
-            caption=f"{name}: differences from {printable(require_comparison(study).baseline)}",
+            caption=f"{name}: differences from {printable(study.compared.baseline)}",
             headings=of_verdicts.headings,
             groups=of_verdicts.rows,
             csv="verdicts.csv",
         )
     return {
         "id": stem,
-        "title": f"{name[:1].upper()}{name[1:]}",
+        "title": capital(name),
         "text": metric_text(study, found),
         "figure": drawn.get(stem),
         "forest": drawn.get(f"difference-{safe_stem(found.metric)}"),
         "verdicts": of_verdicts,
+        "titles": [*map(capital, of_verdicts.headings)],
         "headings": headings,
         "groups": groups,
         "shown": shown,
@@ -167,7 +134,7 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged:
 
 def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
     """Return the headings of a metric's table by field of `Shown`."""
-    against = printable(require_comparison(study).baseline)
+    against = printable(study.compared.baseline)
     rows: list[Shown] = [row for group in found.rows.values() for row in group]
     measured = bool(found.seeds)
     there = {

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from ablate.core.objectives import is_evaluated
 from ablate.results.analysis.comparison import CONSTANTS
-from ablate.results.analysis.intervals import Interval
 from ablate.results.analysis.samples import SAMPLES_TOO
 from ablate.results.report.numbers import (
     DASH,
+    capital,
     compact,
     count,
     format_signed,
@@ -31,7 +31,6 @@ from ablate.results.report.numbers import (
     spell_metric,
 )
 from ablate.study import Study
-from ablate.study.sections import Compare
 
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 EXACT = 100_000_000  # parameter counts at or above this are rounded in a terminal
@@ -98,12 +97,6 @@ class ColumnBlock:
     samples: tuple[int, ...]
 
 
-def require_comparison(study: Study) -> Compare:
-    """Return the comparison of a study that has one."""
-    assert study.compare is not None
-    return study.compare
-
-
 def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
     """Return the cells of one metric; exclude variants that neither run in a column nor are published."""
     own = table.filter(pl.col("metric") == metric)
@@ -118,7 +111,7 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
         notes=notes.lines(),
         published=bool(there["published"].is_not_null().any()),
         incomplete=bool((there["configurations"] < there["planned"]).any()),
-        paired=bool((there["variant"] != require_comparison(study).baseline).any()) and metric not in CONSTANTS,
+        paired=bool((there["variant"] != study.compared.baseline).any()) and metric not in CONSTANTS,
         planned=tuple(there.filter(pl.col("planned") > 0)["planned"].unique().sort().to_list()),
         seeds=tuple(there.filter(pl.col("n") > 0)["n"].unique().sort().to_list()),
         samples=tuple(there.filter(over=SAMPLES_TOO)["samples"].unique().sort().to_list()),
@@ -133,12 +126,9 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
         return text if text == DASH else f"{text}{extra}{star}"
 
     diverged = row["ours"] is not None and math.isnan(row["ours"])
-    span, paired = _interval(row, "ours", "low", "high"), _interval(row, "baseline_difference", *_BASELINE)
-    wider = _interval(row, "baseline_difference", *_OTHER_SAMPLES)
-    difference, (wider_low, wider_high) = row["baseline_difference"], (row[end] for end in _OTHER_SAMPLES)
-    half = "" if row["ours"] is None else reach(metric, row["ours"], row["low"], row["high"], row["n"])
-    apart = "" if difference is None else reach(metric, difference, row[_BASELINE[0]], row[_BASELINE[1]], row["n"])
-    others = "" if difference is None else reach(metric, difference, wider_low, wider_high, row["n"])
+    difference, n, done, planned = row["baseline_difference"], row["n"], row["configurations"], row["planned"]
+    paired, wider = ((row[f"baseline_{name}low"], row[f"baseline_{name}high"]) for name in ("", "samples_"))
+    half, others = reach(metric, row["ours"], row["low"], row["high"], n), reach(metric, difference, *wider, n)
     published = quantity(metric, row["published"]) + notes.mark(row["note"])
     mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
     return Shown(
@@ -147,32 +137,17 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
         published=published,
         mean=mean + remark,
         ours=(mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
-        interval=own(interval_text(metric, span)),
+        interval=own(interval_text(metric, row["low"], row["high"], n or 0)),
         n=str(row["n"]) if row["n"] else DASH,
         difference=own(format_signed(metric, row["difference"])),
         mean_against=own(format_signed(metric, difference)),
-        against=own(format_signed(metric, difference), apart),
-        against_interval=own(interval_text(metric, paired).replace("-", "−")),
+        against=own(format_signed(metric, difference), reach(metric, difference, *paired, n)),
+        against_interval=own(interval_text(metric, *paired, n or 0).replace("-", "−")),
         other_samples=own(others.strip() or DASH),
-        against_others=own(interval_text(metric, wider).replace("-", "−")),
+        against_others=own(interval_text(metric, *wider, n or 0).replace("-", "−")),
         correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
-        complete=format_completed(row),
+        complete=str(planned) if done >= planned else f"{done} of {planned}",
     )
-
-
-_BASELINE = ("baseline_low", "baseline_high")
-_OTHER_SAMPLES = ("baseline_samples_low", "baseline_samples_high")
-
-
-def _interval(row: Mapping[str, Any], mean: str, low: str, high: str) -> Interval:
-    found = [math.nan if row[name] is None else float(row[name]) for name in (mean, low, high)]
-    return Interval(mean=found[0], low=found[1], high=found[2], n=row["n"] or 0, sd=math.nan, level=0.95)
-
-
-def format_completed(row: Mapping[str, Any]) -> str:
-    """Return `12 of 36` configurations, `36` when all are complete."""
-    done, planned = row["configurations"], row["planned"]
-    return str(planned) if done >= planned else f"{done} of {planned}"
 
 
 def scale_text(study: Study) -> str:
@@ -195,14 +170,13 @@ def missing_text(study: Study) -> str:
 
 def metric_text(study: Study, found: ColumnBlock, *, sign: str = "") -> str:
     """Return one sentence on what the numbers of a metric are; `sign` is the notation of intervals."""
-    name, averaged = spell_metric(found.metric), _average(found)
-    name = f"{name[:1].upper()}{name[1:]}"
+    name, averaged = capital(spell_metric(found.metric)), _average(found)
     if found.metric in CONSTANTS:
         return f"{name}, mean over {averaged}." if averaged else f"{name}."
     text = f"{name} after the last {study.unit}, mean over {f'{averaged} and seeds' if averaged else 'seeds'}"
     if found.seeds and found.seeds[-1] > 1:
         seeds = str(found.seeds[0]) if len(found.seeds) == 1 else f"{found.seeds[0]} to {found.seeds[-1]}"
-        baseline = printable(require_comparison(study).baseline)
+        baseline = printable(study.compared.baseline)
         paired = f", paired by seed against {baseline}" if found.paired else ""
         if not found.samples:
             text += f"; intervals{sign} are 95% Student t over {seeds} seeds{paired}"
@@ -232,10 +206,10 @@ def _average(found: ColumnBlock) -> str:
 
 def cell_lines(study: Study, table: pl.DataFrame) -> RenderableType:
     """Return the cells of the first metric as a table for a terminal, at least 80 columns wide, and what they are."""
-    found = block(study, table, require_comparison(study).metrics[0])
-    source = require_comparison(study).source
+    found = block(study, table, study.compared.metrics[0])
+    source = study.compared.source
     below = [*found.notes, *([f"Published figures: {printable(source)}"] if source and found.published else [])]
-    fitted = _Fitted(found=found, baseline=printable(require_comparison(study).baseline))
+    fitted = _Fitted(found=found, baseline=printable(study.compared.baseline))
     return Group(Text(metric_text(study, found, sign=" (±)")), Text(), fitted, *map(Text, ["", *below]))
 
 

@@ -11,10 +11,11 @@ import altair as alt
 import polars as pl
 
 from ablate.core.objectives import is_share
+from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.tuning_budget import tuning_budget
 from ablate.results.analysis.tuning_scores import ROW, expected_best, tuning_curve, tuning_metric, tuning_scores
 from ablate.results.report.comparison.verdicts import unit_text
-from ablate.results.report.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem
+from ablate.results.report.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem, tips
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import DASH, printable, quantity, spell_metric, spell_seconds
 from ablate.study import VARIANT, Study
@@ -26,13 +27,15 @@ MOST_WINNERS = 3  # winning values in a cell
 PANEL_HEIGHT, MOST_TICKS = 150, 8  # pixels; numbers of tries on an axis
 
 
-def tuning_tables(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> dict[str, pl.DataFrame]:
+@once
+def tuning_tables(results: Results) -> dict[str, pl.DataFrame]:
     """Return the tables of a tuned comparison by file name, none of one that is not tuned."""
+    study = results.study
     if study.tune is None:
         return {}
-    scores = tuning_scores(study, trials, reports)
+    scores = tuning_scores(results)
     return {
-        "tuning.csv": tuning_budget(study, trials, reports),
+        "tuning.csv": tuning_budget(results),
         "tuning_curve.csv": tuning_curve(study, scores),
         "tuning_tries.csv": expected_best(study, scores),
     }
@@ -55,7 +58,9 @@ def tuning_section(
         },
         csv="tuning.csv",
     )
-    return {"text": tuning_text(study, budget), "table": table, "figures": [*figures.values()]}
+    stems = map(figure_stem, budget["dataset"].unique(maintain_order=True))
+    drawn = [figures[stem] for stem in stems if stem in figures]
+    return {"text": tuning_text(study, budget), "table": table, "figures": drawn}
 
 
 def tuning_text(study: Study, budget: pl.DataFrame) -> str:
@@ -111,11 +116,16 @@ def _winners(winners: list[dict[str, Any]], name: str) -> str:
     return ", ".join(listed) + (f" and {len(counts) - MOST_WINNERS} more" * (len(counts) > MOST_WINNERS)) or "–"
 
 
-def tuning_figures(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Figure]:
+def figure_stem(dataset: str) -> str:
+    """Return the file stem of the figure of a data set."""
+    return f"tuning-{safe_stem(dataset)}"
+
+
+def tuning_figures(study: Study, tables: Mapping[str, pl.DataFrame]) -> list[Figure]:
     """Return one figure per data set: of each row the score by each tuned setting and the expected best of n tries."""
     if study.tune is None:
-        return {}
-    found = {}
+        return []
+    found = []
     for part in tables["tuning_curve.csv"].partition_by("dataset", maintain_order=True):
         dataset, panels = part["dataset"][0], []
         rows = part.partition_by(ROW, maintain_order=True)
@@ -124,14 +134,15 @@ def tuning_figures(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str
             panels += [_curve(study, name, curve) for name in study.tuned.names() if name in curve.columns]
             panels += [_tries(study, tries)] if tries.height else []
         cut = f" The first {MOST_ROWS} of {len(rows)} rows; the CSV files have all." if len(rows) > MOST_ROWS else ""
-        found[dataset] = Figure(
-            stem=f"tuning-{safe_stem(dataset)}",
+        figure = Figure(
+            stem=figure_stem(dataset),
             title=f"Scores in the tuning on {printable(dataset)}",
             caption="By value: mean over the tuning seeds, bars of one standard deviation; a larger point won on more "
             "seeds. All rows tried the same values. By number of tries: the best score that this number of tries "
             f"is expected to find on one seed, with a 95% bootstrap band.{cut}",
             panels=tuple(panels),
         )
+        found.append(figure)
     return found
 
 
@@ -152,7 +163,7 @@ def _curve(study: Study, name: str, rows: pl.DataFrame) -> Figure:
     ]
     scale = alt.Scale(type="log" if getattr(spec, "log", False) else "linear", nice=False, padding=8)
     x = alt.X("value:N", title=None) if isinstance(spec, Choices) else alt.X("value:Q", title=None, scale=scale)
-    tip = [alt.Tooltip(f"{field}:N") for field in ("value", "mean", "runs", "wins")]
+    tip = tips("value", "mean", "runs", "wins")
     most = max(1, *rows["wins"].to_list())
     size = alt.Size("wins:Q", legend=None, scale=alt.Scale(domain=[0, most], range=[14, 90]))
     chart = inline_chart(points)
@@ -176,7 +187,7 @@ def _tries(study: Study, rows: pl.DataFrame) -> Figure:
     ]
     axis = alt.Axis(values=evenly([point["tries"] for point in points], MOST_TICKS), format="d")
     chart, x = inline_chart(points), alt.X("tries:Q", title=None, axis=axis)
-    tip = [alt.Tooltip(f"{field}:N") for field in ("tries", "expected", "low", "high")]
+    tip = tips("tries", "expected", "low", "high")
     layers = [
         chart.mark_area(opacity=0.25, color="role:accent").encode(x=x, y=_axis(study, "low"), y2="high:Q"),
         chart.mark_line(strokeWidth=1.5, color="role:accent", point={"color": "role:accent", "size": 16}).encode(

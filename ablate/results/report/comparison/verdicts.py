@@ -16,15 +16,16 @@ from rich.text import Text
 
 from ablate.core.objectives import given_for, is_evaluated, is_share
 from ablate.results.analysis.data_sets import sampled_columns
-from ablate.results.analysis.intervals import Interval, clopper_pearson
+from ablate.results.analysis.intervals import clopper_pearson
 from ablate.results.analysis.looks import share_of
 from ablate.results.analysis.next_step import NextStep
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.analysis.verdicts import CLAIMS, INCONCLUSIVE
-from ablate.results.report.comparison.table import Footnotes, require_comparison
+from ablate.results.report.comparison.table import Footnotes
 from ablate.results.report.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
 from ablate.results.report.numbers import (
     DASH,
+    capital,
     equal_seeds,
     format_signed,
     interval_text,
@@ -70,7 +71,7 @@ def verdict_lines(
 
 def answer_lines(study: Study, table: pl.DataFrame, metric: str) -> Iterator[str]:
     """Yield the verdicts of a metric as lines for a terminal, or how to get them."""
-    if given_for(require_comparison(study).margin, metric) is None:
+    if given_for(study.compared.margin, metric) is None:
         yield hint_text(metric)
         return
     own = table.filter(pl.col("metric") == metric)
@@ -183,7 +184,7 @@ def unit_text(metric: str, value: float) -> str:
 def verdict_block(study: Study, table: pl.DataFrame, metric: str, *, narrow: bool = False) -> VerdictBlock:
     """Return the verdicts of one metric as a table's text; a `narrow` one fits into 80 characters."""
     own = table.filter(pl.col("metric") == metric)
-    margin, notes = given_for(require_comparison(study).margin, metric), Footnotes()
+    margin, notes = given_for(study.compared.margin, metric), Footnotes()
     rows: dict[str, list[tuple[str, ...]]] = {}
     headings: list[str] = []
     for row in own.iter_rows(named=True):
@@ -199,8 +200,7 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
     """Return the texts of a row by heading."""
     metric, star, n = row["metric"], "*" if row["scaled"] else "", row["n"]
     mean = math.nan if row["difference"] is None else row["difference"]
-    low, high = (math.nan if row[name] is None else row[name] for name in ("low", "high"))
-    span = Interval(mean=mean, low=low, high=high, n=n, sd=math.nan, level=0.95)
+    span = interval_text(metric, row["low"], row["high"], n).replace("-", "−").replace("seeds", row["over"])
     difference = format_signed(metric, row["difference"])
     half = "" if math.isnan(mean) else reach(metric, mean, row["low"], row["high"], n).replace("seeds", row["over"])
     verdict = {"verdict": (row["verdict"] or DASH) + notes.mark(row["remark"])} if judged else {}
@@ -209,7 +209,7 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
         if narrow
         else {
             "difference": difference + star * (difference != DASH),
-            "95% interval": _signed_span(metric, span, star).replace("seeds", row["over"]),
+            "95% interval": span + star * (span != DASH),
         }
     )
     detectable = DASH if row["detectable"] is None else unit_text(metric, row["detectable"]).partition(" ")[0]
@@ -225,11 +225,6 @@ def _cells(row: Row, notes: Footnotes, *, judged: bool, narrow: bool) -> dict[st
     }
 
 
-def _signed_span(metric: str, span: Interval, star: str) -> str:
-    text = interval_text(metric, span).replace("-", "−")
-    return text if text == DASH else text + star
-
-
 def p_text(p: float | None) -> str:
     """Return a p-value in three digits, or `<.001`."""
     return DASH if p is None else "<.001" if p < 0.001 else f"{p:.3f}"
@@ -238,7 +233,7 @@ def p_text(p: float | None) -> str:
 def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None) -> str:
     """Return what all rows of a metric share."""
     name = spell_metric(metric)
-    text = f"{name[:1].upper()}{name[1:]}: variant − {printable(require_comparison(study).baseline)}, paired by seed"
+    text = f"{capital(name)}: variant − {printable(study.compared.baseline)}, paired by seed"
     text += ", in points" if is_share(metric) else ""
     seeds = table.filter(pl.col("n") > 0, pl.col("over") == "seeds")["n"].unique().sort().to_list()
     if seeds:
@@ -250,7 +245,7 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
         text += f"; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
         text += f" and for look {look} at the results, which has {share_of(look):.1%} of the 5% error"
     if margin is not None and tests:
-        each = f"by Holm over {tests} too" if require_comparison(study).familywise else "each row by itself"
+        each = f"by Holm over {tests} too" if study.compared.familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     if margin is not None and seeds:
         chance = clopper_pearson(0, seeds[0])[1]
@@ -281,7 +276,7 @@ def _sized(study: Study, row: Row, cells: pl.DataFrame | None) -> str:
     """Return the sentence on a variant's size, or an empty text if a size is not known."""
     if cells is None or row["over"] != "seeds":
         return ""
-    baseline = require_comparison(study).baseline
+    baseline = study.compared.baseline
     own = cells.filter(pl.col("metric") == row["metric"], pl.col("column") == row["column"])
     by_name = {each["variant"]: each for each in own.rows(named=True)}
     if not by_name[row["variant"]]["params"] or not by_name[baseline]["params"]:

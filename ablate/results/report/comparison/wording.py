@@ -9,11 +9,12 @@ from typing import Any
 import polars as pl
 
 from ablate.core.objectives import count_states, is_higher_better, is_share
-from ablate.results.report.comparison.table import missing_text, require_comparison, scale_text
+from ablate.results.analysis.results import Results
+from ablate.results.report.comparison.table import missing_text, scale_text
 from ablate.results.report.confirmation import opened_text, protocol_text
 from ablate.results.report.front.findings import STATE_WORDS
 from ablate.results.report.front.wording import METHODS, seeds_text
-from ablate.results.report.numbers import equal_seeds, printable, spell_metric
+from ablate.results.report.numbers import capital, equal_seeds, printable, spell_metric
 from ablate.study import COMPLETE, PLACEBO, Study
 
 CLOSE_POINTS = 0.01  # difference in accuracy within which a summary calls a variant close to the baseline
@@ -23,29 +24,28 @@ MOST_SENTENCES = 12  # above this, each column names two variants and the table 
 Row = Mapping[str, Any]
 
 
-def status_lines(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
-) -> list[tuple[str, str]]:
+def status_lines(results: Results) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, scale, the design and its progress, seeds, test split, source."""
-    scale, source = scale_text(study), printable(require_comparison(study).source)
-    lines = [("Protocol", protocol_text(study)), *([("Scale", f"{scale[:1].upper()}{scale[1:]}")] if scale else [])]
+    study, trials, reports = results.study, results.trials, results.reports
+    scale, source = scale_text(study), printable(study.compared.source)
+    lines = [("Protocol", protocol_text(study)), *([("Scale", capital(scale))] if scale else [])]
     missing = missing_text(study)
     lines += [("Data sets", missing)] if missing else []
     lines += [("Trials", trials_text(study, trials)), ("Seeds", seeds_text(study, reports))]
     if study.opens_test:
-        lines += [(f"Test split of {label}", tested_text(study, trials, notes, label)) for label in study.labels]
+        lines += [(f"Test split of {label}", tested_text(results, label)) for label in study.labels]
     return [*lines, *([("Published figures", source)] if source else [])]
 
 
-def tested_text(study: Study, trials: pl.DataFrame, notes: Sequence[Any], dataset: str) -> str:
+def tested_text(results: Results, dataset: str) -> str:
     """Return how many trials of a data set were read on the test split and when, and how many could not be read."""
-    own = trials.filter(pl.col("dataset") == dataset)
+    own = results.on(dataset).trials
     tests = own.filter(pl.col("stage") == "confirm")
     if not tests.height:
         return "not opened yet: every trained network is read on it once the last trial has ended"
     states = count_states(tests["state"])
     trained = own.filter(pl.col("stage") == "search", pl.col("state") == "COMPLETE").height
-    text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(study, notes, dataset)}"
+    text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(results, dataset)}"
     return f"{text}; {states['FAIL']:,} could not be read, named below" if states["FAIL"] else text
 
 
@@ -75,7 +75,7 @@ def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str
 
     A sentence comes in two pieces; the second follows the variant's name.
     """
-    compare = require_comparison(study)
+    compare = study.compared
     own = table.filter(pl.col("metric") == compare.metrics[0], pl.col("planned") > 0)
     found = []
     for part in own.partition_by("column", maintain_order=True):
@@ -116,9 +116,9 @@ def sentence(study: Study, row: Row, baseline: Row | None, rows: Sequence[Row]) 
     """Return the variant, its saving and loss against the baseline, and the published figure, as a sentence."""
     size, end = (
         size_text(row, baseline),
-        f"and {_effect(row)}.{_published(row, rows, require_comparison(study).baseline)}",
+        f"and {_effect(row)}.{_published(row, rows, study.compared.baseline)}",
     )
-    name = printable(require_comparison(study).baseline)
+    name = printable(study.compared.baseline)
     name_shown = spell_variant(study, row["variant"])
     if name_shown != printable(row["variant"]):
         return name_shown, f"the network {size.format(name='the complete one')} {end}"
@@ -201,7 +201,7 @@ def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
 
 def methods(study: Study) -> list[tuple[str, str]]:
     """Return the notes on how the cells were made, as term and text."""
-    baseline = printable(require_comparison(study).baseline)
+    baseline = printable(study.compared.baseline)
     return list(_methods("the complete network" if baseline == COMPLETE and study.parts else baseline))
 
 

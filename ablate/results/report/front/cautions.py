@@ -7,27 +7,20 @@ from collections.abc import Iterator
 import polars as pl
 
 from ablate.core.objectives import is_maximized, is_share, quality_objective
-from ablate.results.analysis import Confirmations, metric_at, smallest_effect
+from ablate.results.analysis import metric_at, smallest_effect
 from ablate.results.analysis.front import confirmed
 from ablate.results.analysis.intervals import FEW_SEEDS
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.report.confirmation import failed_text, open_text
+from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.summary import amount
 from ablate.results.report.numbers import format_signed
 from ablate.results.report.tables import network, quality_name
-from ablate.study import Study
 
 
-def cautions(
-    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
-) -> tuple[StudyWarning, ...]:
-    """Return the warnings of one data set; `front` is its part of `front_table`."""
-    return tuple(_warnings(study, dataset, trials, front, known))
-
-
-def _warnings(
-    study: Study, dataset: str, trials: pl.DataFrame, front: pl.DataFrame, known: Confirmations
-) -> Iterator[StudyWarning]:
+def cautions(found: Findings) -> Iterator[StudyWarning]:
+    """Yield the warnings of one data set."""
+    study, front, known = found.results.study, found.front, found.confirmations
     if study.protocol == "paper":
         text = "Validation used the test split: every number here was chosen on the split that it is measured on"
         yield StudyWarning(code="paper-protocol", text=text)
@@ -36,13 +29,13 @@ def _warnings(
     elif front.height and front["stage"][0] != "confirm":
         text = "Nothing here is confirmed: the best numbers of a search look better than they are"
         yield StudyWarning(code="unconfirmed", text=text)
-    if failed := failed_text(study, trials, dataset):
+    if failed := failed_text(study, found.listed):
         yield StudyWarning(code="failed-confirmations", text=failed)
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
     if seeds and min(seeds) < FEW_SEEDS:
         yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
     margin = study.confirm.margin if study.confirm else {}
-    count = split_samples(trials, dataset, "validation_samples")
+    count = split_samples(found.listed, "validation_samples")
     for value in margin.values():
         if count and is_share(quality_name(study)) and 1 / count > value:
             text = (
@@ -64,20 +57,21 @@ def _few_seeds(seeds: int) -> str:
     return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
 
 
-def split_samples(trials: pl.DataFrame, dataset: str, column: str) -> int | None:
-    """Return how many samples a split of a data set has, the fewest of its trials, or None if it is not known."""
+def split_samples(trials: pl.DataFrame, column: str) -> int | None:
+    """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
     if column not in trials.columns:
         return None
-    found = trials.filter(pl.col("dataset") == dataset)[column].drop_nulls()
+    found = trials[column].drop_nulls()
     return int(found.to_numpy().min()) if len(found) else None
 
 
-def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: bool) -> str:
+def splits_text(found: Findings) -> str:
     """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
+    study = found.results.study
     if not is_share(quality_name(study)):
         return ""
-    validation = split_samples(trials, dataset, "validation_samples")
-    test = split_samples(trials, dataset, "test_samples") if tested else None
+    validation = split_samples(found.listed, "validation_samples")
+    test = split_samples(found.listed, "test_samples") if found.tested else None
     split = "test" if study.protocol == "paper" else "validation"
     parts = []
     if validation:
@@ -87,14 +81,11 @@ def splits_text(study: Study, trials: pl.DataFrame, dataset: str, *, tested: boo
     return " ".join(parts)
 
 
-def shrinkage_text(study: Study, trials: pl.DataFrame, dataset: str) -> str:
-    """Return by how much the search's numbers were better than the confirmed ones, over all confirmed networks.
-
-    `trials` are pooled. The text is empty if no network is confirmed.
-    """
+def shrinkage_text(found: Findings) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
+    study, own = found.results.study, found.pooled.trials
     quality, name = quality_objective(study.objectives), quality_name(study)
     measured = metric_at(quality.metric, "confirm")
-    own = trials.filter(pl.col("dataset") == dataset)
     if not {quality.metric, measured, "source"} <= set(own.columns):
         return ""
     searched = own.filter(stage="search").select(source="trial", searched=quality.metric)

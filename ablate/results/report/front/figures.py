@@ -23,6 +23,7 @@ from ablate.results.report.drawing import (
     rounded,
     safe_stem,
     series_scale,
+    tips,
 )
 from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.learning import curves_figure
@@ -91,7 +92,7 @@ def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], i
     objective, size = quality_objective(study.objectives), size_metric(study)
     on_front = set(found.front["trial"].to_list())
     points = []
-    for row in found.trials.filter(pl.col("state").is_in(["COMPLETE", "PRUNED"])).iter_rows(named=True):
+    for row in found.pooled.trials.filter(pl.col("state").is_in(["COMPLETE", "PRUNED"])).iter_rows(named=True):
         value, cost = row.get(metric_at(objective.metric, row["stage"])), row.get(size)
         if row["trial"] in on_front or value is None or not math.isfinite(value) or not cost or cost <= 0:
             continue
@@ -150,7 +151,7 @@ def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, seri
 
 def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color, shape: alt.Shape) -> Any:
     chart = inline_chart(points).mark_point(size=36, strokeWidth=1.4)
-    tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "series", "size", "quality")]
+    tip = tips("network", "trial", "series", "size", "quality")
     return chart.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip)
 
 
@@ -171,7 +172,7 @@ def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
 def _edge_layer(points: list[dict[str, Any]], low: float, high: float, x: alt.X, color: alt.Color) -> Any:
     """Return the trials beyond the drawn range, as triangles at its edge."""
     values = [{**point, "edge": low if point["quality"] < low else high} for point in points]
-    tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "series", "size", "quality")]
+    tip = tips("network", "trial", "series", "size", "quality")
     chart = inline_chart(values).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
     return chart.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip)
 
@@ -180,7 +181,7 @@ def _front_layers(
     study: Study, rows: list[dict[str, Any]], runs: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color
 ) -> list[Any]:
     spans = [row for row in rows if row["low"] is not None]
-    tip = [alt.Tooltip(f"{f}:N") for f in ("network", "trial", "size", "quality", "low", "high", "replicates")]
+    tip = tips("network", "trial", "size", "quality", "low", "high", "replicates")
     layers = []
     if len(study.objectives) == 2:
         step = inline_chart(rows).mark_line(
@@ -231,12 +232,12 @@ def _front_caption(found: Findings, outside: int, dropped: int) -> str:
 
 def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
     """Return every replicate of the front and of each confirmed network as one point."""
-    last = last_reports(found.reports)
+    last = last_reports(found.pooled.reports)
     name, size = quality_name(study), size_metric(study)
     factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)
     points = []
-    for row in (confirmed(found.trials) if found.tested else found.front).iter_rows(named=True):
+    for row in (confirmed(found.pooled.trials) if found.tested else found.front).iter_rows(named=True):
         if not row.get(size):
             continue
         values = replicate_values(last, found.dataset, row["trial"], metric)

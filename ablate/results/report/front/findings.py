@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import polars as pl
 
-from ablate.core.config import Protocol
 from ablate.core.objectives import count_states, is_share
 from ablate.results.analysis import (
     Confirmations,
     CurveFit,
-    Hypervolume,
     confirmations,
     fit_curve,
     front_stage,
-    hypervolume,
     metric_at,
-    pooled,
     quality_objective,
 )
 from ablate.results.analysis.assessment import Assessment, assessments
-from ablate.results.analysis.study_warnings import StudyWarning
+from ablate.results.analysis.results import Results, once
 from ablate.results.report.confirmation import withheld_text
-from ablate.results.report.front.cautions import cautions
 from ablate.results.report.front.summary import Pick, size_metric, summary
-from ablate.results.report.tables import last_reports, quality_name, replicate_values
+from ablate.results.report.tables import front_table, last_reports, quality_name, replicate_values
 from ablate.study import Study
 
 STATE_WORDS = {
@@ -39,28 +33,65 @@ STATE_WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Findings:
-    """The findings of one data set; `front` is its part of `front_table`.
+    """The findings of one data set, each computed once.
 
-    `listed` are its trials as in the ledger; in `trials` and `reports` those of one network's seeds are pooled. While a
-    confirmation or an extended search is unfinished there are no picks, assessment and fit, and `answer` says why.
+    While a confirmation or an extended search is unfinished there are no picks, assessment and fit, and `answer` says
+    why.
     """
 
+    results: Results
     dataset: str
-    protocol: Protocol
-    stage: str
-    listed: pl.DataFrame
-    trials: pl.DataFrame
-    reports: pl.DataFrame
-    front: pl.DataFrame
-    confirmations: Confirmations
-    hypervolume: Hypervolume
-    fit: CurveFit
-    answer: str
-    picks: tuple[Pick, ...]
-    assessed: Assessment | None
-    warnings: tuple[StudyWarning, ...]
+
+    @cached_property
+    def listed(self) -> pl.DataFrame:
+        """The trials as in the ledger."""
+        return self.results.on(self.dataset).trials
+
+    @cached_property
+    def pooled(self) -> Results:
+        """Trials and reports, in which those of one network's seeds are pooled."""
+        return self.results.pooled.on(self.dataset)
+
+    @cached_property
+    def front(self) -> pl.DataFrame:
+        """The part of `front_table`."""
+        return front_table(self.results).filter(pl.col("dataset") == self.dataset)
+
+    @cached_property
+    def stage(self) -> str:
+        """The stage that the numbers are of."""
+        return front_stage(self.pooled.trials, self.dataset)
+
+    @cached_property
+    def confirmations(self) -> Confirmations:
+        """The states of the frozen configurations."""
+        return confirmations(self.results, self.dataset)
+
+    @property
+    def assessed(self) -> Assessment | None:
+        """The comparison of the confirmed networks."""
+        return assessments(self.results).get(self.dataset)
+
+    @cached_property
+    def fit(self) -> CurveFit:
+        """The curve of error against size."""
+        return front_fit(
+            self.results.study, self.front.clear() if self.provisional else self.front, self.pooled.reports
+        )
+
+    @property
+    def withheld(self) -> str:
+        """Why there is no answer yet; empty if there may be one."""
+        return withheld_text(self.results.study, self.confirmations)
+
+    @cached_property
+    def summary(self) -> tuple[str, tuple[Pick, ...]]:
+        """The answer in words, and the networks that it names."""
+        if self.front.height and self.withheld:
+            return self.withheld, ()
+        return summary(self.results.study, self.dataset, self.front, self.assessed)
 
     @property
     def tested(self) -> bool:
@@ -75,45 +106,13 @@ class Findings:
     @property
     def confirmed(self) -> bool:
         """Whether the numbers are of a test split that influenced no choice, and every confirmation has ended."""
-        return self.tested and not self.provisional and self.protocol == "held_out"
+        return self.tested and not self.provisional and self.results.study.protocol == "held_out"
 
 
-def findings(
-    study: Study,
-    dataset: str,
-    trials: pl.DataFrame,
-    reports: pl.DataFrame,
-    front: pl.DataFrame,
-    notes: Sequence[Any] = (),
-    *,
-    assessed: Mapping[str, Assessment] | None = None,
-) -> Findings:
-    """Return the findings of one data set; every argument may be empty, `assessed` is as in `front_table`."""
-    if assessed is None:
-        assessed = assessments(study, trials, reports, notes)
-    listed = trials.filter(pl.col("dataset") == dataset)
-    own, own_reports = pooled(listed, reports.filter(pl.col("dataset") == dataset) if reports.height else reports)
-    rows = front.filter(pl.col("dataset") == dataset)
-    known = confirmations(listed, dataset, notes)
-    answer, picks = summary(study, dataset, rows, assessed.get(dataset))
-    if rows.height and (withheld := withheld_text(study, known)):
-        answer, picks = withheld, ()
-    return Findings(
-        dataset=dataset,
-        protocol=study.protocol,
-        stage=front_stage(own, dataset),
-        listed=listed,
-        trials=own,
-        reports=own_reports,
-        front=rows,
-        confirmations=known,
-        hypervolume=hypervolume(own, study.objectives, constraints=study.constraints),
-        fit=front_fit(study, rows.clear() if known.is_open else rows, own_reports),
-        answer=answer,
-        picks=picks,
-        assessed=assessed.get(dataset),
-        warnings=cautions(study, dataset, listed, rows, known),
-    )
+@once
+def findings(results: Results) -> dict[str, Findings]:
+    """Return the findings of every data set of a search."""
+    return {dataset: Findings(results, dataset) for dataset in results.study.labels}
 
 
 def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:

@@ -12,7 +12,6 @@ import polars as pl
 
 from ablate.base.plain_text import short_name
 from ablate.core.objectives import COST_METRICS, SIZE_METRICS
-from ablate.ledger import EventRecord
 from ablate.results.analysis.front import metric_values
 from ablate.results.analysis.importance import LEVEL, PERMUTATIONS, Importance, Importances, importances
 from ablate.results.analysis.size_shares import noted_importances
@@ -21,7 +20,7 @@ from ablate.results.report.drawing import safe_stem
 from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.importance_figures import UNTOLD, matter_figures, share_text
 from ablate.results.report.latex import PageTable
-from ablate.results.report.numbers import DASH, printable, spell_metric
+from ablate.results.report.numbers import DASH, capital, printable, spell_metric
 from ablate.study import Study
 
 CSV = "importance.csv"
@@ -49,24 +48,21 @@ def complete_search(trials: pl.DataFrame, dataset: str) -> pl.DataFrame:
     return trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state") == "COMPLETE")
 
 
-def search_importances(
-    study: Study, dataset: str, trials: pl.DataFrame, reports: pl.DataFrame, events: Sequence[EventRecord] = ()
-) -> tuple[Importances, ...]:
+def search_importances(found: Findings) -> tuple[Importances, ...]:
     """Return the importances of a data set's searched settings, one for each objective in the file's order.
 
-    Those for a size are in the ledger's `events`; the others are learnt from the trials.
+    Those for a size are in the ledger's events; the others are learnt from the trials.
     """
+    study, dataset = found.results.study, found.dataset
     space = study.space_for(dataset)
-    rows = trials.filter(
-        pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"])
-    )
+    rows = found.listed.filter(pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"]))
     settings = searched_values(rows, space)
     return tuple(
-        noted_importances(objective.metric, events, dataset)
+        noted_importances(objective.metric, found.results.events, dataset)
         if objective.metric in SIZE_METRICS
         else importances(
             objective.metric,
-            forecasts(rows, reports, dataset, objective.metric),
+            forecasts(rows, found.pooled.reports, dataset, objective.metric),
             settings,
             space,
             study_seed=study.seed,
@@ -131,9 +127,9 @@ def setting_labels(names: Sequence[str]) -> dict[str, str]:
     return {name: printable(short_name(name) if short[short_name(name)] == 1 else name) for name in names}
 
 
-def what_matters(study: Study, found: Findings, events: Sequence[EventRecord] = ()) -> dict[str, Any]:
+def what_matters(found: Findings) -> dict[str, Any]:
     """Return the template's values of the section: figures, table, sentences; and the importances themselves."""
-    objectives = search_importances(study, found.dataset, found.listed, found.reports, events)
+    study, objectives = found.results.study, search_importances(found)
     labels = setting_labels(study.space_for(found.dataset).names())
     return {
         "importances": objectives,
@@ -152,7 +148,7 @@ def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping
     headings = ["Setting"]
     for each in known:
         name = spell_metric(each.metric)
-        headings += [name[:1].upper() + name[1:], "Alone"]
+        headings += [capital(name), "Alone"]
     by_name = [{row.parameter: row for row in each.rows} for each in known]
     rows = [
         [labels[name], *(cell for own in by_name for cell in _cells(own.get(name))), _active(by_name, name, known)]
@@ -199,7 +195,7 @@ def _sentences(
         states = Counter(search["state"].to_list())
         stopped = min(states["PRUNED"], each.trials - states["COMPLETE"])
         names = " and ".join(spell_metric(each.metric) for each in learnt)
-        text = f"{names[:1].upper()}{names[1:]}: learnt from {each.trials:,} search trials"
+        text = f"{capital(names)}: learnt from {each.trials:,} search trials"
         text += f", {stopped:,} of them forecast because they were stopped early" if stopped > 0 else ""
         sentences.append(f"{text}.")
         if study.sampler.name not in EVEN:
@@ -228,6 +224,6 @@ def _counted(found: Importances, labels: Mapping[str, str]) -> str:
     if found.error:
         how = f"estimated from {found.networks:,} networks drawn from the space (standard error at most "
         how += f"{100 * found.error:.1f} points)"
-    text = f"{name[:1].upper()}{name[1:]}: {how}, not learnt from trials."
+    text = f"{capital(name)}: {how}, not learnt from trials."
     without = [label for setting, label in labels.items() if setting not in found.order]
     return f"{text} Without influence: {', '.join(without)}." if without else text

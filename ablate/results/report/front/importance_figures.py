@@ -22,9 +22,10 @@ from ablate.results.report.drawing import (
     rounded,
     safe_stem,
     series_scale,
+    tips,
 )
 from ablate.results.report.front.axes import Axis, objective_axis, setting_axis
-from ablate.results.report.numbers import DASH, spell_metric
+from ablate.results.report.numbers import DASH, capital, spell_metric
 from ablate.study import Study
 
 MOST_POINTS = 400  # trials in a slice
@@ -83,7 +84,7 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     axis = alt.Axis(labelLimit=150, ticks=False, domain=False, labelColor="role:ink", labelPadding=8)
     y = alt.Y("setting:N", sort=list(order), title=None, scale=alt.Scale(domain=list(order)), axis=axis)
     scale, ticks = alt.Scale(domain=[0, 100]), alt.Axis(tickCount=5, grid=True)
-    tip = [alt.Tooltip(f"{name}:N") for name in ("setting", "said", "alone", "active")]
+    tip = tips("setting", "said", "alone", "active")
     bars = inline_chart(values).mark_bar(color="role:accent", opacity=0.45, height=12)
     text = inline_chart([each for each in values if each["said"] == UNTOLD]).mark_text(
         align="left", dx=4, fontSize=10.5, color="role:muted"
@@ -91,7 +92,7 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     name = spell_metric(found.metric)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}-{safe_stem(found.metric)}",
-        title=name[:1].upper() + name[1:],
+        title=capital(name),
         caption=f"Importance of the settings for {name}.",
         spec=finished(
             alt.layer(
@@ -136,7 +137,7 @@ def slices_figure(
         return None
     return Figure(
         stem=f"slices-{safe_stem(dataset)}-{safe_stem(metric)}",
-        title=f"{quality.title[:1].upper()}{quality.title[1:]} against each setting on {dataset}",
+        title=f"{capital(quality.title)} against each setting on {dataset}",
         caption=f"Every point is a complete search trial{_drawn_text(kept.height, dropped)}; those on the search's "
         "front are filled. Trials beyond the drawn range are at its edge. The other settings vary too, so a panel does "
         "not isolate its setting.",
@@ -149,7 +150,7 @@ def _slice(dataset: str, metric: str, name: str, axis: Axis, quality: Axis, poin
     y = alt.Y("quality:Q", title=quality.title, scale=y_scale, axis=alt.Axis(tickCount=4))
     color = alt.Color("series:N", title=None, scale=series_scale(points), legend=None)
     fill = alt.condition("datum.series == 'on the front'", alt.value(1), alt.value(0))
-    tip = [alt.Tooltip(f"{field}:N") for field in ("trial", "value", "quality")]
+    tip = tips("trial", "value", "quality")
     encoding: dict[str, Any] = {"y": y, "color": color, "fill": color, "fillOpacity": fill, "tooltip": tip}
     if axis.spec is not None:
         names = list(axis.texts)
@@ -167,7 +168,7 @@ def _slice(dataset: str, metric: str, name: str, axis: Axis, quality: Axis, poin
     return Figure(
         stem=f"slices-{safe_stem(dataset)}-{safe_stem(metric)}-{safe_stem(name)}",
         title=axis.title,
-        caption=f"{quality.title[:1].upper()}{quality.title[1:]} against {axis.title}.",
+        caption=f"{capital(quality.title)} against {axis.title}.",
         spec=finished(alt.layer(chart.encode(**encoding)), height=SLICE_HEIGHT),
     )
 
@@ -218,7 +219,7 @@ def _lines(points: list[dict[str, Any]], ends: list[dict[str, Any]], order: list
     line = inline_chart(points).mark_line(strokeJoin="round").properties(name="lines")
     opacity = alt.condition(is_front, alt.value(0.9), alt.value(0.28))
     dots = inline_chart(points).mark_circle(size=45)
-    tip = [alt.Tooltip(f"{field}:N") for field in ("trial", "axis", "value")]
+    tip = tips("trial", "axis", "value")
     text = inline_chart(ends).mark_text(align="left", dx=4, fontSize=10.5, color="role:muted")
     return alt.layer(
         line.encode(x=x, y=y, color=color, detail="trial:N", opacity=opacity, strokeWidth=width).add_params(followed),

@@ -20,6 +20,7 @@ from ablate.results.report.drawing import (
     rounded,
     safe_stem,
     series_scale,
+    tips,
 )
 from ablate.results.report.front.findings import Findings
 from ablate.results.report.numbers import printable, spell_metric
@@ -33,7 +34,7 @@ MOST_CURVES = 150  # maximum number of learning curves per data set
 def curves_figure(study: Study, found: Findings) -> Figure | None:
     """Return the validation quality of trials by epoch, evenly thinned if there are too many."""
     objective = quality_objective(study.objectives)
-    if objective.metric not in found.reports.columns or not found.reports.height:
+    if objective.metric not in found.pooled.reports.columns or not found.pooled.reports.height:
         return None
     lines, ends, dropped = learning_curves(study, found, objective.metric)
     if not lines:
@@ -44,7 +45,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(lines), legend=legend())
-    tip = [alt.Tooltip(f"{field}:N") for field in ("network", "trial", "epoch", "quality")]
+    tip = tips("network", "trial", "epoch", "quality")
     line = inline_chart(lines).mark_line(strokeWidth=1.3, strokeJoin="round")
     stopped = inline_chart(ends).mark_point(shape="cross", angle=45, size=45, filled=True)
     dots = inline_chart(lines).mark_circle(size=60)
@@ -76,8 +77,8 @@ def learning_curves(
     study: Study, found: Findings, metric: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """Return the points of the drawn curves, the ends of those stopped early, and how many curves were dropped."""
-    trials = {row["trial"]: row for row in found.trials.iter_rows(named=True)}
-    means = found.reports.group_by("trial", "epoch").agg(pl.col(metric)).sort("trial", "epoch")
+    trials = {row["trial"]: row for row in found.pooled.trials.iter_rows(named=True)}
+    means = found.pooled.reports.group_by("trial", "epoch").agg(pl.col(metric)).sort("trial", "epoch")
     means = means.with_columns(pl.Series(metric, map(mean, means[metric]), pl.Float64()))
     means = means.filter(pl.col(metric).is_finite())
     on_front = set(found.front["trial"].to_list()) | set(found.front["source"].drop_nulls().to_list())

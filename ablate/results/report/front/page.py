@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import polars as pl
 
 from ablate.base.plain_text import settings_text
 from ablate.results.analysis import quality_objective
-from ablate.results.analysis.assessment import assessments
 from ablate.results.analysis.pooling import NETWORK
+from ablate.results.analysis.results import Results
 from ablate.results.report.confirmation import confirmation_text
 from ablate.results.report.drawing import Figure, safe_stem
 from ablate.results.report.frame import render_page, write_files
-from ablate.results.report.front.cautions import shrinkage_text, splits_text
+from ablate.results.report.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.results.report.front.figures import figures
 from ablate.results.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
 from ablate.results.report.front.importance import METHOD, importance_table, what_matters
@@ -42,75 +42,46 @@ MOST_ROWS = 200  # trials on the page; trials.csv has all
 MOST_ERRORS = 20
 
 
-def write(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, home: Path, *, notes: Sequence[Any] = ()) -> Path:
+def write(results: Results, home: Path) -> Path:
     """Write the page and its files below home/report (see `ablate.results.report.write_report`)."""
-    fronts, found = _found(study, trials, reports, notes)
-    drawn = {part.dataset: figures(study, part) for part in found}
-    matters = {part.dataset: what_matters(study, part, notes) for part in found}
+    study, fronts, found = results.study, front_table(results), findings(results)
+    matters = {dataset: what_matters(part) for dataset, part in found.items()}
     tables = {
         "front.csv": fronts,
-        "trials.csv": with_front(trials, fronts),
-        "fits.csv": fits_table({p.dataset: p.fit for p in found}, quality_name(study)),
+        "trials.csv": with_front(results.trials, fronts),
+        "fits.csv": fits_table({dataset: part.fit for dataset, part in found.items()}, quality_name(study)),
         "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
-    sections = [section(study, part, drawn[part.dataset], matters[part.dataset], notes) for part in found]
-    figures_of_all = [figure for name, own in drawn.items() for figure in (*own, *matters[name]["figures"])]
-    page = render(study, trials, reports, sections, figures_of_all, tables, notes)
-    shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
-    return write_files(home / "report", page, tables=tables, drawn=figures_of_all, shown=shown)
-
-
-def draw(study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()) -> list[Figure]:
-    """Return the figures of the page."""
-    found = _found(study, trials, reports, notes)[1]
-    return [
-        figure for part in found for figure in (*figures(study, part), *what_matters(study, part, notes)["figures"])
-    ]
-
-
-def _found(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any]
-) -> tuple[pl.DataFrame, list[Findings]]:
-    assessed = assessments(study, trials, reports, notes)
-    fronts = front_table(study, trials, reports, assessed=assessed)
-    return fronts, [
-        findings(study, dataset, trials, reports, fronts, notes, assessed=assessed) for dataset in study.labels
-    ]
-
-
-def render(
-    study: Study,
-    trials: pl.DataFrame,
-    reports: pl.DataFrame,
-    sections: Sequence[dict[str, Any]],
-    drawn: Sequence[Figure],
-    files: Iterable[str],
-    notes: Sequence[Any] = (),
-) -> str:
-    """Return the page as HTML."""
-    return render_page(
+    sections = [section(part, figures(study, part), matters[dataset]) for dataset, part in found.items()]
+    drawn = [figure for part in sections for figure in (*part["figures"], *part["matters"]["figures"])]
+    page = render_page(
         "page.html.j2",
         study,
         drawn,
-        status=status_lines(study, trials, reports, notes),
+        status=status_lines(results),
         sections=sections,
         methods=[*methods(study, compared=any(part["compared"] for part in sections)), METHOD],
-        files=list(files),
+        files=list(tables),
     )
+    shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
+    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
 
 
-def section(
-    study: Study, found: Findings, drawn: Sequence[Figure], matters: dict[str, Any], notes: Sequence[Any] = ()
-) -> dict[str, Any]:
+def draw(results: Results) -> list[Figure]:
+    """Return the figures of the page."""
+    found = findings(results).values()
+    return [figure for part in found for figure in (*figures(results.study, part), *what_matters(part)["figures"])]
+
+
+def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -> dict[str, Any]:
     """Return the template's values for one data set."""
-    split = "test" if found.tested else "validation"
-    words = confirmation_text(study, found.trials, found.dataset, split, notes)
+    study, results = found.results.study, found.results
     rows = found.front.rows(named=True)
     shared = shared_settings(study, rows)
     training = [setting for setting in other_settings(study) if setting not in shared]
     compared = found.assessed is not None
     named, cells = without_unknown_sizes(
-        headings(f"{split}_{quality_name(study)}", compared=compared),
+        headings(f"{'test' if found.tested else 'validation'}_{quality_name(study)}", compared=compared),
         [row_cells(study, row, shared, compared=compared) for row in rows],
     )
     own = {
@@ -119,10 +90,10 @@ def section(
         "training": [settings_text(row, training) for row in rows],
         "shared": shared_text(study, rows),
         "compared": compared,
-        "warnings": found.warnings,
-        "splits": splits_text(study, found.listed, found.dataset, tested=found.tested),
+        "warnings": list(cautions(found)),
+        "splits": splits_text(found),
         "intervals": intervals_text(study, found.front),
-        "shrinkage": shrinkage_text(study, found.trials, found.dataset),
+        "shrinkage": shrinkage_text(found),
     }
     listed = _trial_list(study, found)
     return {
@@ -131,16 +102,15 @@ def section(
         "shown": _shown(found.dataset, own, listed),
         "matters": matters,
         "dataset": found.dataset,
-        "compared": found.assessed is not None,
-        "answer": found.answer,
-        "picks": found.picks,
+        "answer": found.summary[0],
+        "picks": found.summary[1],
         "confirmed": found.confirmed,
         "badge": "provisional" if found.provisional else "confirmed" if found.confirmed else "unconfirmed",
-        "confirmation": words if found.front.height else "no front yet",
+        "confirmation": confirmation_text(results, found.dataset) if rows else "no front yet",
         "counts": counts_text(state_counts(found.listed)),
         "figures": drawn,
         "dominated": dominated_text(found),
-        "racing": racing_text(found.dataset, notes),
+        "racing": racing_text(results, found.dataset),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
     }

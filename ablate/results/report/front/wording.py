@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import polars as pl
 
 from ablate.core.objectives import constraint_text, is_share
 from ablate.core.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
-from ablate.results.analysis import confirmed, front, pooled
+from ablate.results.analysis import confirmed, hypervolume
 from ablate.results.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
 from ablate.results.analysis.intervals import NEAR_ONE
 from ablate.results.analysis.misfit import SCATTER
+from ablate.results.analysis.results import Results
 from ablate.results.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
-from ablate.results.report.front.findings import Findings, counts_text, state_counts
+from ablate.results.report.front.findings import Findings, counts_text, findings, state_counts
 from ablate.results.report.front.summary import size_metric
 from ablate.results.report.numbers import compact, spell_metric
 from ablate.results.report.tables import quality_name
 from ablate.study import PLACEBO, Study
 
 
-def status_lines(
-    study: Study, trials: pl.DataFrame, reports: pl.DataFrame, notes: Sequence[Any] = ()
-) -> list[tuple[str, str]]:
+def status_lines(results: Results) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
-    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(trials)))]
-    lines.append(("Seeds", seeds_text(study, reports)))
-    trials, _ = pooled(trials, reports)
-    for dataset in study.labels:
-        rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
-        split = "test" if rows.height and rows["stage"][0] == "confirm" else "validation"
-        words = "no front yet: no trial is complete"
-        if rows.height:
-            words = confirmation_text(study, trials, dataset, split, notes)
-        lines.append((f"Status of {dataset}", words + opened_text(study, notes, dataset)))
+    study = results.study
+    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(results.trials)))]
+    lines.append(("Seeds", seeds_text(study, results.reports)))
+    for dataset, found in findings(results).items():
+        words = confirmation_text(results, dataset) if found.front.height else "no front yet: no trial is complete"
+        lines.append((f"Status of {dataset}", words + opened_text(results, dataset)))
     return [*lines, ("Hypervolume", hypervolume_rule(study))]
 
 
@@ -79,7 +71,7 @@ def _is_of_placebo(seed: int) -> bool:
 
 def dominated_text(found: Findings) -> str:
     """Return which confirmed networks left the front on the test split, so that they are not hidden."""
-    complete = confirmed(found.trials)
+    complete = confirmed(found.pooled.trials)
     off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
     if not found.tested or found.provisional or not off:
         return ""
@@ -121,11 +113,12 @@ def hypervolume_text(study: Study, found: Findings) -> str:
     if len(study.objectives) == 1:
         return "One objective is declared, so the front is the best value alone and no hypervolume is computed."
     volume = found.assessed.volume if found.assessed is not None else None
-    value = f"{found.hypervolume.value:.5g}"
+    measured = hypervolume(found.pooled.trials, study.objectives, constraints=study.constraints)
+    value = f"{measured.value:.5g}"
     if volume is not None:
         interval = f"(95% interval {volume.low:.5g} to {volume.high:.5g})"
         value = f"{volume.value:.5g} {interval}, corrected for noise; that of the measured means is {value}"
-    return f"Hypervolume {value}. {found.hypervolume.rule}"
+    return f"Hypervolume {value}. {measured.rule}"
 
 
 CONFIRMATION = {
