@@ -262,7 +262,7 @@ def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str
 
 def _parse(context: typer.Context, command: str) -> None:
     """Refuse, as the command itself would, an option that does not exist or a value that it does not take."""
-    from ablate.kubernetes.arguments import TAKEN
+    from ablate.kubernetes.request import TAKEN
 
     _, name, *words = shlex.split(command)
     root = context.find_root()

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
@@ -43,15 +43,7 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
     """Return the executor for `options`; without `gpus`, it uses all GPUs of this machine."""
     if options.executor == "ray":
         return _ray_executor(options, home, store, code)
-    return LocalExecutor(
-        home=home,
-        store=store,
-        data_dir=options.data_dir,
-        device=options.device,
-        trainer=options.trainer,
-        pack=options.pack,
-        grace_seconds=options.grace_seconds,
-    )
+    return LocalExecutor(home=home, store=store, **_shared(options))
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
@@ -89,21 +81,14 @@ def _gpus_here(options: RunOptions) -> int:
 def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Path, ...]) -> RayExecutor:
     from ablate.execution import RayExecutor  # half a second, which a search in this process does without
 
-    return RayExecutor(
-        home=home,
-        store=store,
-        data_dir=options.data_dir,
-        device=options.device,
-        gpus=_gpus_here(options) if options.gpus is None else options.gpus,
-        gpus_per_trial=options.gpus_per_trial,
-        cpus_per_trial=options.cpus_per_trial,
-        address=options.address,
-        autoscale=options.autoscale,
-        trainer=options.trainer,
-        pack=options.pack,
-        code=code,
-        grace_seconds=options.grace_seconds,
-    )
+    gpus = _gpus_here(options) if options.gpus is None else options.gpus
+    own = {name: getattr(options, name) for name in ("gpus_per_trial", "cpus_per_trial", "address", "autoscale")}
+    return RayExecutor(home=home, store=store, gpus=gpus, code=code, **own, **_shared(options))
+
+
+def _shared(options: RunOptions) -> dict[str, Any]:
+    """Return the options that both executors take."""
+    return {name: getattr(options, name) for name in ("data_dir", "device", "trainer", "pack", "grace_seconds")}
 
 
 def _refuse_what_is_elsewhere(options: RunOptions) -> None:

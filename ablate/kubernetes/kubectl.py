@@ -44,7 +44,7 @@ def kubectl_refusals(manifest: str) -> list[str]:
     done = _kubectl("apply", "--dry-run=server", "--filename=-", given=manifest)
     messages = [" ".join(each.split()) for each in re.split(r"^(?=error)", done.stderr, flags=re.M | re.I)]
     said = [each for each in messages if each.lower().startswith("error")]
-    return [] if not done.returncode else list(dict.fromkeys(said)) or messages[-1:]
+    return [] if not done.returncode else list(dict.fromkeys(said)) or [messages[-1] or "failed"]
 
 
 def kubectl_context() -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from ablate.base.errors import Fault, RequestError
 from ablate.base.redaction import has_password
-from ablate.kubernetes.arguments import argument_faults, option_value
 from ablate.kubernetes.quantities import number
 
 NAME_LENGTH = 47  # KubeRay extends a RayJob's name for its cluster and pods; a label's value is at most 63 long
@@ -65,6 +65,27 @@ NUMBERS = (  # option, field, least and most
     ("--gpus", "gpus", 0, MOST_NODES), ("--gpus-per-node", "gpus_per_node", 1, 64), ("--nodes", "nodes", 1, MOST_NODES),
     ("--retries", "retries", 0, 1_000), ("--start-minutes", "start_minutes", DOCTOR_MINUTES + 1, 1_440),
 )  # fmt: skip
+
+# The submitter's shell splits the entrypoint, `ray job submit` joins the words by Windows rules, and the head's shell
+# splits them again: only words that need no quotes arrive unchanged.
+PLAIN_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
+
+TAKEN = {  # further options of a study's command that it may not have here, because the manifest gives them
+    "--address": "KubeRay says where the cluster is",
+    "--autoscale": "give --workers MIN:MAX to `ablate k8s render`",
+    **dict.fromkeys(("--gpus", "--gpus-per-trial", "--scale", "--dataset"), "give it to `ablate k8s render`"),
+    "--device": "--gpus decides it",
+    "--executor": "a study on a cluster runs on Ray",
+    "--runs-dir": "the pods' volumes are mounted where the command expects them",
+    "--data-dir": "give --data-claim to `ablate k8s render`",
+    "--grace": "it is fitted to the 30 s that a spot node gives",
+    "--metrics-host": "Prometheus scrapes the pod's address",
+    "--metrics-port": "the pod's port and the network policy name it",
+    "--storage": "its place is the Secret, key storage-url",
+    "--store": "its place is the ConfigMap, key ABLATE_STORE",
+    "--tracking-uri": "its place is the ConfigMap, key MLFLOW_TRACKING_URI",
+    "--takeover": "two clusters of one job would take the study from each other, and a lease ends by itself",
+}
 
 Command = Literal["search", "compare"]
 
@@ -244,3 +265,27 @@ def proposal(name: str) -> str:
     near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     near = near if near[:1].isalpha() else f"study-{near}".rstrip("-")
     return near[:NAME_LENGTH].rstrip("-")
+
+
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """Return the value of the last option `name` among `words`, or None if there is none."""
+    found = None
+    for word, following in pairwise((*words, "")):
+        option, sign, text = word.partition("=")
+        if option == name:
+            found = text if sign else following
+    return found
+
+
+def argument_faults(words: Sequence[str]) -> Iterator[Fault]:
+    """Yield the faults of `words` as further options; a word with a password is never repeated."""
+    for word in words:
+        option = word.partition("=")[0]
+        if has_password(word):
+            rule = "holds a password, which everybody who reads the manifest would see. Put it into the Secret."
+            yield Fault(path="an option after --", value=None, rule=rule)
+        elif option in TAKEN:
+            yield Fault(path="an option after --", value=option, rule=f"is not for this place: {TAKEN[option]}.")
+        elif not PLAIN_WORD.fullmatch(word):
+            rule = "must be letters, digits and @%+=:,./_- : the command passes through two shells."
+            yield Fault(path="an option after --", value=word, rule=rule)

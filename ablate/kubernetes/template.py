@@ -14,8 +14,14 @@ import yaml
 from markupsafe import Markup
 
 from ablate.base.errors import Fault, RequestError
-from ablate.kubernetes.arguments import option_value
-from ablate.kubernetes.request import ANNOTATION_BYTES, ARCHITECTURE, DOCTOR_MINUTES, ClusterRequest, applied_bytes
+from ablate.kubernetes.request import (
+    ANNOTATION_BYTES,
+    ARCHITECTURE,
+    DOCTOR_MINUTES,
+    ClusterRequest,
+    applied_bytes,
+    option_value,
+)
 
 USER = 1000
 SETTINGS = "ablate"  # the ConfigMap with the places of the store and of MLflow

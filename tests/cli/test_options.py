@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,16 @@ COMPARED = (
 )
 
 
-@dataclass
-class Asked:
-    """What the driver was asked to run."""
-
-    file: Path | None = None
-    options: RunOptions | None = None
-    rest: dict[str, Any] | None = None
+Asked = list[tuple[Path, RunOptions, dict[str, Any]]]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
-    """A driver that notes its request and is interrupted."""
-    found = Asked()
+    """What a driver is asked to run, which is interrupted at once."""
+    found: Asked = []
 
     def note(file: Path, options: RunOptions, console: object, **rest: Any) -> None:
-        found.file, found.options, found.rest = file, options, rest
+        found.append((file, options, rest))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "search", note)
@@ -58,11 +51,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     return found
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+def typed(monkeypatch: pytest.MonkeyPatch, *words: str, code: int = 130) -> None:
     monkeypatch.setattr(sys, "argv", ["ablate", *words])
     with pytest.raises(SystemExit) as end:
         main()
-    assert end.value.code == 130
+    assert end.value.code == code
 
 
 def words_of(options: dict[str, tuple[str, Any]]) -> list[str]:
@@ -78,45 +71,33 @@ def test_every_option_reaches_the_driver(
 ) -> None:
     given = {option: field for option, field in TYPED.items() if command == "search" or option not in OF_SEARCH}
     typed(monkeypatch, command, file, *words_of(given))
-    assert asked.options == RunOptions(**dict(given.values()))
-    assert asked.file == Path(file)
-
-
-@pytest.mark.parametrize("option", TYPED)
-def test_an_option_alone_changes_its_own_field_only(option: str, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, value = TYPED[option]
-    typed(monkeypatch, "search", "plain.yaml", *words_of({option: (name, value)}))
-    assert asked.options == RunOptions(**{"runs_dir": Path("runs"), name: value})
+    assert asked[0][:2] == (Path(file), RunOptions(**dict(given.values())))
 
 
 def test_what_becomes_part_of_the_study_is_passed_on_its_own(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = RunOptions(runs_dir=Path("runs"))
     typed(monkeypatch, "search", "plain.yaml", "--deterministic")
-    assert (asked.options, asked.rest) == (plain, {"scale": None, "only": None, "deterministic": True, "text": None})
     typed(monkeypatch, "compare", "compared.yaml", "--scale", "0.5", "--dataset", "digits")
-    assert (asked.options, asked.rest) == (
-        plain, {"scale": 0.5, "only": ["digits"], "deterministic": False, "text": None}
-    )  # fmt: skip
+    study = {"scale": None, "only": None, "deterministic": True, "text": None}
+    changes = {"scale": 0.5, "only": ["digits"], "deterministic": False}
+    assert asked == [(Path("plain.yaml"), plain, study), (Path("compared.yaml"), plain, study | changes)]
 
 
 def test_a_wrapped_command_has_its_five_options(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {option: TYPED[option] for option in ("--runs-dir", "--gpus", "--gpus-per-trial", "--executor", "--tracker")}
     typed(monkeypatch, "wrap", "echo {lr}", "lr=1:2", "--metric", "val_x={number}", *words_of(own))
-    assert asked.options == RunOptions(**dict(own.values()))
+    assert asked[0][1] == RunOptions(**dict(own.values()))
 
 
 @pytest.mark.parametrize("pack", ["0", "-1", "two", "1.5", "²"])
 def test_a_pack_that_is_no_number_is_refused(
     pack: str, asked: Asked, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["ablate", "search", "plain.yaml", f"--pack={pack}"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
+    typed(monkeypatch, "search", "plain.yaml", f"--pack={pack}", code=2)
     assert f"ablate: --pack {pack}: must be a whole number from 1, or auto." in capfd.readouterr().err
-    assert asked.options is None
+    assert asked == []
 
 
 def test_a_pack_may_be_measured(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "search", "plain.yaml", "--pack", "auto")
-    assert asked.options == RunOptions(runs_dir=Path("runs"), pack="auto")
+    assert asked[0][1] == RunOptions(runs_dir=Path("runs"), pack="auto")

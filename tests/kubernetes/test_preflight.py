@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ablate.base.errors import RequestError
 from ablate.cli import app as cli
 from ablate.kubernetes import ClusterRequest, preflight, rendered
-from ablate.kubernetes.kubectl import NotAllowedError, kubectl_get
+from ablate.kubernetes.kubectl import kubectl_get
 from ablate.kubernetes.preflight import needs
 from ablate.kubernetes.quantities import SUFFIXES, number
 from support.paths import REPOSITORY
@@ -352,20 +352,6 @@ def test_an_answer_that_is_no_json_is_one_line(cluster: Cluster) -> None:
 def test_kubectl_is_asked_for_json_within_a_time(cluster: Cluster) -> None:
     assert kubectl_get(["pods", "--namespace", "a"]) is None
     assert cluster.asked() == ["get pods --namespace a -o json --ignore-not-found --request-timeout=15s"]
-
-
-def test_another_source_of_answers_may_be_given() -> None:
-    asked: list[Sequence[str]] = []
-
-    def get(arguments: Sequence[str]) -> dict[str, Any] | None:
-        asked.append(arguments)
-        if arguments[0] == "serviceaccount":
-            raise NotAllowedError("no")
-        return None if arguments[0] in ("rayjobs.ray.io", "configmap") else {}
-
-    with pytest.raises(RequestError, match="ABLATE_STORE"):
-        preflight(request(namespace="research"), get=get, refusals=lambda _: [])
-    assert ["secret", "ablate", "--namespace", "research"] in asked
 
 
 def test_needs_are_counted_over_all_pods() -> None:

@@ -15,8 +15,7 @@ from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
 from ablate.cli import app as cli
 from ablate.kubernetes import ClusterRequest, manifest, rendered
-from ablate.kubernetes.arguments import TAKEN
-from ablate.kubernetes.request import proposal
+from ablate.kubernetes.request import TAKEN, proposal
 from support.cluster_schemas import refusals
 from support.manifests import HARMLESS, PASSWORDS, SEARCH, request
 
