@@ -101,7 +101,7 @@ def fork_from_here() -> None:
     origin = Origin()
     if CLONE is not None:
         origin.fork()
-    process.subprocess = SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined]
+    process.subprocess = SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
 
 
 @contextmanager
