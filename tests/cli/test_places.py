@@ -46,8 +46,8 @@ def ablate(*words: str | bytes, **given: Any) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("name", ["a b", "a?b#c", "a%20b", "[a]*", "ä'\"", "$HOME;&", "a\nb", "@a={b},c", "a\\b"])
-def test_any_name_of_a_runs_folder_is_that_folder(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_any_name_of_a_runs_folder_is_that_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    name = "@a={b},c a?b#c%20b[a]*ä'\"$HOME;&\nb\\b"
     there = ("--runs-dir", name)
     for words in (
         ["search", "study.yaml", *LOCAL],
@@ -122,18 +122,21 @@ def test_a_file_system_that_syncs_files_only_holds_a_study(
 
 
 OUTER = {
-    "proxies": dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9"),
-    "another Ray": {"RAY_ADDRESS": "127.0.0.1:1", "RAY_RUNTIME_ENV_HOOK": "no.such.hook", "RAY_JOB_ID": "02000000"},
-    "uv": {"UV": "uv", "UV_RUN_RECURSION_DEPTH": "1", "VIRTUAL_ENV": "elsewhere"},
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9"),
+    "RAY_ADDRESS": "127.0.0.1:1",
+    "RAY_RUNTIME_ENV_HOOK": "no.such.hook",
+    "RAY_JOB_ID": "02000000",  # another Ray
+    "UV": "uv",
+    "UV_RUN_RECURSION_DEPTH": "1",
+    "VIRTUAL_ENV": "elsewhere",
 }
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", OUTER)
-def test_an_own_ray_depends_on_no_variable_of_its_surroundings(kind: str, folder: Path) -> None:
+def test_an_own_ray_depends_on_no_variable_of_its_surroundings(folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("proxy")}
     given = [*(["--tracker", "none"]), "--executor", "ray"]
-    done = ablate("search", "study.yaml", *given, cwd=folder, env=environment | OUTER[kind])
+    done = ablate("search", "study.yaml", *given, cwd=folder, env=environment | OUTER)
     assert done.returncode == 0, done.stderr
     assert (folder / "runs" / "placed" / "trials.parquet").is_file()
 

@@ -97,17 +97,6 @@ def test_ray_starts_its_raylet_through_the_functions_that_are_replaced() -> None
     assert "_global_node" in vars(worker)
 
 
-def test_ray_asks_for_its_dashboard_through_the_functions_that_are_replaced() -> None:
-    assert "ray._private.services.start_api_server(" in inspect.getsource(Node.start_api_server)
-    assert "if process_info is not None:" in inspect.getsource(Node.start_api_server)
-    assert "ray._private.utils.get_dashboard_dependency_error()" in inspect.getsource(services.start_raylet)
-
-
-def test_ray_starts_its_monitors_through_the_methods_that_are_replaced() -> None:
-    assert "self.start_monitor()\n" in inspect.getsource(Node.start_head_processes)
-    assert "self.start_log_monitor()\n" in inspect.getsource(Node.start_ray_processes)
-
-
 STARTED = """
 import sys
 import ray

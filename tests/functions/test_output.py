@@ -13,7 +13,7 @@ from ablate.functions.output import KEPT_BYTES, OUTPUT, OutputLog, read_output, 
 
 
 def test_the_newest_output_is_kept_across_attempts(tmp_path: Path) -> None:
-    whole = b""
+    whole = bytearray()
     for attempt in range(3):
         log = OutputLog(tmp_path / "t")
         for line in range(60_000):

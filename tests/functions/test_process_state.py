@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import timeit
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -296,8 +295,15 @@ def test_torch_is_not_imported_for_it() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_state_is_read_and_put_back_within_a_millisecond() -> None:
-    """The best of many times, so that a busy machine does not count."""
-    state = ProcessState.now()
-    assert min(timeit.repeat(ProcessState.now, number=1, repeat=50)) < 1e-3
-    assert min(timeit.repeat(state.put_back, number=1, repeat=50)) < 1e-3
+def test_a_state_is_read_and_put_back_in_few_calls() -> None:
+    """About 700 are 0.2 ms, and each turn pays for them; they are counted, since time depends on the machine."""
+    state, calls = ProcessState.now(), list[str]()
+    former = sys.getprofile()
+    for act in (ProcessState.now, state.put_back):
+        calls.clear()
+        sys.setprofile(lambda _, event, __: calls.append(event))
+        try:
+            act()
+        finally:
+            sys.setprofile(former)
+        assert sum(event in ("call", "c_call") for event in calls) < 2000

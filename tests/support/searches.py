@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,12 +130,6 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder}/ledger.sqlite"
 
 
-def parameters_of(configs: list[TrialConfig]) -> list[Mapping[str, Any]]:
-    """Return what the sampler chose."""
-    return [config.parameters for config in configs]
-
-
-@contextmanager
 def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, StudyWriter, Ledger]]:
     """Yield a search with its hold and ledger."""
     clock = clock or Clock()

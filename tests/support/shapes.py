@@ -47,11 +47,6 @@ class Shape:
         """The study file."""
         return (self.folder / f"{self.file}.yaml").read_text()
 
-    @property
-    def is_command(self) -> bool:
-        """Whether the study runs a command."""
-        return "command:" in self.text
-
     def python_lines(self) -> int:
         """Return how many lines of the script are new or changed in what the study runs; blank ones do not count."""
         if "plain.py" in self.text:

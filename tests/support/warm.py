@@ -43,7 +43,7 @@ class Warm(subprocess.Popen[bytes]):
     def __init__(self, pid: int) -> None:
         self.args, self.pid, self.returncode = "warm", pid, None
         self.stdin = self.stdout = self.stderr = None
-        self._child_created, self._waitpid_lock = True, threading.Lock()
+        self._child_created, self._waitpid_lock, self._sigint_wait_secs = True, threading.Lock(), 0.25
 
 
 class Origin:
@@ -64,7 +64,9 @@ class Origin:
         wanted = {"words": command[4:], "fds": passed[1:], "env": options["env"], "cwd": os.getcwd()}
         with self._lock:
             socket.send_fds(self._line, [json.dumps(wanted).encode()], passed)
-            return Warm(int(self._line.recv(32)))
+            pid = self._line.recv(32)
+        assert pid, "the process that is forked has ended"
+        return Warm(int(pid))
 
     def end(self) -> None:
         """Let it end."""
@@ -83,9 +85,7 @@ class Origin:
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        start = (
-            f"import sys; sys.path.insert(0, {str(TESTS)!r}); from support import warm; warm.serve(int(sys.argv[1]))"
-        )
+        start = "import sys; sys.path.insert(0, sys.argv[2]); from support import warm; warm.serve(int(sys.argv[1]))"
         with theirs:
             command = [sys.executable, "-P", "-c", start, str(theirs.fileno()), str(TESTS)]
             one = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -94,26 +94,27 @@ class Origin:
         return ours
 
 
+@contextmanager
+def user_processes() -> Iterator[None]:
+    """Fork the processes of users' code inside the block."""
+    origin = Origin()
+    with _started_by(origin):
+        yield
+    origin.end()
+
+
 def fork_from_here() -> None:
     """Fork all further processes of users' code from a copy of this process as it is now."""
-    from ablate.functions.border import process
-
     origin = Origin()
     if CLONE is not None:
         origin.fork()
-    process.subprocess = SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment, attr-defined]
+    _started_by(origin).start()
 
 
-@contextmanager
-def user_processes() -> Iterator[None]:
-    """Fork the processes of users' code inside the block, which ablate starts in one place."""
-    from ablate.functions.border import process
+def _started_by(origin: Origin) -> Any:
+    from ablate.functions.border import process  # the one place that starts them
 
-    origin = Origin()
-    forking = SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL)
-    with patch.object(process, "subprocess", forking):
-        yield
-    origin.end()
+    return patch.object(process, "subprocess", SimpleNamespace(Popen=origin.start, DEVNULL=subprocess.DEVNULL))
 
 
 def serve(number: int) -> None:
@@ -141,10 +142,13 @@ def serve(number: int) -> None:
 
 def _fork() -> int:
     """Fork this process, as `os.fork` does, into one whose parent is this one's parent."""
+    assert CLONE is not None
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
-    pid: int = ctypes.PyDLL(None).syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    pid: int = ctypes.PyDLL(None).syscall(*map(ctypes.c_long, (CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)))
     (python.PyOS_AfterFork_Parent if pid else python.PyOS_AfterFork_Child)()
+    if pid < 0:
+        raise OSError("clone(2) was refused")
     return pid
 
 
