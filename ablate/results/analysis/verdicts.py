@@ -75,7 +75,9 @@ def verdicts(results: Results) -> pl.DataFrame:
     for metric in (name for name in metrics(results) if name not in CONSTANTS):
         own = [_row(study, metric, look, *found) for found in _pairs(study, runs, measure(runs, metric))]
         for row in own:
-            row["outlying"] = ", ".join(str(seed) for seed in _outlying(row, len(own)))
+            pair = row["pair"]
+            places = outlying("", settled(pair).tolist(), rows=len(own))
+            row["outlying"] = ", ".join(str(pair.seeds[place]) for place in places)
             row["collapsed"] = _collapsed(row, len(own))
         family = [row for row in own if not study.is_placebo(row["variant"])]
         second = [row["over"] == "seeds" and not study.is_placebo(row["variant"]) for row in own]
@@ -245,12 +247,6 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     found |= {"detectable": None, "pair": pair}
     found["wins"] = float(np.mean((gains > 0) + 0.5 * (gains == 0))) if tested and higher is not None else None
     return found
-
-
-def _outlying(row: Mapping[str, Any], rows: int) -> list[int]:
-    """Return the seeds of a row, one of `rows`, whose difference the other seeds do not explain."""
-    pair = row["pair"]
-    return [pair.seeds[place] for place in outlying("", settled(pair).tolist(), rows=rows)]
 
 
 def _collapsed(row: Mapping[str, Any], rows: int) -> int | None:

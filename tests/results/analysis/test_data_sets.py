@@ -19,7 +19,7 @@ from ablate.results.analysis.data_sets import sd_between
 from ablate.results.analysis.intervals import t_interval
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
-from ablate.results.report.comparison.page import Tables
+from ablate.results.report import draw_figures
 from ablate.study import Study, parse_study
 from support.planted_comparison import plant, truth
 
@@ -143,5 +143,5 @@ def test_unequal_seeds_weigh_data_sets_alike_and_a_diverged_seed_leaves_no_mean(
 
 def test_figures_have_a_panel_for_the_sample() -> None:
     study = study_of(columns={"pool": NAMES})
-    [forest] = [f for f in Tables.of(study, *plant(study), ()).figures(study) if f.stem.startswith("difference")]
+    [forest] = [f for f in draw_figures(Results(study, *plant(study))) if f.stem.startswith("difference")]
     assert [panel.title for panel in forest.panels] == ["pool", "pool, as a sample"]
