@@ -11,6 +11,7 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import given_for, is_higher_better
 from ablate.results.analysis.adjustment import holm
 from ablate.results.analysis.comparison import CONSTANTS, columns, metrics
@@ -320,7 +321,7 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, *, denied
     if row["difference"] is not None and math.isnan(row["difference"]):
         yield "a seed diverged, so there is no difference"
     elif over != "seeds" and 0 < row["n"] < FEWEST_DATASETS:
-        count = f"{row['n']} data set{'s' * (row['n'] != 1)}"
+        count = counted(row["n"], "data set")
         yield f"{count}, and a verdict about others needs at least {FEWEST_DATASETS}"
     elif row["n"] == 1:
         yield "one seed has no interval"
