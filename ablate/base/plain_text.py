@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return _COMMANDS.sub(_written_out, text)
 
 
+def counted(number: float, noun: str) -> str:
+    """Return `1 trial`, `1,000 trials`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def one_printable_line(text: str) -> str:
     r"""Return `text` by `printable`, with its tabs and newlines escaped too."""
     return printable(text).replace("\t", r"\t").replace("\n", r"\n")

@@ -35,8 +35,8 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
     refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
-    own = [note for note in found.snapshot.events if note.dataset == trial.key.dataset]
-    notes = [note for note in own if note.payload.get("trial") == number]
+    own = [event for event in found.snapshot.events if event.dataset == trial.key.dataset]
+    events = [event for event in own if event.payload.get("trial") == number]
     root = with_store(locations, found.record).checkpoint_root(name)
     folder = checkpoint_folder(root, trial.key)
     return {
@@ -60,7 +60,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
                      "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
                     for r in reports],
         "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
-                   for n in notes],
+                   for n in events],
     }  # fmt: skip
 
 

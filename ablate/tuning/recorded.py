@@ -45,8 +45,8 @@ class RecordedSearch:
             self.enter(TrialProgress.of(record))
         for step in steps:
             self.trials[step.key.number].take(step)
-        for note in events:
-            self.mark(note.kind, dict(note.payload))
+        for event in events:
+            self.mark(event.kind, dict(event.payload))
 
     def enter(self, trial: TrialProgress) -> None:
         """Add the trial with the next number."""

@@ -371,7 +371,7 @@ class Search(SearchStages):
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue.restart(t for t in waiting if t.key not in self._out)
-        own = (note for note in found.events if note.driver_term == self._writer.term)
-        self._begun = any(note.kind == DRIVER_STARTED for note in own)
+        own = (event for event in found.events if event.driver_term == self._writer.term)
+        self._begun = any(event.kind == DRIVER_STARTED for event in own)
         self._requests.pending = find_unanswered(found.events)
         self._behind = False

@@ -120,7 +120,7 @@ def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: StudyRu
     assert say(steered, "status", "steered")[0] == 0, "while they wait"
     allow(steered, 1_000)
     assert command.wait() == 0, command.output
-    answers = [note.payload for note in steered.notes() if note.kind == ANSWERED]
+    answers = [event.payload for event in steered.events() if event.kind == ANSWERED]
     for rule in [*(rule for _, rule in HOSTILE.values()), "there is no data set 'nowhere'"]:
         assert any(rule in answer.get("refused", "") for answer in answers), rule
     assert len(answers) == len(HOSTILE) + 3
@@ -144,7 +144,7 @@ def test_a_study_whose_order_is_fixed_is_not_changed_by_anybody(tmp_path: Path, 
     allow(run, 1_000)
     assert command.wait() == 0, command.output
     assert [trial.state for trial in run.trials()] == [TrialState.COMPLETE] * 3
-    refused = [note.payload["refused"] for note in run.notes() if note.kind == ANSWERED]
+    refused = [event.payload["refused"] for event in run.events() if event.kind == ANSWERED]
     assert len(refused) == 2
     assert all("comparison" in text or "deterministic" in text for text in refused)
     assert say(run, "status", "steered")[0] == 0

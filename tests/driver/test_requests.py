@@ -60,7 +60,7 @@ class Steered(StudyRun):
 
     def answers(self) -> list[dict[str, Any]]:
         """Return the payloads of the answers to requests."""
-        return [note.payload for note in self.notes() if note.kind == ANSWERED]
+        return [event.payload for event in self.events() if event.kind == ANSWERED]
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(steered: Steered, say: S
         code, out, err = say(*words)
         assert (code, out) == (2, ""), err
         assert says in err
-    assert not [note for note in steered.notes() if note.kind == REQUESTED]
+    assert not [event for event in steered.events() if event.kind == REQUESTED]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -295,10 +295,10 @@ def test_a_warm_start_tells_the_sampler_and_is_recorded_once(steered: Steered, s
     assert distance(warm) < 6 * max(best, 8) < distance(cold), "planted: the best x is known to the warm one"
 
     (warm.runs / "steered").rename(tmp_path / "gone")
-    before = [note for note in warm.notes() if note.kind == "warm_start"]
+    before = [event for event in warm.events() if event.kind == "warm_start"]
     warm.file.write_text(warm.text.replace("trials: 6", "trials: 8"))
     warm.end("--from", "steered", "--extend")
-    after = [note for note in warm.notes() if note.kind == "warm_start"]
+    after = [event for event in warm.events() if event.kind == "warm_start"]
     assert len(before) == 1
     assert after == before
     assert distance(warm) < 8 * max(best, 8)

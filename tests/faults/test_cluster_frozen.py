@@ -51,7 +51,7 @@ def test_the_trial_of_a_frozen_node_moves_and_nothing_that_the_node_does_after_t
     assert repeated_steps(run) in ({victim: 1}, {})
     late = [line for line in run.steps() if line["at"] > thawed_at and (line["trial"], line["attempt"]) == (victim, 1)]
     assert len(late) <= 1, "a stale worker goes no further than its report, which nobody takes"
-    lost_at = next(note.created_at for note in run.notes() if note.payload.get("trial") == victim)
+    lost_at = next(event.created_at for event in run.events() if event.payload.get("trial") == victim)
     assert not {
         trial.key.number
         for trial in run.trials()

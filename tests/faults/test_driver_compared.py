@@ -51,7 +51,7 @@ def evaluating(run: StudyRun) -> list[TrialRecord]:
 
 def opened(run: StudyRun) -> list[str | None]:
     """Return the data sets whose test split was opened, in order."""
-    return [note.dataset for note in run.notes() if note.kind == "test_opened"]
+    return [event.dataset for event in run.events() if event.kind == "test_opened"]
 
 
 def by_hand(run: StudyRun, trial: TrialRecord) -> list[float]:

@@ -124,7 +124,7 @@ def test_a_signal_in_an_epoch_pauses_all_trials_and_repeats_no_step(
     assert [str(trial.state) for trial in run.trials()] == ["WAITING"] * 4
     assert set(run.steps_by_trial().values()) <= set(range(STEPS + 1, 2 * STEPS)), "in the middle of an epoch"
     finish(run, *later)
-    assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
+    assert not [event for event in run.events() if event.kind in ("resumed", "retried")]
     compare(run, alone, repeated=0)
 
 
@@ -179,7 +179,7 @@ def test_rounds_of_further_seeds_are_the_same_in_packs_that_are_killed(tmp_path:
     for report in (TRIALS * EPOCHS + 1, 3):  # in the confirmation, and later in it or in its rounds
         assert search(run, *PACK, then=partial(killing.at_report, "after", report)).wait() == -9
     assert run.committed() < reports
-    assert [note for note in whole.notes() if note.kind == "raced"]
+    assert [event for event in whole.events() if event.kind == "raced"]
     finish(run, *PACK)
     compare(run, whole, repeated=2 * 4 * STEPS)
 
@@ -207,7 +207,7 @@ def test_a_full_disk_ends_the_driver_in_one_line_and_loses_nothing(what: str, tm
         for dump_ in (found, expected):
             del dump_["ablate_study"]  # it names the store
         assert not first_difference(expected, found)
-        assert not [note for note in run.notes() if note.kind in ("retried", "failed")]
+        assert not [event for event in run.events() if event.kind in ("retried", "failed")]
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_store_that_is_down_ends_the_driver_in_one_line_and_loses_nothing(
     for dump_ in (found, expected):
         del dump_["ablate_study"]  # it names the store
     assert not first_difference(expected, found)
-    assert not [note for note in run.notes() if note.kind in ("retried", "failed")]
+    assert not [event for event in run.events() if event.kind in ("retried", "failed")]
     assert not list(run.runs.rglob("*.safetensors")), "a checkpoint on the disk"
 
 
@@ -246,10 +246,10 @@ def test_on_ray_a_worker_that_dies_costs_its_trials_one_epoch_and_no_other_pack_
     victim = run.steps()[-1]["pid"]
     touched = {line["trial"] for line in run.steps() if line["pid"] == victim}
     os.kill(victim, signal.SIGKILL)
-    command.until(lambda: any(note.kind == "retried" for note in run.notes()))
+    command.until(lambda: any(event.kind == "retried" for event in run.events()))
     (run.data / counting.PACE).write_text("0.01")
     assert command.wait() == 0, command.output
-    retried = [note.payload["trial"] for note in run.notes() if note.kind == "retried"]
+    retried = [event.payload["trial"] for event in run.events() if event.kind == "retried"]
     assert sorted(retried) == sorted(touched)
     assert len(touched) == 4
     again = [line for line in run.steps() if line["trial"] in touched and line["attempt"] == 2]
@@ -283,7 +283,7 @@ def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> N
     assert first.wait() == 75, first.output
     assert {str(trial.state) for trial in run.trials()} == {"WAITING"}
     finish(study(tmp_path), *PACK)  # and on the other executor at that
-    assert not [note for note in run.notes() if note.kind in ("resumed", "retried")]
+    assert not [event for event in run.events() if event.kind in ("resumed", "retried")]
     compare(run, alone, repeated=0)
 
 

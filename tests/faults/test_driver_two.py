@@ -83,7 +83,7 @@ def test_a_running_driver_leaves_within_its_heartbeat_after_a_takeover(tmp_path:
     first = run.search()
     first.until(lambda: run.committed() >= 2)
     third = run.search("--takeover")
-    third.until(lambda: len({note.driver_term for note in run.notes()}) == 2)
+    third.until(lambda: len({event.driver_term for event in run.events()}) == 2)
     assert first.wait() == 1, first.output
     assert not (run.home / "report").exists()
     assert third.wait() == 0, third.output

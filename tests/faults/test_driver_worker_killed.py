@@ -36,7 +36,7 @@ def test_a_killed_process_costs_one_step_and_one_that_always_dies_is_given_up(
     expected = {ONCE: 2, ALONE: 1, OFTEN: EPOCHS // 2, EVER: 3}
     assert {number: trial.attempt for number, trial in trials.items()} == {n: expected[n] for n in trials}
     seconds = attempts_begun(run)[ONCE][2] - killed_at
-    again = [note.payload["trial"] for note in run.notes() if note.kind == "retried"]
+    again = [event.payload["trial"] for event in run.events() if event.kind == "retried"]
     assert again.count(ONCE) == 1
     assert ALONE not in again
     steps = run.steps_by_trial()

@@ -66,7 +66,8 @@ def compare_with_best(values: Values, *, margin: float | None = None, look: int 
     best = int(means.argmax())
     fits = [False] * networks
     if margin is not None:
-        fits = [p <= error for p in _non_inferior(gaps, errors, found.residual_df, margin)]
+        scores = np.divide(gaps + margin, errors, where=others, out=np.full_like(gaps, math.inf)).min(axis=1)
+        fits = [p <= error for p in holm(scipy.special.stdtr(found.residual_df, -scores).tolist())]
     return tuple(
         Difference(
             mean=float(means[i] - means[best]),
@@ -84,13 +85,6 @@ def _verdict(best: bool, fits: bool, high: float) -> Verdict:
     if fits:
         return "non-inferior"
     return "worse" if high < 0 else "not distinguished"
-
-
-def _non_inferior(gaps: Values, errors: Values, df: int, margin: float) -> list[float]:
-    """Return the p-values of "less than `margin` below every other network": one-sided t tests, Holm over networks."""
-    others = ~np.eye(len(gaps), dtype=np.bool_)
-    scores = np.divide(gaps + margin, errors, where=others, out=np.full_like(gaps, math.inf))
-    return holm(scipy.special.stdtr(df, -scores.min(axis=1)).tolist())
 
 
 def _errors(values: Values, found: Layout) -> Values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,7 @@ from ablate.study import Study
 from ablate.study.sections import Objective
 
 Values = NDArray[np.float64]
+Signed = TypeVar("Signed", Difference, Interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,9 @@ def assess(results: Results, dataset: str) -> Assessment | None:
     probabilities = front_probabilities(losses, fixed, stream(study.seed, dataset, 0, "front"))
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
     samples = rows["test_samples"][best] if "test_samples" in rows.columns else None
-    number = _in_unit(quality, unselected_best(sign * measured, metric if sign > 0 else "", samples=samples))
+    number = _in_unit(unselected_best(sign * measured, metric if sign > 0 else "", samples=samples), sign)
+    floor, ceiling = natural_bounds(quality.metric)
+    number = replace(number, low=max(number.low, floor), high=min(number.high, ceiling))
     own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == numbers[best])
     spread = spread_of(own.filter(pl.col("epoch") == pl.col("epoch").max()), metric)
     return Assessment(
@@ -91,7 +95,7 @@ def assess(results: Results, dataset: str) -> Assessment | None:
         margin=margin,
         best=numbers[best],
         best_number=number if spread is None else widened(quality.metric, number, spread),
-        differences={n: _signed(each, sign) for n, each in zip(numbers, found, strict=True)},
+        differences=dict(zip(numbers, (_in_unit(each, sign) for each in found), strict=True)),
         front={} if probabilities is None else dict(zip(numbers, probabilities.tolist(), strict=True)),
         volume=_volume(study, trials.filter(pl.col("dataset") == dataset), losses, fixed),
         attained=_attained(rows, others, losses, sign),
@@ -133,17 +137,10 @@ def values_by_seed(reports: pl.DataFrame, dataset: str, numbers: Sequence[int], 
     return found
 
 
-def _signed(each: Difference, sign: float) -> Difference:
+def _in_unit(each: Signed, sign: float) -> Signed:
+    """Return a signed number with its ends in the metric's own unit."""
     low, high = sorted((sign * each.low, sign * each.high))
     return replace(each, mean=sign * each.mean + 0.0, low=low, high=high)
-
-
-def _in_unit(quality: Objective, number: Interval) -> Interval:
-    """Return an interval of signed values in the metric's unit, clipped to what the metric can be."""
-    floor, ceiling = natural_bounds(quality.metric)
-    sign = 1.0 if is_maximized(quality) else -1.0
-    low, high = sorted((sign * number.low, sign * number.high))
-    return replace(number, mean=sign * number.mean, low=max(low, floor), high=min(high, ceiling))
 
 
 def _volume(study: Study, trials: pl.DataFrame, losses: Values, fixed: Values) -> VolumeInterval | None:

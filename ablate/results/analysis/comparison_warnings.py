@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import count_states, is_evaluated, is_share
 from ablate.results.analysis.adjustment import holm
 from ablate.results.analysis.intervals import FEW_SEEDS, smallest_effect
@@ -48,10 +49,10 @@ def _post_hoc(results: Results, runs: Runs) -> Iterator[StudyWarning]:
     ended = _ended(runs)
     if late:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(late[-1].created_at))
-        count = late[-1].payload["ended"]
-        text = f"compare.margin or compare.diverged was set or changed at {when} UTC, after {_trials(count)} had ended"
+        before = counted(late[-1].payload["ended"], "trial")
+        text = f"compare.margin or compare.diverged was set or changed at {when} UTC, after {before} had ended"
     elif ended and any(plan[name] != last.get(name, {}) for name in MARGINS):
-        text = f"no driver has noted this compare.margin or compare.diverged, and {_trials(ended)} have ended"
+        text = f"no driver has noted this compare.margin or compare.diverged, and {counted(ended, 'trial')} have ended"
     else:
         return
     yield StudyWarning(code="post-hoc-margin", text=f"{text}: whoever set it may have seen results.")
@@ -61,7 +62,7 @@ def _unfinished(results: Results, runs: Runs) -> Iterator[StudyWarning]:
     """Warn while trials have not ended; of tuned rows count seeds, because a row has a trial for each winner."""
     study = results.study
     planned, ended = sum(len(study.design(label)) for label in study.labels), _ended(runs)
-    text = f"{ended:,} of {_trials(planned)} have ended"
+    text = f"{ended:,} of {counted(planned, 'trial')} have ended"
     if study.tune is not None:
         rows = results.trials.filter(pl.col("stage") == "search", pl.col("dataset").is_in(study.labels))
         ended = int(rows.filter(pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"]))["replicates"].sum())
@@ -74,7 +75,9 @@ def _unfinished(results: Results, runs: Runs) -> Iterator[StudyWarning]:
 def _failed(runs: Runs) -> Iterator[StudyWarning]:
     failed = (runs.table["state"] == "FAIL").to_numpy() & ~runs.diverged
     if failed.any():
-        text = f"{_trials(int(failed.sum()))} failed for another reason than divergence ({_named(runs, failed)})"
+        text = (
+            f"{counted(int(failed.sum()), 'trial')} failed for another reason than divergence ({_named(runs, failed)})"
+        )
         yield StudyWarning(code="failed-trials", text=f"{text}: a configuration that failed is in no difference.")
 
 
@@ -88,7 +91,7 @@ def _failed_seeds(results: Results) -> Iterator[StudyWarning]:
         named = ", ".join(f"{variant} {count}" for variant, count in own[VARIANT].value_counts().sort(VARIANT).rows())
         seeds = int(own["replicates"].sum())
         text = (
-            f"{seeds} seed{'s' * (seeds != 1)} in {_trials(own.height)} failed for another reason than divergence "
+            f"{counted(seeds, 'seed')} in {counted(own.height, 'trial')} failed for another reason than divergence "
             f"({named}): they are in no difference, and whether the others are like them is not known."
         )
         yield StudyWarning(code="failed-seeds", text=text)
@@ -98,16 +101,16 @@ def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
     if not runs.diverged.any():
         return
     seeds = runs.last.filter(pl.col("diverged")).height
-    text = f"{seeds:,} seed{'s' * (seeds != 1)} diverged, in {_trials(int(runs.diverged.sum()))}"
+    text = f"{counted(seeds, 'seed')} diverged, in {counted(int(runs.diverged.sum()), 'trial')}"
     text += f" ({_named(runs, runs.diverged)})"
-    counted = ", ".join(f"{value:g} in {metric}" for metric, value in study.compared.diverged.items())
-    rule = f"each counts as {counted}" if counted else "without compare.diverged their cells have no mean"
+    values = ", ".join(f"{value:g} in {metric}" for metric, value in study.compared.diverged.items())
+    rule = f"each counts as {values}" if values else "without compare.diverged their cells have no mean"
     yield StudyWarning(code="diverged-seeds", text=f"{text}: {rule}.")
 
 
 def _few_seeds(study: Study) -> Iterator[StudyWarning]:
     if study.replicates < FEW_SEEDS:
-        seeds = f"{study.replicates} seed{'s' * (study.replicates != 1)}"
+        seeds = counted(study.replicates, "seed")
         size = smallest_effect(study.replicates)
         shown = (
             f"only differences of {size:.1f} standard deviations or more" if math.isfinite(size) else "no differences"
@@ -162,7 +165,3 @@ def _named(runs: Runs, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
     counts = runs.table.filter(chosen)[VARIANT].value_counts(sort=True).sort("count", VARIANT, descending=[True, False])
     shown = [f"{variant} {count}" for variant, count in counts.head(NAMED).iter_rows()]
     return ", ".join([*shown, *([f"{counts.height - NAMED} more variants"] if counts.height > NAMED else [])])
-
-
-def _trials(count: int) -> str:
-    return f"{count:,} trial{'s' * (count != 1)}"

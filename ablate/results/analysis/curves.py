@@ -42,22 +42,14 @@ class Fitted:
         return MODELS[self.form](self.parameters, np.log(sizes / self.scale))
 
 
-def _constant(p: Array, log_size: Array) -> Array:
-    return np.full_like(log_size, p[0])
-
-
-def _log_linear(p: Array, log_size: Array) -> Array:
-    return np.asarray(p[0] - p[1] * log_size)
-
-
 def _power(p: Array, log_size: Array) -> Array:
     """log(E + A N^-α) as log-sum-exp of log E and log A - α log N."""
     return np.asarray(np.logaddexp(p[0], p[1] - p[2] * log_size))
 
 
 MODELS: dict[Form, Callable[[Array, Array], Array]] = {
-    "constant": _constant,
-    "log-linear": _log_linear,
+    "constant": lambda p, log_size: np.full_like(log_size, p[0]),
+    "log-linear": lambda p, log_size: np.asarray(p[0] - p[1] * log_size),
     "power": _power,
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ablate.base.plain_text import counted
 from ablate.base.randomness import stream
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 
@@ -118,7 +119,7 @@ def _varies(spec: Range) -> bool:
 
 def _refusal(losses: Values, names: Sequence[str]) -> str:
     if len(losses) < LEAST:
-        return f"{len(losses)} trial{'s' * (len(losses) != 1)}, {LEAST} are needed"
+        return f"{counted(len(losses), 'trial')}, {LEAST} are needed"
     if not names:
         return "no setting with more than one value is searched"
     if losses.min() == losses.max():

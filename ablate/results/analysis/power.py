@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -24,7 +24,6 @@ POWER = 0.8
 ALPHA = ERROR * share_of(1)  # of each one-sided test at the first look
 MOST_PAIRS = 10_000
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
-Power = Callable[[float], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +79,12 @@ def smallest_margin(question: Question, pairs: int, tests: int = 1) -> float:
     """Return the smallest margin, in units of sd(d), that `pairs` pairs settle with 80% power; infinite below two."""
     if pairs < 2:
         return math.inf
-    return _first_above(partial(margin_power, question, pairs, tests=tests), POWER)
-
-
-def _first_above(power: Power, wanted: float) -> float:
-    """Return where the increasing function `power` of a positive number reaches `wanted`, to 1e-9."""
     low, high = 0.0, 1.0
-    while power(high) < wanted:
+    while margin_power(question, pairs, high, tests) < POWER:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle) >= wanted else (middle, high)
+        low, high = (low, middle) if margin_power(question, pairs, middle, tests) >= POWER else (middle, high)
     return high
 
 
@@ -142,7 +136,7 @@ def _of_confirmations(results: Results) -> dict[str, PairedSpread]:
         pl.col("stage") == "confirm", pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed")
     )
     seeds = {
-        (str(key[0]), int(key[1])): dict(part.select("seed", metric).iter_rows())
+        (str(key[0]), int(key[1])): dict(part.select("seed", pl.col(metric).fill_null(math.nan)).iter_rows())
         for key, part in last.partition_by("dataset", "trial", as_dict=True).items()
     }
     groups = []
@@ -156,12 +150,8 @@ def _of_confirmations(results: Results) -> dict[str, PairedSpread]:
         for number in (n for n in rows["trial"].to_list() if n != best):
             own = seeds[dataset, number]
             common = sorted(own.keys() & of_best.keys())
-            groups.append((metric, [_number(own[seed]) - _number(of_best[seed]) for seed in common]))
+            groups.append((metric, [own[seed] - of_best[seed] for seed in common]))
     return _pooled_by_metric(groups)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _pooled_by_metric(groups: Iterable[tuple[str, Sequence[float]]]) -> dict[str, PairedSpread]:

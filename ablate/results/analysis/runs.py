@@ -19,7 +19,7 @@ from ablate.results.analysis.pooling import NETWORK, pooled
 from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.sample_tables import SAMPLES, values_by_sample
 from ablate.results.analysis.samples import Spread, difference_interval
-from ablate.study import PLACEBO, VARIANT, Study
+from ablate.study import PLACEBO, VARIANT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,11 @@ def collect(results: Results) -> Runs:
     that each is paired with the baseline's at its position.
     """
     study, trials, reports = results.study, results.trials, results.reports
-    trials, reports = pooled(trials, _flag_lost(study, reports))
+    lost = [~pl.col(m).is_finite() for m in study.compared.diverged if m in reports.columns]
+    if lost:  # a seed without a finite value of a metric of `compare.diverged` at its end has diverged
+        lacks = pl.col("final") & pl.any_horizontal(lost).fill_null(False)
+        reports = reports.with_columns(pl.col("diverged") | lacks)
+    trials, reports = pooled(trials, reports)
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
     key = pl.struct(names).struct.json_encode() if names else pl.lit("")
     own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
@@ -157,14 +161,6 @@ def collect(results: Results) -> Runs:
         last = last.with_columns(seed=shifted.otherwise("seed"))
     seeds = tuple(last["seed"].unique().sort().to_list())
     return Runs(table=table, last=last, seeds=seeds, counted=study.compared.diverged)
-
-
-def _flag_lost(study: Study, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return `reports` with a seed as diverged if it ends without a finite value of a metric of `compare.diverged`."""
-    lost = [~pl.col(m).is_finite() for m in study.compared.diverged if m in reports.columns]
-    if not lost:
-        return reports
-    return reports.with_columns(pl.col("diverged") | (pl.col("final") & pl.any_horizontal(lost).fill_null(False)))
 
 
 def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:

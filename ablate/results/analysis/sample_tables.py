@@ -55,13 +55,10 @@ def _cell(report: ReportRecord, kept: SampleValues | None) -> list[dict[str, Any
     if kept is None or not report.final:
         return None
     rows = {name: values[report.replicate] for name, values in kept.values.items() if report.replicate < len(values)}
-    own = {name: row for name, row in rows.items() if _is_mean(row, report.metrics.get(name))}
+    wide = {name: row.astype(np.float64) for name, row in rows.items() if name in report.metrics}
+    miss = {name: abs(row.mean() - report.metrics[name]) for name, row in wide.items()}
+    own = {name: rows[name] for name, row in wide.items() if miss[name] <= ROUNDING * abs(row).mean()}
     return [{"metric": name, "split": kept.split, "values": row.tolist()} for name, row in own.items()] or None
-
-
-def _is_mean(row: NDArray[np.float32], reported: float | None) -> bool:
-    values = row.astype(np.float64)
-    return reported is not None and bool(abs(values.mean() - reported) <= ROUNDING * abs(values).mean())
 
 
 def spread_of(rows: pl.DataFrame, metric: str) -> Spread | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.study_warnings import StudyWarning
 from ablate.results.analysis.tuning_scores import ROW, choice_sd, tuning_scores, tuning_trials_of, tuning_winners
@@ -149,7 +150,7 @@ def _failed(budget: pl.DataFrame) -> Iterator[StudyWarning]:
         yield StudyWarning(code="failed-tuning", text=text)
     without = [row for row in budget.iter_rows(named=True) if row["untuned"] and not row["unfinished"]]
     if without:
-        named = [f"{row['dataset']} {_name(row)} ({_seeds(row['untuned'])})" for row in without]
+        named = [f"{row['dataset']} {_name(row)} ({counted(row['untuned'], 'seed')})" for row in without]
         text = f"No tuning run is complete for {_listed(named)}, so these rows were not trained on them."
         yield StudyWarning(code="no-tuned-row", text=text)
 
@@ -184,10 +185,6 @@ def _on_test(study: Study, budget: pl.DataFrame) -> Iterator[StudyWarning]:
             "the rows are compared, so each row looks better than it is."
         )
         yield StudyWarning(code="tuned-on-test", text=text)
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import given_for, is_higher_better
 from ablate.results.analysis.adjustment import holm
 from ablate.results.analysis.comparison import CONSTANTS, columns, metrics
@@ -75,7 +76,9 @@ def verdicts(results: Results) -> pl.DataFrame:
     for metric in (name for name in metrics(results) if name not in CONSTANTS):
         own = [_row(study, metric, look, *found) for found in _pairs(study, runs, measure(runs, metric))]
         for row in own:
-            row["outlying"] = ", ".join(str(seed) for seed in _outlying(row, len(own)))
+            pair = row["pair"]
+            places = outlying("", settled(pair).tolist(), rows=len(own))
+            row["outlying"] = ", ".join(str(pair.seeds[place]) for place in places)
             row["collapsed"] = _collapsed(row, len(own))
         family = [row for row in own if not study.is_placebo(row["variant"])]
         second = [row["over"] == "seeds" and not study.is_placebo(row["variant"]) for row in own]
@@ -247,12 +250,6 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     return found
 
 
-def _outlying(row: Mapping[str, Any], rows: int) -> list[int]:
-    """Return the seeds of a row, one of `rows`, whose difference the other seeds do not explain."""
-    pair = row["pair"]
-    return [pair.seeds[place] for place in outlying("", settled(pair).tolist(), rows=rows)]
-
-
 def _collapsed(row: Mapping[str, Any], rows: int) -> int | None:
     """Return how many seeds of a row, one of `rows`, diverged or are far worse than the others; None if not known."""
     if row["sd"] is None or row["better"] is None or row["over"] != "seeds":
@@ -328,7 +325,7 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, *, denied
     if row["difference"] is not None and math.isnan(row["difference"]):
         yield "a seed diverged, so there is no difference"
     elif over != "seeds" and 0 < row["n"] < FEWEST_DATASETS:
-        count = f"{row['n']} data set{'s' * (row['n'] != 1)}"
+        count = counted(row["n"], "data set")
         yield f"{count}, and a verdict about others needs at least {FEWEST_DATASETS}"
     elif row["n"] == 1:
         yield "one seed has no interval"

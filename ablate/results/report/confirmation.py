@@ -6,6 +6,7 @@ import time
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.results.analysis import Confirmations, confirmations, confirmed, front_stage
 from ablate.results.analysis.pooling import NETWORK
 from ablate.results.analysis.results import Results
@@ -36,7 +37,7 @@ def open_text(found: Confirmations) -> str:
         return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
     if found.racing:
         return "further seeds are being given to networks whose place on the front is uncertain"
-    return f"{found.later:,} search trial{'s' * (found.later != 1)} began after the front was frozen"
+    return f"{counted(found.later, 'search trial')} began after the front was frozen"
 
 
 def withheld_text(study: Study, found: Confirmations) -> str:
@@ -56,7 +57,7 @@ def confirmation_text(results: Results, dataset: str) -> str:
         return f"provisional: {open_text(found)}; the numbers are of the {split} split"
     if split == "test":
         count = _find_confirmed(trials, dataset)
-        networks = f"{count} network{'s' * (count != 1)}"
+        networks = counted(count, "network")
         if results.study.protocol == "paper":
             return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
         return f"{networks} confirmed on fresh seeds, test split"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import COST_METRICS
 from ablate.results.analysis.intervals import Interval
 from ablate.results.analysis.picking import Choice, Kept, NoChoice
@@ -13,7 +14,7 @@ from ablate.results.report.numbers import count, quantity
 def choice_lines(choice: Choice) -> Iterator[str]:
     """Yield the lines about the network that was picked, without its settings."""
     row, seeds = choice.row, choice.row["replicates"]
-    n = f"{seeds} seed{'s' * (seeds != 1)}"
+    n = counted(seeds, "seed")
     if choice.stage == "confirm":
         what = f"trial {row['trial']}, which confirms search trial {row['source']} on {n}; test split"
         yield f"{choice.dataset}: {what}. Picked among {_networks(choice.among, 'confirmed')}."

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ablate.base.plain_text import counted
 from ablate.results.analysis.results import Results
 
 MOST_NAMED = 20  # networks that a sentence names
@@ -27,8 +28,8 @@ def racing_text(results: Results, dataset: str) -> str:
         several = sum(bool(each["given"]) for each in rounds)
         listed = _list([f"{network} ({count})" for network, count in sorted(given.items())])
         text = (
-            f"{_count(total, 'further seed')} {'was' if total == 1 else 'were'} given in {_count(several, 'round')} to"
-            f" networks whose place on the front was uncertain, and to their strongest rivals: those of search"
+            f"{counted(total, 'further seed')} {'was' if total == 1 else 'were'} given in {counted(several, 'round')}"
+            f" to networks whose place on the front was uncertain, and to their strongest rivals: those of search"
             f" trial{'s' * (len(given) != 1)} {listed}"
         )
     return f"{text}. {_end(last)}"
@@ -42,15 +43,11 @@ def _end(last: Mapping[str, Any]) -> str:
         return "Of each confirmed network it is certain (5% error over all rounds) whether it is on the front."
     shown = _list([str(n) for n in sorted(int(n) for n in last["seeds"] if n not in last["decided"])])
     return (
-        f"The budget of {_count(last['budget'], 'seed')} is spent. It is still uncertain whether the networks of search"
-        f" trials {shown} are on the front."
+        f"The budget of {counted(last['budget'], 'seed')} is spent. It is still uncertain whether the networks of"
+        f" search trials {shown} are on the front."
     )
 
 
 def _list(words: Sequence[str]) -> str:
     more = [f"and {len(words) - MOST_NAMED} more"] if len(words) > MOST_NAMED else []
     return ", ".join([*words[:MOST_NAMED], *more])
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

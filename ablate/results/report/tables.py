@@ -159,7 +159,9 @@ def front_table(results: Results) -> pl.DataFrame:
         ),
     ]
     table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)
-    return table.with_columns(_other_objectives(study, rows, table.columns))
+    others = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
+    named = dict.fromkeys(each for metric in others for each in (metric, metric_at(metric, "confirm")))
+    return table.with_columns(rows[each] for each in named if each in rows.columns and each not in table.columns)
 
 
 def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:
@@ -198,12 +200,6 @@ def _assessed(rows: pl.DataFrame, assessed: Mapping[str, Assessment]) -> list[pl
         pl.Series("verdict", [each and each.verdict for each in found], pl.String()),
         pl.Series("front_probability", chances, pl.Float64()),
     ]
-
-
-def _other_objectives(study: Study, rows: pl.DataFrame, taken: list[str]) -> list[pl.Series]:
-    metrics = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
-    names = [n for m in metrics for n in dict.fromkeys((m, metric_at(m, "confirm")))]
-    return [rows[name] for name in names if name in rows.columns and name not in taken]
 
 
 def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

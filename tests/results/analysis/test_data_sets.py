@@ -20,7 +20,7 @@ from ablate.results.analysis.intervals import t_interval
 from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
-from ablate.results.report.comparison.page import draw as draw_figures
+from ablate.results.report import draw_figures
 from ablate.results.report.comparison.verdicts import step_text
 from ablate.study import Study, parse_study
 from support.planted_comparison import plant, truth

@@ -262,6 +262,6 @@ def test_a_placebo_is_paired_by_position_and_keeps_its_own_seeds_in_the_table() 
     (row,) = table.filter(table["variant"] == "placebo").iter_rows(named=True)
     assert (row["n"], row["compared"], row["baseline_difference"], row["correlation"]) == (5, 1, 0.0, pytest.approx(1))
     assert row["remark"] == "complete again on other seeds: its differences are noise, without pairing"
-    seeds = seed_values(study, trials, reports).filter(pl_metric())
+    seeds = seed_values(Results(study, trials, reports)).filter(pl_metric())
     assert seeds.filter(seeds["variant"] == "placebo")["seed"].to_list() == list(range(500_000, 500_005))
     assert seeds.filter(seeds["variant"] == "without-a")["seed"].to_list() == list(range(5))

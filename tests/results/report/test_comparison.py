@@ -342,8 +342,8 @@ def test_footnotes_are_numbered_once_per_text() -> None:
 def test_a_variant_that_does_not_run_in_a_column_has_no_row_there() -> None:
     study = make_study()
     shown = block(study, cells(Results(study, *plant(study))), "val_accuracy")
-    assert [row.variant for row in shown.rows["lists"]] == ["qkv", "kv", "k"]
-    assert [row.variant for row in shown.rows["images"]] == ["qkv", "kv"]
+    assert [row["variant"] for row in shown.rows["lists"]] == ["qkv", "kv", "k"]
+    assert [row["variant"] for row in shown.rows["images"]] == ["qkv", "kv"]
 
 
 @pytest.mark.usefixtures("quick")

@@ -220,7 +220,7 @@ class StudyRun:
         with self.ledger() as ledger:
             return ledger.trials(self.name)
 
-    def notes(self) -> list[EventRecord]:
+    def events(self) -> list[EventRecord]:
         """Return the notes so far."""
         with self.ledger() as ledger:
             return ledger.events(self.name)

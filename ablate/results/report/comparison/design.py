@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ablate.base.plain_text import counted
 from ablate.results.report.numbers import printable
 from ablate.study import PLACEBO, Study
 
@@ -13,7 +14,7 @@ def design_lines(study: Study) -> list[str]:
     if study.compare is None or not study.parts:
         return []
     count, designs = len(study.arms), " and ".join(study.compare.design)
-    lines = [f"Design: {designs}: {count} {_plural('network', count)} of {_parts(study)}."]
+    lines = [f"Design: {designs}: {counted(count, 'network')} of {_parts(study)}."]
     if study.twins:
         one = "a twin of the size of each" if len(study.twins) > 1 else "a twin of the size of"
         lines.append(f"Further: {one} {_named(list(study.twins.values()))}.")
@@ -25,7 +26,7 @@ def design_lines(study: Study) -> list[str]:
 def _parts(study: Study) -> str:
     removed = [factor.name for factor in study.factors if factor.removable]
     forms = [f for f in study.factors if not f.removable]
-    texts = [f"{len(removed)} {_plural('part', len(removed))} to remove ({_named(removed)})"] if removed else []
+    texts = [f"{counted(len(removed), 'part')} to remove ({_named(removed)})"] if removed else []
     texts += [f"{printable(f.name)} in {1 + len(f.levels)} forms (as in complete, {_named(f.levels)})" for f in forms]
     return "; ".join(texts)
 
@@ -33,7 +34,3 @@ def _parts(study: Study) -> str:
 def _named(names: list[str] | tuple[str, ...]) -> str:
     listed = ", ".join(map(printable, names[:FACTORS_NAMED]))
     return listed + (f" and {len(names) - FACTORS_NAMED} more" if len(names) > FACTORS_NAMED else "")
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

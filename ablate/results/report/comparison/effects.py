@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -76,7 +76,7 @@ def effects_section(study: Study, found: pl.DataFrame, drawn: Mapping[str, Figur
         return None
     return {
         "design": design_lines(study),
-        "meaning": meanings(found),
+        "meaning": [text for kind, text in _MEANING.items() if kind in set(found["kind"])],
         "metrics": [_metric(found, metric, drawn) for metric in found["metric"].unique(maintain_order=True)],
     }
 
@@ -84,12 +84,6 @@ def effects_section(study: Study, found: pl.DataFrame, drawn: Mapping[str, Figur
 def figure_stem(metric: str) -> str:
     """Return the file stem of the figure of a metric, whose name has only letters, digits and `_`."""
     return f"effects-{metric}"
-
-
-def meanings(found: pl.DataFrame) -> list[str]:
-    """Return what each kind of effect in a table is, a sentence or two each."""
-    there = set(found["kind"])
-    return [text for kind, text in _MEANING.items() if kind in there]
 
 
 def _metric(found: pl.DataFrame, metric: str, drawn: Mapping[str, Figure]) -> dict[str, Any]:
@@ -101,7 +95,13 @@ def _metric(found: pl.DataFrame, metric: str, drawn: Mapping[str, Figure]) -> di
         stem=figure_stem(metric),
         caption=f"Effects of the parts on {title}",
         headings=["Part", *(PER_PART[kind][0] for kind in kinds)],
-        groups={printable(str(c)): [_part_cells(row, kinds) for row in rows] for c, rows in _by_part(own)},
+        groups={
+            printable(str(c)): [
+                [printable(_term(row)), *(_with_interval(row[kind]) if kind in row else DASH for kind in kinds)]
+                for row in rows
+            ]
+            for c, rows in _by_part(own)
+        },
         csv="effects.csv",
     )
     interactions = PageTable(
@@ -123,11 +123,6 @@ def _by_part(own: pl.DataFrame) -> Iterator[tuple[str, list[dict[str, Row]]]]:
     for (column,), rows in own.filter(pl.col("kind").is_in(list(PER_PART))).group_by("column", maintain_order=True):
         parts = rows.partition_by("term", maintain_order=True)
         yield str(column), [{row["kind"]: row for row in part.iter_rows(named=True)} for part in parts]
-
-
-def _part_cells(row: Mapping[str, Row], kinds: Iterable[str]) -> list[str]:
-    term = next(iter(row.values()))["term"]
-    return [printable(term), *(_with_interval(row[kind]) if kind in row else DASH for kind in kinds)]
 
 
 def _with_interval(row: Row) -> str:

@@ -18,7 +18,7 @@ from ablate.results.report.comparison.effect_figures import effect_figures
 from ablate.results.report.comparison.effects import effects_section
 from ablate.results.report.comparison.figures import comparison_figures
 from ablate.results.report.comparison.forest import forest_figures
-from ablate.results.report.comparison.table import ColumnBlock, Shown, block, metric_text
+from ablate.results.report.comparison.table import ColumnBlock, block, metric_text
 from ablate.results.report.comparison.tuning import tuning_figures, tuning_section, tuning_tables
 from ablate.results.report.comparison.verdicts import hint_text, step_text, verdict_answers, verdict_block
 from ablate.results.report.comparison.wording import answers, methods, status_lines
@@ -104,8 +104,7 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged:
     name = spell_metric(found.metric)
     fields = _headings(study, found)
     groups = {
-        printable(column): [[getattr(row, field) for field in fields] for row in rows]
-        for column, rows in found.rows.items()
+        printable(column): [[row[field] for field in fields] for row in rows] for column, rows in found.rows.items()
     }
     headings, of_verdicts = list(fields.values()), verdict_block(study, judged, found.metric)
     shown = {"cells": PageTable(stem=stem, caption=name, headings=headings, groups=groups, csv="comparison.csv")}
@@ -125,17 +124,15 @@ def _section(study: Study, found: ColumnBlock, drawn: dict[str, Figure], judged:
         "forest": drawn.get(f"difference-{safe_stem(found.metric)}"),
         "verdicts": of_verdicts,
         "titles": [*map(capital, of_verdicts.headings)],
-        "headings": headings,
-        "groups": groups,
         "shown": shown,
         "notes": found.notes,
     }
 
 
 def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
-    """Return the headings of a metric's table by field of `Shown`."""
+    """Return the headings of a metric's table by the name of its texts."""
     against = printable(study.compared.baseline)
-    rows: list[Shown] = [row for group in found.rows.values() for row in group]
+    rows = [row for group in found.rows.values() for row in group]
     measured = bool(found.seeds)
     there = {
         "variant": ("Variant", True),
@@ -148,7 +145,7 @@ def _headings(study: Study, found: ColumnBlock) -> dict[str, str]:
         "mean_against": (f"Against {against}", found.paired and measured),
         "against_interval": ("95% interval", found.paired and measured),
         "against_others": ("For other samples", found.paired and bool(found.samples)),
-        "correlation": ("Correlation", any(row.correlation != "–" for row in rows)),
+        "correlation": ("Correlation", any(row["correlation"] != "–" for row in rows)),
         "complete": ("Complete", found.incomplete or len(found.planned) > 1),
     }
     return {name: heading for name, (heading, occurs) in there.items() if occurs}

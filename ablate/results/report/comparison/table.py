@@ -59,35 +59,14 @@ class Footnotes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One cell as text; a missing value is a dash. `ours` and `against` are means followed by ±."""
-
-    variant: str
-    params: str
-    published: str
-    mean: str
-    ours: str
-    interval: str
-    n: str
-    difference: str
-    mean_against: str
-    against: str
-    against_interval: str
-    other_samples: str
-    against_others: str
-    correlation: str
-    complete: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ColumnBlock:
-    """The cells of one metric: rows by column, footnotes, and which parts occur at all.
+    """The cells of one metric: rows by column (see `_shown`), footnotes, and which parts occur at all.
 
     `planned` holds the distinct numbers of configurations that cells are averaged over.
     """
 
     metric: str
-    rows: Mapping[str, list[Shown]]
+    rows: Mapping[str, list[dict[str, str]]]
     notes: list[str]
     published: bool
     incomplete: bool
@@ -102,9 +81,9 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
     own = table.filter(pl.col("metric") == metric)
     there = own.filter((pl.col("planned") > 0) | pl.col("published").is_not_null())
     notes = Footnotes()
-    rows: dict[str, list[Shown]] = {}
+    rows: dict[str, list[dict[str, str]]] = {}
     for row in there.iter_rows(named=True):
-        rows.setdefault(row["column"], []).append(_shown(study, row, notes))
+        rows.setdefault(row["column"], []).append(_shown(row, notes))
     return ColumnBlock(
         metric=metric,
         rows=rows,
@@ -118,7 +97,8 @@ def block(study: Study, table: pl.DataFrame, metric: str) -> ColumnBlock:
     )
 
 
-def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
+def _shown(row: Mapping[str, Any], notes: Footnotes) -> dict[str, str]:
+    """Return a cell as texts; a missing value is a dash. `ours`, `against` and `others` are followed by ±."""
     metric, star = row["metric"], "*" if row["scaled"] else ""
 
     def own(text: str, extra: str = "") -> str:
@@ -131,23 +111,23 @@ def _shown(study: Study, row: Mapping[str, Any], notes: Footnotes) -> Shown:
     half, others = reach(metric, row["ours"], row["low"], row["high"], n), reach(metric, difference, *wider, n)
     published = quantity(metric, row["published"]) + notes.mark(row["note"])
     mean, remark = "diverged" if diverged else own(quantity(metric, row["ours"])), notes.mark(row["remark"])
-    return Shown(
-        variant=printable(row["variant"]),
-        params=own(count(row["params"])),
-        published=published,
-        mean=mean + remark,
-        ours=(mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
-        interval=own(interval_text(metric, row["low"], row["high"], n or 0)),
-        n=str(row["n"]) if row["n"] else DASH,
-        difference=own(format_signed(metric, row["difference"])),
-        mean_against=own(format_signed(metric, difference)),
-        against=own(format_signed(metric, difference), reach(metric, difference, *paired, n)),
-        against_interval=own(interval_text(metric, *paired, n or 0).replace("-", "−")),
-        other_samples=own(others.strip() or DASH),
-        against_others=own(interval_text(metric, *wider, n or 0).replace("-", "−")),
-        correlation=DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
-        complete=str(planned) if done >= planned else f"{done} of {planned}",
-    )
+    return {
+        "variant": printable(row["variant"]),
+        "params": own(count(row["params"])),
+        "published": published,
+        "mean": mean + remark,
+        "ours": (mean if diverged else own(quantity(metric, row["ours"]), half)) + remark,
+        "interval": own(interval_text(metric, row["low"], row["high"], n or 0)),
+        "n": str(row["n"]) if row["n"] else DASH,
+        "difference": own(format_signed(metric, row["difference"])),
+        "mean_against": own(format_signed(metric, difference)),
+        "against": own(format_signed(metric, difference), reach(metric, difference, *paired, n)),
+        "against_interval": own(interval_text(metric, *paired, n or 0).replace("-", "−")),
+        "others": own(others.strip() or DASH),
+        "against_others": own(interval_text(metric, *wider, n or 0).replace("-", "−")),
+        "correlation": DASH if row["correlation"] is None else own(f"{row['correlation']:.2f}".replace("-", "−")),
+        "complete": str(planned) if done >= planned else f"{done} of {planned}",
+    }
 
 
 def scale_text(study: Study) -> str:
@@ -263,20 +243,8 @@ class _Fitted:
                 table.add_row()
             table.add_row(Text(printable(column), style="bold"))
             for row in rows:
-                cells = _terminal_cells(row)
-                table.add_row(Padding(Text(row.variant), (0, 0, 0, 2)), *(Text(cells[name]) for name in headings))
+                digits = row["params"].rstrip("*").replace(",", "")
+                if digits.isdigit() and int(digits) >= EXACT:
+                    row = row | {"params": compact(int(digits)) + "*" * row["params"].endswith("*")}
+                table.add_row(Padding(Text(row["variant"]), (0, 0, 0, 2)), *(Text(row[name]) for name in headings))
         return table
-
-
-def _terminal_cells(row: Shown) -> dict[str, str]:
-    digits = row.params.rstrip("*").replace(",", "")
-    large = digits.isdigit() and int(digits) >= EXACT
-    return {
-        "params": compact(int(digits)) + "*" * row.params.endswith("*") if large else row.params,
-        "published": row.published,
-        "ours": row.ours,
-        "difference": row.difference,
-        "against": row.against,
-        "others": row.other_samples,
-        "complete": row.complete,
-    }

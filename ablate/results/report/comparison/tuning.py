@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
 from ablate.results.analysis.results import Results, once
 from ablate.results.analysis.tuning_budget import tuning_budget
@@ -72,7 +73,7 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     tried = sorted({row["runs"] // row["seeds"] for row in budget.iter_rows(named=True)})
     count = f"{tried[0]}" if len(tried) == 1 else f"{tried[0]} to {tried[-1]}"
     seconds, number = float(budget["seconds"].sum()), tuning_seeds(study)
-    seeds = f"{number} seed{'s' * (number != 1)}"
+    seeds = counted(number, "seed")
     own = number == study.replicates
     turn = "its own tuning seed alone" if own else "one of these seeds, in turn" if number > 1 else "this seed"
     so = (

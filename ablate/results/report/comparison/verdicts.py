@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import given_for, is_evaluated, is_share
 from ablate.results.analysis.data_sets import sampled_columns
 from ablate.results.analysis.intervals import clopper_pearson
@@ -237,26 +238,25 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
     text += ", in points" if is_share(metric) else ""
     seeds = table.filter(pl.col("n") > 0, pl.col("over") == "seeds")["n"].unique().sort().to_list()
     if seeds:
-        text += f", {_seeds(seeds[0])}" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
+        text += f", {counted(seeds[0], 'seed')}" if len(seeds) == 1 else f", {seeds[0]} to {seeds[-1]} seeds"
     text += "; 95% t intervals"
     tests = max(table["family"].drop_nulls().to_list(), default=0)  # a placebo is of no family
     if tests:
         look = table["look"][0]
-        text += f"; superior and harmful by p adjusted for {tests} test{'s' * (tests != 1)} (Holm)"
+        text += f"; superior and harmful by p adjusted for {counted(tests, 'test')} (Holm)"
         text += f" and for look {look} at the results, which has {share_of(look):.1%} of the 5% error"
     if margin is not None and tests:
         each = f"by Holm over {tests} too" if study.compared.familywise else "each row by itself"
         text += f"; margin {unit_text(metric, margin)}: non-inferior and equivalent {each}"
     if margin is not None and seeds:
         chance = clopper_pearson(0, seeds[0])[1]
-        text += f". A row of {_seeds(seeds[0])} without a collapse may still collapse in up to {chance:.0%} of seeds"
+        text += (
+            f". A row of {counted(seeds[0], 'seed')} without a collapse may still collapse in up to {chance:.0%} of "
+        )
+        text += "seeds"
     whole = study.tune is not None and shared_tuning_text(study) is None
     text += "." + " Each verdict is of the part and its tuning." * whole
     return text + AS_A_SAMPLE * bool(sampled_columns(study))
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _span(row: Row, star: str) -> str:

@@ -199,13 +199,10 @@ def _published(row: Row, rows: Sequence[Row], baseline: str) -> str:
     return f" Published: {change}."
 
 
-def methods(study: Study) -> list[tuple[str, str]]:
-    """Return the notes on how the cells were made, as term and text."""
+def methods(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield the notes on how the cells were made, as term and text."""
     baseline = printable(study.compared.baseline)
-    return list(_methods("the complete network" if baseline == COMPLETE and study.parts else baseline))
-
-
-def _methods(baseline: str) -> Iterator[tuple[str, str]]:
+    baseline = "the complete network" if baseline == COMPLETE and study.parts else baseline
     yield (
         "Design",
         "Every variant was trained on every configuration, data set and seed, in full; nothing was searched, stopped "

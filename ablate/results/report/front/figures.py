@@ -63,10 +63,14 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(rows, points), legend=legend())
     shape = alt.Shape("series:N", title=None, scale=series_scale(rows, points, of=SHAPES), legend=legend())
+    tip = tips("network", "trial", "series", "size", "quality")
+    faint = inline_chart(inside).mark_point(size=36, strokeWidth=1.4)
+    at_edge = [{**point, "edge": low if point["quality"] < low else high} for point in outside]
+    edge = inline_chart(at_edge).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
     layers = [
         *_band_layer(study, found, x, y),
-        _faint_layer(inside, x, y, color, shape),
-        _edge_layer(outside, low, high, x, color),
+        faint.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip),
+        edge.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip),
     ]
     if found.fit.identifiable:
         layers.append(_fit_layer(found, name, x, y))
@@ -149,12 +153,6 @@ def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, seri
     }
 
 
-def _faint_layer(points: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color, shape: alt.Shape) -> Any:
-    chart = inline_chart(points).mark_point(size=36, strokeWidth=1.4)
-    tip = tips("network", "trial", "series", "size", "quality")
-    return chart.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip)
-
-
 def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
     """Return the band of the qualities that a quarter to three quarters of the seeds attain at a size or below."""
     sizes = {objective.metric for objective in study.objectives}
@@ -167,14 +165,6 @@ def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
     ]
     band = inline_chart(values).mark_area(interpolate="step-after", color="role:accent", opacity=0.14, clip=True)
     return [band.encode(x=x, y=y, y2="other:Q")]
-
-
-def _edge_layer(points: list[dict[str, Any]], low: float, high: float, x: alt.X, color: alt.Color) -> Any:
-    """Return the trials beyond the drawn range, as triangles at its edge."""
-    values = [{**point, "edge": low if point["quality"] < low else high} for point in points]
-    tip = tips("network", "trial", "series", "size", "quality")
-    chart = inline_chart(values).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
-    return chart.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip)
 
 
 def _front_layers(

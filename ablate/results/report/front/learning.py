@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -89,18 +89,11 @@ def learning_curves(
     lines, ends = [], []
     for row in means.filter(pl.col("trial").is_in(list(kept))).iter_rows(named=True):
         trial = trials[row["trial"]]
-        series = _curve_series(trial, on_front)
+        series = "confirmation run" if trial["stage"] == "confirm" else "search trial"
+        series = "on the front" if trial["trial"] in on_front else series
         values = {"trial": row["trial"], "epoch": row["epoch"], "quality": rounded(factor * row[metric])}
         lines.append({**values, "series": series, "network": printable(network(study, trial))})
         if trial["state"] == "PRUNED" and row["epoch"] == trial["epochs"]:
             ends.append(lines[-1])
     lines.sort(key=lambda point: SERIES.index(point["series"]))
     return lines, ends, len(numbers) - len(kept)
-
-
-def _curve_series(trial: Mapping[str, Any], on_front: set[int]) -> str:
-    if trial["trial"] in on_front:
-        return "on the front"
-    if trial["stage"] == "confirm":
-        return "confirmation run"
-    return "search trial"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import constraint_text, is_share
 from ablate.core.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
 from ablate.results.analysis import confirmed, hypervolume
@@ -60,7 +61,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
         for who, own in groups.items():
             if own:
                 listed = f"{own[0]} to {own[-1]}" if len(own) > 3 else ", ".join(map(str, own))
-                parts.append(f"{who} on {len(own)} seed{'s' * (len(own) != 1)} ({listed})")
+                parts.append(f"{who} on {counted(len(own), 'seed')} ({listed})")
     return "; ".join(parts)
 
 
