@@ -34,7 +34,8 @@ def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] |
     Other modules, and those with replaced parts, are counted on one sample of zeros. FLOPs are those of matrix
     products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding lookup is not a product.
     `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A small transformer is counted
-    on the CPU; every other module on torch's meta device (no memory), if it can run there. Raises RegistryError for an unknown builder, RequestError for a replacement (`replace`) that is not possible.
+    on the CPU; every other module on torch's meta device (no memory), if it can run there. Raises RegistryError for an
+    unknown builder, RequestError for a replacement (`replace`) that is not possible.
     """
     if not replace and is_counted(config, shape):
         refuse_pool(config, shape)

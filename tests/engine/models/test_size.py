@@ -251,13 +251,8 @@ EVERY_FORM: list[dict[str, Any]] = [
 
 
 SET = MNIST.model_copy(update={"output": "set"})
-SHAPES = {
-    "patches": MNIST,
-    "words": TEXT.model_copy(update={"output": "sample"}),
-    "text": TEXT,
-    "pair": PAIR,
-    "set": SET,
-}
+ONE_SCORE = TEXT.model_copy(update={"output": "sample", "causal": False})
+SHAPES = {"patches": MNIST, "words": ONE_SCORE, "text": TEXT, "pair": PAIR, "set": SET}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
