@@ -37,7 +37,11 @@ LEAST = 3  # trials with a result before there is a model
 
 @dataclass(frozen=True, kw_only=True)
 class _History:
-    """The trials shown: `losses` [n], NaN without one; `costs` [n, m]; `violations` [n, constraints]."""
+    """The trials shown: `losses` [n], NaN without one; `costs` [n, m]; `violations` [n, constraints].
+
+    A stopped trial was dominated, so its loss counts as no better than the best one that costs no more, or
+    than the worst one if all cost more.
+    """
 
     rows: Array
     losses: Array
@@ -101,13 +105,18 @@ class FrontSampler(BaseSampler):
             costs[place] = known.costs(shown[place].params) or np.nan
         violations = np.array([[t.constraints.get(name, np.nan) for name in known.constraints] for t in shown])
         unseen = np.array([t.constraints.get(UNSEEN, 0.0) for t in shown])
-        ended = np.array([t.state is TrialState.COMPLETE and t.number >= 0 for t in shown])
+        violations = violations.reshape(len(shown), -1)
+        ended = np.array([t.state is TrialState.COMPLETE for t in shown])
+        losses, done = values[:, known.learned], ended & (unseen <= 0)
+        no_dearer = (costs[done] <= costs[:, None, :]).all(axis=2)
+        worst = losses[done].max(initial=-np.inf)
+        best = np.where(no_dearer, losses[done], worst).min(axis=1, initial=worst)
         return _History(
             rows=self._space.rows(t.params for t in shown),
-            losses=values[:, known.learned],
+            losses=np.where(ended & ~done, np.maximum(losses, best), losses),
             costs=costs,
-            violations=violations.reshape(len(shown), -1),
-            complete=ended & (unseen <= 0) & (violations.reshape(len(shown), -1) <= 0).all(axis=1),
+            violations=violations,
+            complete=done & (violations <= 0).all(axis=1) & np.array([t.number >= 0 for t in shown]),
             running=running,
         )
 
@@ -119,8 +128,7 @@ class FrontSampler(BaseSampler):
         rows = np.concatenate([self._space.draw(self._rng, DRAWN), self._space.mutate(self._rng, families[some])])
         shared = np.concatenate([np.arange(DRAWN) % self._known.distinct, DRAWN + some])
         rows[:, self._deciding] = rows[shared][:, self._deciding]
-        others = history.rows[[t.number < 0 for t in self._shown]]  # of another study: the best are trained here too
-        rows = self._space.placed(np.concatenate([rows, others]), self._known.fixed)
+        rows = self._space.placed(rows, self._known.fixed)
         costs = self._costs(rows)
         kept = ~np.isnan(costs[:, 0])
         return rows[kept], costs[kept, 1:]

@@ -25,7 +25,7 @@ from ablate.tuning.bounded_history import BoundedHistory
 from ablate.tuning.known_costs import KnownCosts, broken_bound
 from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.tuning.request import SamplerRequest
-from ablate.tuning.samplers import BOUNDED, OBSERVED
+from ablate.tuning.samplers import BOUNDED, OBSERVED, STARTUP
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
@@ -225,7 +225,7 @@ class Suggester:
             dataset=self.dataset,
             seed=self._seed(number, attempt),
             objectives=len(self.study.objectives),
-            startup_trials=config.startup_trials,
+            startup_trials=config.startup_trials or STARTUP.get(name, 10),
             options=config.options,
             rejected=rejected,
             design=self._design,
