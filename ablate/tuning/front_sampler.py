@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DRAWN, MUTATED = 500, 500  # candidates of each kind
 FITTED = 120  # trials to which the surrogate's parameters are fitted; the posterior uses all that are shown
-ASKED = 50  # best candidates that may be refused before the sampler gives up
+ASKED = 200  # best candidates that may be refused before the sampler gives up
 PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
 MARGIN = 0.1  # of the range, beyond the worst value that is known
@@ -121,7 +121,7 @@ class FrontSampler(BaseSampler):
         )
 
     def _candidates(self, history: _History) -> tuple[Array, Array]:
-        """Return candidates [n, D] that keep the bounds on sizes, and their costs [n, m]."""
+        """Return different candidates [n, D] that keep the bounds on sizes, and their costs [n, m]."""
         parents = history.rows[self._parents(history)]
         some = np.arange(MUTATED) % self._known.distinct
         families = parents[self._rng.integers(len(parents), size=min(self._known.distinct, MUTATED))]
@@ -129,6 +129,8 @@ class FrontSampler(BaseSampler):
         shared = np.concatenate([np.arange(DRAWN) % self._known.distinct, DRAWN + some])
         rows[:, self._deciding] = rows[shared][:, self._deciding]
         rows = self._space.placed(rows, self._known.fixed)
+        _, first = np.unique(np.nan_to_num(rows, nan=-1e300), axis=0, return_index=True)
+        rows = rows[np.sort(first)]
         costs = self._costs(rows)
         kept = ~np.isnan(costs[:, 0])
         return rows[kept], costs[kept, 1:]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 CELLS = 10_000  # of the grid of a front, at most; of a longer front, points at even distances by loss are taken
 ROWS = 256  # candidates at once
+LARGEST = 700.0  # logarithm of a number that does not overflow
 
 
 def expected_gain(
@@ -48,7 +49,7 @@ def expected_gain(
 def _shortfall(heights: Array, mean: Array, deviation: Array) -> Array:
     """Return E[max(0, h - exp(z))] of z ~ N(mean, deviation^2), [n, heights]."""
     u = (np.log(heights) - mean) / deviation
-    found: Array = heights * scipy.special.ndtr(u) - np.exp(mean + deviation**2 / 2) * scipy.special.ndtr(u - deviation)
+    found: Array = heights * scipy.special.ndtr(u) - np.exp(np.minimum(mean + deviation**2 / 2, LARGEST)) * scipy.special.ndtr(u - deviation)
     return found
 
 
