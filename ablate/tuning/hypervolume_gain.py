@@ -49,7 +49,8 @@ def expected_gain(
 def _shortfall(heights: Array, mean: Array, deviation: Array) -> Array:
     """Return E[max(0, h - exp(z))] of z ~ N(mean, deviation^2), [n, heights]."""
     u = (np.log(heights) - mean) / deviation
-    found: Array = heights * scipy.special.ndtr(u) - np.exp(np.minimum(mean + deviation**2 / 2, LARGEST)) * scipy.special.ndtr(u - deviation)
+    paid = np.exp(np.minimum(mean + deviation**2 / 2, LARGEST)) * scipy.special.ndtr(u - deviation)
+    found: Array = heights * scipy.special.ndtr(u) - paid
     return found
 
 
