@@ -10,7 +10,6 @@ configuration. Two workers; the clock is simulated from the recorded seconds. Al
 
     ablate                the sampler `front` and the rule `asha`, by DatasetSearch: `ablate search` without ledger
     ablate, tpe           the same with TPE on both objectives, the default before `front`
-    ablate, dominance alone   with the rule that asha had first: no tolerance, no forecast
     Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
                           Tune's controller calls them; reduction and first rung as ours
     Optuna                TPESampler with its defaults on both objectives; no pruning, which Optuna refuses for several
@@ -44,11 +43,7 @@ from ablate.study import Study
 FULL, WORKERS = 20, 2
 PACKAGES = ("numpy", "moocore", "optuna", "ray")
 TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
-VARIANTS = {  # of `ablate`: sampler and rule
-    "ablate": ("front", "asha"),
-    "ablate, tpe": ("tpe", "asha"),
-    "ablate, dominance alone": ("front", "rung_variants:build_by_dominance"),
-}
+VARIANTS = {"ablate": "front", "ablate, tpe": "tpe"}  # samplers
 NAMES = (*VARIANTS, "Ray Tune", "Optuna", "random")
 EARLIER = (3, 5, 7, 10, 15)  # budgets in full trials
 MEASURES = ("hv_epochs", "hv_time", *(f"hv_{full}" for full in EARLIER), "found", "lost", "trials", "cpu_ms")
@@ -66,7 +61,7 @@ def study_of(table: str, seed: int, sampler: str = "front", rule: str = "asha") 
 def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
     """Return a fresh searcher."""
     if name in VARIANTS:
-        return Ablate(study_of(table, seed, *VARIANTS[name]), rows.curves)
+        return Ablate(study_of(table, seed, VARIANTS[name]), rows.curves)
     if name == "Ray Tune":
         return RayTune(rows.space, rows.curves, seed=seed + 1, first=TABLES[table])  # it takes a seed of 0 for none
     samplers = {"Optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
