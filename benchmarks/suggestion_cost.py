@@ -9,6 +9,7 @@ suggestions.
 
 from __future__ import annotations
 
+import argparse
 import time
 from typing import Any
 
@@ -55,6 +56,7 @@ def suggester_after(space: str, sampler: str, trials: int) -> Suggester:
 
 def main() -> None:
     """Measure, print and write the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows: list[dict[str, object]] = []
     for space in SPACES:
