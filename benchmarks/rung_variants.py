@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.core.trial import Decision
-from ablate.tuning.schedulers import TOLERANCE, Asha, Scheduler, SchedulerRequest, bend, forecast
+from ablate.tuning.schedulers import TOLERANCE, Asha, bend, forecast
 
 Losses = tuple[float, ...]
 
@@ -128,8 +128,3 @@ def dominated(rivals: dict[int, Losses], point: NDArray[np.float64]) -> bool:
     """Return whether a rival is nowhere worse than `point` and somewhere better."""
     points = np.array(list(rivals.values()))
     return bool(((points <= point).all(axis=1) & (points < point).any(axis=1)).any())
-
-
-def build_by_dominance(request: SchedulerRequest) -> Scheduler:
-    """Return ByDominance, as a study file names it: `rung_variants:build_by_dominance`."""
-    return ByDominance(reduction=request.reduction, min_epochs=request.min_epochs)

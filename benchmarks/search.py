@@ -8,15 +8,16 @@ A trial is a row of a table that benchmarks/record_curves.py wrote: the network 
 configuration and that this search has not had. The searcher is told that network's reports as those of its
 configuration. Two workers; the clock is simulated from the recorded seconds. All have the same seeds.
 
-    ablate                TPE on both objectives and the rule `asha`, by DatasetSearch: `ablate search` without ledger
-    ablate, dominance alone   the same, with the rule that asha had first: no tolerance, no forecast
+    ablate                the sampler `front` and the rule `asha`, by DatasetSearch: `ablate search` without ledger
+    ablate, tpe           the same with TPE on both objectives, the default before `front`
     Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
                           Tune's controller calls them; reduction and first rung as ours
     Optuna                TPESampler with its defaults on both objectives; no pruning, which Optuna refuses for several
     random                RandomSampler, no stopping
 
 Hypervolumes are of the complete trials, as a share of that of the whole table, below the reference points of the study
-file. `epochs` is after as many epochs as 20 full trials, `time` after the seconds that random search needs for them.
+file. `epochs` is after as many epochs as 20 full trials, `hv_3` to `hv_15` after those of 3 to 15, `time` after the
+seconds that random search needs for 20.
 `found` and `lost` count members of the table's front that were trained to the end, and that were stopped, by then.
 `cpu_ms` is the CPU time of one suggestion. Differences `ablate - other` are paired, with 95% t intervals.
 """
@@ -42,25 +43,25 @@ from ablate.study import Study
 FULL, WORKERS = 20, 2
 PACKAGES = ("numpy", "moocore", "optuna", "ray")
 TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
-NAMES = ("ablate", "ablate, dominance alone", "Ray Tune", "Optuna", "random")
-MEASURES = ("hv_epochs", "hv_time", "found", "lost", "trials", "cpu_ms")
+VARIANTS = {"ablate": "front", "ablate, tpe": "tpe"}  # samplers
+NAMES = (*VARIANTS, "Ray Tune", "Optuna", "random")
+EARLIER = (3, 5, 7, 10, 15)  # budgets in full trials
+MEASURES = ("hv_epochs", "hv_time", *(f"hv_{full}" for full in EARLIER), "found", "lost", "trials", "cpu_ms")
 CURVES = Path(__file__).resolve().parent / "curves"
 
 
-def study_of(table: str, seed: int, rule: str = "asha") -> Study:
-    """Return the study of a table with a sampler that learns and a rule that stops."""
+def study_of(table: str, seed: int, sampler: str = "front", rule: str = "asha") -> Study:
+    """Return the study of a table with a sampler and a rule that stops."""
     fields = yaml.safe_load((CURVES / f"{table}.yaml").read_text())
-    fields |= {"seed": seed, "sampler": {"name": "tpe"}, "budget": {"trials": 100_000}}
+    fields |= {"seed": seed, "sampler": {"name": sampler}, "budget": {"trials": 100_000}}
     fields["scheduler"] = {"name": rule, "reduction": 3, "min_epochs": TABLES[table]}
     return Study.model_validate(fields)
 
 
 def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
     """Return a fresh searcher."""
-    if name == "ablate":
-        return Ablate(study_of(table, seed), rows.curves)
-    if name == "ablate, dominance alone":
-        return Ablate(study_of(table, seed, "rung_variants:build_by_dominance"), rows.curves)
+    if name in VARIANTS:
+        return Ablate(study_of(table, seed, VARIANTS[name]), rows.curves)
     if name == "Ray Tune":
         return RayTune(rows.space, rows.curves, seed=seed + 1, first=TABLES[table])  # it takes a seed of 0 for none
     samplers = {"Optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
@@ -95,8 +96,10 @@ def measures(
     whole = volume(curves, sorted(front), reference)
     by_epochs = [each for each in found.ended if each.spent <= budget]
     by_time = [each for each in found.ended if each.seconds <= seconds]
+    earlier = [[each for each in by_epochs if each.spent <= full * curves.epochs] for full in EARLIER]
     volumes = [
-        volume(curves, [e.network for e in part if e.complete], reference) / whole for part in (by_epochs, by_time)
+        volume(curves, [e.network for e in part if e.complete], reference) / whole
+        for part in (by_epochs, by_time, *earlier)
     ]
     hits = [sum(e.network in front and e.complete is full for e in by_epochs) for full in (True, False)]
     return [*volumes, *hits, len(by_epochs), 1000 * cpu]
@@ -121,7 +124,7 @@ def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:
     for seed in range(repetitions):
         for name, values in repetition(table, seed).items():
             by_name[name].append(values)
-    differences = {"hv_epochs": "ablate_minus_epochs", "hv_time": "ablate_minus_time"}
+    differences = {f"hv_{budget}": f"ablate_minus_{budget}" for budget in ("epochs", "time", *EARLIER)}
     return [{"table": table, **row} for row in compared(by_name, MEASURES, differences)]
 
 

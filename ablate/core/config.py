@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -136,6 +136,11 @@ class TrainableSettings(Frozen):
     @classmethod
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting changes the network, and not only how it is trained."""
+        return False
+
+    @classmethod
+    def is_counted_at_once(cls, given: Iterable[str]) -> bool:
+        """Return whether `measure` takes microseconds where a study file gives the settings `given`."""
         return False
 
     @classmethod

@@ -225,7 +225,7 @@ SAMPLERS = Registry(
     "sampler",
     {
         name: f"ablate.tuning.samplers:build_{name}"
-        for name in ("tpe", "nsga2", "gp", "qmc", "random", "grid", "design")
+        for name in ("front", "tpe", "nsga2", "gp", "qmc", "random", "grid", "design")
     },
 )
 SCHEDULERS = Registry(

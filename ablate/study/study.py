@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
 from ablate.core.config import TaskConfig, TrainableSettings
-from ablate.core.objectives import on_test, on_validation
-from ablate.core.registry import COMMAND_PREFIX, FAMILY, read_task, trainable_settings
+from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
+from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
@@ -139,6 +139,22 @@ class Study(Sectioned):
     def name(self) -> str:
         """Return the study's name, with its scale if it is scaled: scaled trials are not part of the full study."""
         return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
+
+    @property
+    def learned_objective(self) -> int | None:
+        """Return the place of the only objective that trials tell; None if several are, or none.
+
+        Sizes of the built-in family are counted before training, those of your own code come with its reports.
+        """
+        known = SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
+        found = [place for place, objective in enumerate(self.objectives) if objective.metric not in known]
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def sampler_name(self) -> str:
+        """Return the name of the sampler: the file's, or by default the one that suits the objectives."""
+        known = len(self.objectives) > 1 and self.learned_objective is not None
+        return self.sampler.name or ("front" if known else "tpe")
 
     @property
     def opens_test(self) -> bool:

@@ -10,20 +10,33 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from ablate.base.errors import RequestError, did_you_mean
+from ablate.tuning.bounded_history import MOST
+from ablate.tuning.front_sampler import FrontSampler
 from ablate.tuning.request import SamplerRequest
 from ablate.tuning.sequences import DesignSequence, GridSequence, SobolSequence
 
-IGNORE_PRUNED = ("nsga2", "gp")
+IGNORE_PRUNED = ("front", "nsga2", "gp")
 """Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
-BOUNDED = ("tpe", "gp")
-"""Samplers that fit a model to all trials; they are shown a bounded choice of a long history (bounded_history.py)."""
+BOUNDED = {"front": MOST // 2, "tpe": MOST, "gp": MOST}
+"""Samplers that fit a model to all trials, and how many they are shown of a long history (bounded_history.py)."""
+
+STARTUP = {"front": 5}
+"""Random trials before a sampler starts by default, where they are not 10."""
 
 NO_MEMORY = ("qmc", "random", "grid", "design")
 """Samplers whose suggestions follow from no result."""
 
 OBSERVED = {"nsga2": {NSGAIISampler._get_generation_key(): 0}}
 """What a sampler must find on a trial of another study: NSGA-II takes it for one of its first generation."""
+
+
+def build_front(request: SamplerRequest) -> BaseSampler:
+    """Return the sampler that knows the cost of every candidate (front_sampler.py)."""
+    _options(request)
+    if request.known is None:
+        raise RequestError("sampler front needs exactly one objective that is learned, and costs that are known before")
+    return FrontSampler(request, request.known)
 
 
 def build_tpe(request: SamplerRequest) -> BaseSampler:

@@ -16,19 +16,20 @@ from pydantic import ValidationError
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS, constraint_text, violation
+from ablate.core.objectives import constraint_text
 from ablate.core.registry import SAMPLERS
 from ablate.core.trial import TrialConfig, TrialKey, TrialState
 from ablate.ledger import NewTrial
 from ablate.study import VARIANT
 from ablate.tuning.bounded_history import BoundedHistory
+from ablate.tuning.known_costs import KnownCosts, broken_bound
 from ablate.tuning.ledger_storage import STUDY_NAME, LedgerStorage
 from ablate.tuning.request import SamplerRequest
-from ablate.tuning.samplers import BOUNDED, OBSERVED
+from ablate.tuning.samplers import BOUNDED, OBSERVED, STARTUP
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
-from ablate.tuning.trial_progress import TrialProgress, metric_of
+from ablate.tuning.trial_progress import TrialProgress
 from ablate.tuning.twins import Measure, TwinSizes
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ class Suggester:
     def history(self) -> LedgerStorage:
         """The storage that the sampler reads."""
         directions, bound = self.converter.directions, None
-        if self.study.sampler.name in BOUNDED:
+        if (most := BOUNDED.get(self.study.sampler_name)) is not None:
             keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
-            bound = BoundedHistory(objectives=len(directions), keys=keys)
+            bound = BoundedHistory(objectives=len(directions), keys=keys, most=most)
         return LedgerStorage(directions, bounded=bound)
 
     @cached_property
@@ -81,6 +82,16 @@ class Suggester:
     @cached_property
     def _twins(self) -> TwinSizes:
         return TwinSizes(study=self.study, dataset=self.dataset, measure=self.measure, facts=self.facts)
+
+    @cached_property
+    def _costs(self) -> KnownCosts:
+        return KnownCosts(
+            study=self.study,
+            dataset=self.dataset,
+            dimensions=self.dimensions,
+            measure=self.measure,
+            facts=self.facts,
+        )
 
     def _design(self) -> Sequence[Mapping[str, Any]]:
         if self._designed is None:
@@ -97,7 +108,7 @@ class Suggester:
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
-        self._sampler(0, 0, {})
+        self._sampler(0, 0, {}, {})
         self._twins.check()
 
     def suggest(self, number: int) -> NewTrial | None:
@@ -152,7 +163,7 @@ class Suggester:
         trial = TrialProgress(
             config=config,
             size=None,
-            sampler_state={"trial": OBSERVED.get(self.study.sampler.name, {})},
+            sampler_state={"trial": OBSERVED.get(self.study.sampler_name, {})},
             state=TrialState(seen["state"]),
             epoch=max(1, round(seen["share"] * config.epochs)),
             wall_seconds=seen["metrics"].get("wall_seconds", 0.0),
@@ -167,7 +178,7 @@ class Suggester:
         rejected: dict[str, Any] = {}
         product = self.dimensions.product()
         for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
-            sampler = self._sampler(number, attempt, rejected)
+            sampler = self._sampler(number, attempt, rejected, fixed)
             sequence = isinstance(sampler, SequenceSampler)
             if attempt >= SAMPLER_ATTEMPTS and not sequence:
                 if product is not None and product <= RANDOM_ATTEMPTS:
@@ -205,28 +216,31 @@ class Suggester:
             trial_attrs, study_attrs = self.history.drop()
         return inner, trial_attrs, study_attrs
 
-    def _sampler(self, number: int, attempt: int, rejected: Mapping[str, Any]) -> BaseSampler:
-        config = self.study.sampler
+    def _sampler(self, number: int, attempt: int, rejected: Mapping[str, Any], fixed: Mapping[str, Any]) -> BaseSampler:
+        config, name = self.study.sampler, self.study.sampler_name
         request = SamplerRequest(
-            name=config.name,
+            name=name,
             dimensions=self.dimensions,
             study_seed=self.study.seed,
             dataset=self.dataset,
             seed=self._seed(number, attempt),
             objectives=len(self.study.objectives),
-            startup_trials=config.startup_trials,
+            startup_trials=config.startup_trials or STARTUP.get(name, 10),
             options=config.options,
             rejected=rejected,
             design=self._design,
             good=None if self.history.bounded is None else self.history.bounded.good,
+            known=self._costs.before(
+                accepts=lambda inner: not isinstance(self._judge(number, inner), _Refusal), fixed=fixed
+            ),
         )
-        build = SAMPLERS.load(config.name)
+        build = SAMPLERS.load(name)
         try:
             sampler = build(request)
         except TypeError as error:
-            raise RequestError(f"sampler {config.name!r} must be built from one SamplerRequest: {error}") from error
+            raise RequestError(f"sampler {name!r} must be built from one SamplerRequest: {error}") from error
         if not isinstance(sampler, BaseSampler):
-            raise RequestError(f"sampler {config.name!r} must return an Optuna sampler, got {type(sampler).__name__}")
+            raise RequestError(f"sampler {name!r} must return an Optuna sampler, got {type(sampler).__name__}")
         return sampler
 
     def _seed(self, number: int, attempt: int) -> int:
@@ -256,11 +270,8 @@ class Suggester:
         if once and self._configuration(parameters.get(VARIANT), settings) in self._seen:
             return None
         size = self.measure(settings, self.facts())
-        for constraint in self.study.constraints:
-            if size is not None and constraint.metric in SIZE_METRICS:
-                value = metric_of(constraint.metric, means={}, size=size, wall_seconds=0.0)
-                if violation(constraint, value) > 0:
-                    return f"of the constraint {constraint_text(constraint)}"
+        if (broken := broken_bound(self.study, size)) is not None:
+            return f"of the constraint {constraint_text(broken)}"
         return NewTrial(config=self._trial(number, parameters, settings), size=size, facts=self.facts())
 
     def _trial(self, number: int, parameters: Mapping[str, Any], settings: TrainableSettings) -> TrialConfig:

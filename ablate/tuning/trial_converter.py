@@ -15,12 +15,11 @@ from ablate.core.trial import TrialState
 from ablate.tuning.ledger_storage import freeze
 from ablate.tuning.samplers import IGNORE_PRUNED
 from ablate.tuning.search_space import SearchSpace
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.trial_progress import UNSEEN, TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study
 
-UNSEEN = "training not seen"
 SEEN = -1.0  # clearly kept, so that a sampler that models the constraint can distinguish it from 0
 
 
@@ -40,7 +39,7 @@ class TrialConverter:
     @staticmethod
     def of(study: Study, dimensions: SearchSpace) -> TrialConverter:
         """Return the converter that suits the study's objectives, scheduler and sampler."""
-        blind = len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED
+        blind = len(study.objectives) > 1 or study.sampler_name in IGNORE_PRUNED
         return TrialConverter(
             study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none"
         )

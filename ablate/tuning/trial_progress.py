@@ -17,6 +17,7 @@ from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialStat
 from ablate.ledger import ReportRecord, TrialRecord
 
 PLACE = "ablate:place"  # in the sampler state of a trial: its place in a sequence or design
+UNSEEN = "training not seen"  # the constraint that a stopped trial violates for its sampler
 
 
 @dataclass(kw_only=True)

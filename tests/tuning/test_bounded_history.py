@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,12 +204,12 @@ def test_a_front_that_does_not_fit_keeps_its_ends_and_is_thinned_evenly() -> Non
     assert np.ptp(np.diff(places)) <= 1
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+@pytest.mark.parametrize("sampler", ["front", "tpe", "nsga2"])
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 def test_a_resumed_search_suggests_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, objectives: Any
 ) -> None:
-    monkeypatch.setattr("ablate.tuning.suggester.BoundedHistory", partial(BoundedHistory, most=12))
+    monkeypatch.setattr("ablate.tuning.suggester.BOUNDED", {"front": 12, "tpe": 12})
     changes = {"sampler": {"name": sampler, "startup_trials": 5}, "scheduler": {"name": "asha"}}
     study = study_of(objectives=objectives, budget={"trials": 30}, **changes)
     for folder in ("straight", "resumed"):

@@ -21,7 +21,7 @@ from support.literal_asha import literal_asha
 from support.searches import ONE, TWO, report_at, size_of, study_of, url_in
 from support.trials import measure_by
 
-FAST = ["tpe", "nsga2", "qmc", "random", "grid"]
+FAST = ["front", "tpe", "nsga2", "qmc", "random", "grid"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
 FEW = {"epochs": 9, "label_smoothing": {"float": [0.0, 0.3], "step": 0.1}}
 BOTH = {"digits": {}, "mnist": {}}
@@ -69,7 +69,7 @@ def test_the_ledger_is_the_same_at_any_concurrency(tmp_path: Path, name: str, ob
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("name", ["tpe", "random"])
+@pytest.mark.parametrize("name", ["front", "tpe", "random"])
 def test_without_it_who_finishes_first_is_heard_first(tmp_path: Path, name: str) -> None:
     study = study_for(name, deterministic=None)
     found = [fleet.run() for fleet in fleets(study, tmp_path)]

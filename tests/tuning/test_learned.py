@@ -47,7 +47,7 @@ def peak(config: TrialConfig, epoch: int) -> float:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(("name", "trials", "seeds"), [("tpe", 40, 4), ("gp", 12, 1)])
+@pytest.mark.parametrize(("name", "trials", "seeds"), [("front", 40, 2), ("tpe", 40, 4), ("gp", 12, 1)])
 def test_model_based_samplers_come_closer_to_a_planted_optimum_than_random(
     tmp_path: Path, name: str, trials: int, seeds: int
 ) -> None:
@@ -114,7 +114,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
 
 @pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
-@pytest.mark.parametrize("name", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("name", ["front", "tpe", "nsga2", "gp"])
 def test_bright_values_of_stopped_trials_do_not_draw_a_sampler(name: str, objectives: Any) -> None:
     finished = np.mean([x < 0.045 for x in halves(name, stopped=False, objectives=objectives)])
     stopped = np.mean([x < 0.045 for x in halves(name, stopped=True, objectives=objectives)])

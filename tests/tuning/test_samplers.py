@@ -46,7 +46,7 @@ from support.searches import (
     url_in,
 )
 
-FAST = ["tpe", "nsga2", "qmc", "random", "grid"]
+FAST = ["front", "tpe", "nsga2", "qmc", "random", "grid"]
 EVERY = [*FAST, "gp"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
 FEW = {"epochs": 9, "label_smoothing": {"float": [0.0, 0.3], "step": 0.1}}

@@ -76,7 +76,7 @@ def test_a_given_configuration_is_completed_as_by_optuna(tmp_path: Path, given: 
         assert dict(config.parameters).items() >= given.items()
 
 
-@pytest.mark.parametrize("name", ["tpe", "nsga2", "random", "qmc", "grid"])
+@pytest.mark.parametrize("name", ["front", "tpe", "nsga2", "random", "qmc", "grid"])
 def test_every_sampler_takes_what_is_given_and_repeats_nothing(tmp_path: Path, name: str) -> None:
     training = {"epochs": 3, "learning_rate": {"choices": [1e-3, 1e-2]}}
     study = small(sampler={"name": name, "startup_trials": 3}, training=training, budget={"trials": 60})
@@ -245,7 +245,7 @@ def observed(search: Search) -> list[tuple[int, Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("objectives", [ONE, TWO])
-@pytest.mark.parametrize("name", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("name", ["front", "tpe", "nsga2", "gp"])
 def test_optuna_is_told_the_trials_that_fit_and_no_other(tmp_path: Path, name: str, objectives: Any) -> None:
     source = small(objectives=objectives, sampler={"name": "random"}, scheduler={"name": "asha"}, budget={"trials": 20})
     there = tmp_path / "there"
@@ -296,7 +296,7 @@ def test_optuna_is_told_the_trials_that_fit_and_no_other(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("objectives", [ONE, TWO])
-@pytest.mark.parametrize("name", ["tpe", "nsga2", "gp"])
+@pytest.mark.parametrize("name", ["front", "tpe", "nsga2", "gp"])
 def test_a_sampler_goes_on_where_a_user_prunes_without_a_scheduler(tmp_path: Path, name: str, objectives: Any) -> None:
     study = small(objectives=objectives, sampler={"name": name, "startup_trials": 3})
     with opened(study, tmp_path) as (search, _, _):

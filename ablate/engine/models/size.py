@@ -1,4 +1,4 @@
-"""The size of a model, counted on the built module."""
+"""The size of a model, in closed form or counted on the built module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from ablate.base.errors import RequestError, TrialError
 from ablate.core.config import Size
 from ablate.engine.models.builder import build
+from ablate.engine.models.closed_form import is_counted, size_of
 from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
+from ablate.engine.models.transformer import refuse_pool
 
 OUTSIDE_BODY = (
     "embedding.",
@@ -27,13 +29,17 @@ SMALL = 10_000_000  # weights and similarities of a transformer that is built an
 
 
 def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> Size:
-    """Return parameters and forward FLOPs per sample, counted on one sample of zeros.
+    """Return parameters and forward FLOPs per sample, of a transformer of the family in closed form.
 
-    FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding
-    lookup is not a product. `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A
-    small transformer is counted on the CPU; every other module on torch's meta device (no memory), if it can run there.
-    Raises RegistryError for an unknown builder, RequestError for a replacement (`replace`) that is not possible.
+    Other modules, and those with replaced parts, are counted on one sample of zeros. FLOPs are those of matrix
+    products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding lookup is not a product.
+    `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A small transformer is counted
+    on the CPU; every other module on torch's meta device (no memory), if it can run there. Raises RegistryError for an
+    unknown builder, RequestError for a replacement (`replace`) that is not possible.
     """
+    if not replace and is_counted(config, shape):
+        refuse_pool(config, shape)
+        return size_of(config, shape)
     try:
         return _measure(config.model_dump_json(), shape.model_dump_json(), json.dumps(replace or {}))
     except TrialError as error:

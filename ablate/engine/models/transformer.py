@@ -12,16 +12,18 @@ from ablate.engine.models.stack import Encoder, Tokens
 
 
 def build(config: ModelConfig, shape: InputShape) -> nn.Module:
-    """Return the network of `config` for inputs of `shape`, initialised from torch's global generator.
-
-    Raises RequestError if the class token of `pool: cls` cannot see other tokens or there are no sample scores.
-    """
-    if config.pool == "cls" and (shape.output != "sample" or shape.causal):
-        of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
-        raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")
+    """Return the network of `config` for inputs of `shape`, initialised from torch's global generator."""
+    refuse_pool(config, shape)
     if shape.source_tokens:
         return EncoderDecoder(config, shape)
     return Transformer(config, shape)
+
+
+def refuse_pool(config: ModelConfig, shape: InputShape) -> None:
+    """Raise RequestError if the class token of `pool: cls` cannot see other tokens or there are no sample scores."""
+    if config.pool == "cls" and (shape.output != "sample" or shape.causal):
+        of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
+        raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")
 
 
 class Transformer(Encoder):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -95,6 +95,11 @@ class FamilySettings(TrainableSettings):
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting is an axis of the network."""
         return name.startswith(("model.", "replace"))
+
+    @classmethod
+    def is_counted_at_once(cls, given: Iterable[str]) -> bool:
+        """Return whether no setting names a builder or replaces a part, so that sizes have a closed form."""
+        return not any(name.startswith(("model.builder", "replace")) for name in given)
 
     @classmethod
     def faults(cls, fixed: Mapping[str, Any]) -> Iterator[Fault]:

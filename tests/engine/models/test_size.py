@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate.base.errors import RegistryError
+from ablate.base.errors import RegistryError, RequestError
 from ablate.core.config import TaskConfig
 from ablate.engine.models import build, measure, size
 from ablate.engine.models.settings import InputShape, ModelConfig
@@ -249,24 +250,49 @@ EVERY_FORM: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("shape", [MNIST, TEXT, PAIR], ids=["patches", "text", "pair"])
+SET = MNIST.model_copy(update={"output": "set"})
+ONE_SCORE = TEXT.model_copy(update={"output": "sample", "causal": False})
+SHAPES = {"patches": MNIST, "words": ONE_SCORE, "text": TEXT, "pair": PAIR, "set": SET}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_a_small_transformer_has_the_size_that_is_counted_without_memory(
-    shape: InputShape, pool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if shape.output == "token" and pool == "cls":
-        pytest.skip("a score of each token needs pool: mean")
-    counted: list[torch.device] = []
-    count = size._count
-    monkeypatch.setattr(size, "_count", lambda *given: counted.append(given[-1]) or count(*given))
-    found = []
-    for small in (size.SMALL, 0):
-        monkeypatch.setattr(size, "SMALL", small)
-        size._measure.cache_clear()
-        found.append([measure(ModelConfig(width=16, depth=2, pool=pool, **form), shape) for form in EVERY_FORM])
-    assert found[0] == found[1]
-    assert {str(device) for device in counted[: len(EVERY_FORM)]} == {"cpu"}
-    assert {str(device) for device in counted[len(EVERY_FORM) :]} == {"meta"}
+def test_every_form_has_the_size_of_its_module(shape: InputShape, pool: str) -> None:
+    if pool == "cls" and (shape.output != "sample" or shape.causal):
+        with pytest.raises(RequestError, match="pool: mean"):
+            measure(ModelConfig(pool="cls"), shape)
+        return
+    for form in EVERY_FORM:
+        config = ModelConfig(width=16, depth=2, pool=pool, **form)
+        for device in ("cpu", "meta") if shape is MNIST else ("cpu",):
+            assert measure(config, shape) == size._count(config, shape, {}, torch.device(device)), config
+
+
+def any_of(random: Random, **choices: Sequence[Any]) -> dict[str, Any]:
+    return {name: random.choice(values) for name, values in choices.items()}
+
+
+def test_any_settings_have_the_size_of_their_module() -> None:
+    """150 draws over every setting that there is: a new one must be added here."""
+    random, left = Random(0), 150
+    axes: dict[str, Sequence[Any]] = {
+        name: get_args(ModelConfig.model_fields[name].annotation)
+        for name in ("similarity", "value", "diagonal", "position", "pool", "norm")
+    }
+    axes |= {"width": (2, 4, 6, 9, 12), "depth": (1, 2, 3), "heads": (1, 1, 2, 3), "mlp": (0, 5, 16)}
+    axes |= {"mlp_ratio": (None, 0.3, 2.0), "pair_position": (0, 0, 1, 4), "residual": (True, False)}
+    axes |= {"dropout": (0.0, 0.1), "bias": ("all", "none", ("query",), ("value", "output"), ("key", "output"))}
+    assert {*axes, "builder", "options"} == set(ModelConfig.model_fields)
+    ends: dict[str, Sequence[Any]] = {"tokens": (1, 5), "features": (1, 7), "outputs": (1, 3), "pad": (None, 0)}
+    while left:
+        shape = random.choice([*SHAPES.values()]).model_copy(update=any_of(random, **ends))
+        try:
+            config = ModelConfig.model_validate(any_of(random, **axes))
+            counted = size._count(config, shape, {}, torch.device("cpu"))
+        except (ValidationError, RequestError):
+            continue
+        assert measure(config, shape) == counted, (config, shape)
+        left -= 1
 
 
 MEASURED = """

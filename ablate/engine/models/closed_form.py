@@ -1,0 +1,73 @@
+"""The size of a network of the built-in family in closed form, equal to what `size.measure` counts on the module."""
+
+from __future__ import annotations
+
+from ablate.core.config import Size
+from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
+
+SIMILARITY_MATRICES = {"separate": 2, "shared": 1, "collapsed": 1, "mirrored": 1, "cholesky": 1}
+VALUE_MATRICES = {"separate": 2, "collapsed": 1, "stacked": 0, "none": 0, "key": 1}
+
+
+def is_counted(config: ModelConfig, shape: InputShape) -> bool:
+    """Return whether `size_of` knows the network: the built-in one, and as an encoder-decoder one from text to text."""
+    return config.builder == BUILT_IN and (not shape.source_tokens or (shape.inputs, shape.output) == ("ids", "token"))
+
+
+def size_of(config: ModelConfig, shape: InputShape) -> Size:
+    """Return parameters and forward FLOPs per sample of a network that `is_counted`, without replaced parts.
+
+    FLOPs are two per multiply-add of a matrix product. Sources: paper A, Eq. 1 to 11; paper B, section 3.1.
+    """
+    width, class_token = config.width, config.pool == "cls"
+    tokens, source = shape.tokens + class_token, shape.source_tokens
+    scores = 1 if shape.output == "set" else shape.outputs
+    body = class_token * width + _stack_weights(config, tokens if shape.output != "set" else 0)
+    outside = (shape.features + 1) * width + (width + 1) * scores
+    products = _stack_products(config, tokens) + width * scores * (1 if shape.output == "sample" else tokens)
+    products += shape.tokens * shape.features * width if shape.inputs == "vectors" else 0
+    if source:  # an encoder of the source, and an attention to it in each block of the decoder
+        body += _stack_weights(config, source) + config.depth * _cross_weights(config)
+        outside += (shape.source_features + 1) * width
+        products += _stack_products(config, source) + config.depth * _cross_products(config, tokens, source)
+    return Size(params=body + outside, params_body=body, flops=2 * products)
+
+
+def _stack_weights(config: ModelConfig, positions: int) -> int:
+    """Return the weights of the blocks, of learned positions and of the one matrix of `value: stacked`."""
+    width, stacked = config.width, config.value == "stacked"
+    last = stacked * (width**2 + ("output" in config.biases()) * width)
+    return config.depth * _block_weights(config) + (config.position == "learned") * positions * width + last
+
+
+def _stack_products(config: ModelConfig, tokens: int) -> int:
+    """Return the multiply-adds of the blocks and of the one matrix of `value: stacked`."""
+    return config.depth * _block_products(config, tokens) + (config.value == "stacked") * tokens * config.width**2
+
+
+def _block_weights(config: ModelConfig) -> int:
+    """Return the weights of self-attention, MLP and two norms."""
+    width, hidden = config.width, config.hidden
+    triangle = config.similarity in ("mirrored", "cholesky")
+    found = width * (width + 1) // 2 if triangle else SIMILARITY_MATRICES[config.similarity] * width**2
+    found += VALUE_MATRICES[config.value] * width**2 + config.pair_position
+    in_block = [name for name in config.biases() if name != "output" or config.value != "stacked"]
+    found += len(in_block) * width + (0 if config.norm == "none" else 4 * width)
+    return found + (2 * hidden * width + hidden + width if hidden else 0)
+
+
+def _block_products(config: ModelConfig, tokens: int) -> int:
+    """Return the multiply-adds of a block of self-attention and MLP."""
+    matrices = SIMILARITY_MATRICES[config.similarity] + VALUE_MATRICES[config.value]
+    attention = matrices * tokens * config.width**2 + 2 * tokens**2 * config.width + tokens**2 * config.pair_position
+    return attention + 2 * tokens * config.width * config.hidden
+
+
+def _cross_weights(config: ModelConfig) -> int:
+    """Return the weights of an attention to the source and its norm; every variant has all four matrices."""
+    biases = 4 if config.bias == "all" else 0 if config.bias == "none" else len(set(config.bias))
+    return 4 * config.width**2 + biases * config.width + (0 if config.norm == "none" else 2 * config.width)
+
+
+def _cross_products(config: ModelConfig, tokens: int, source: int) -> int:
+    return 2 * (tokens + source) * config.width**2 + 2 * tokens * source * config.width

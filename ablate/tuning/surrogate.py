@@ -1,0 +1,108 @@
+"""A Gaussian process of a number over a search space: fitted by its posterior mode, then asked at many places."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+ROOT5 = math.sqrt(5.0)
+STEPS = 20  # of L-BFGS
+NOISE = 0.002  # prior median of the noise variance; that of the signal is 1
+LEAST_NOISE = 1e-6  # below it the factorisation could fail
+DEVIATIONS = (1.0, 1.0, 1.5)  # prior deviations of log length scale, log signal variance, log noise variance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surrogate:
+    """A zero-mean process with the Matern-5/2 covariance, conditioned on values [n] at `places` [n, C].
+
+    `parameters` are the logarithms of the length scale of each group of coordinates, of the variance of the signal and
+    of the noise. `groups` [C] names the group of each coordinate.
+    """
+
+    places: Array
+    groups: NDArray[np.intp]
+    parameters: Array
+    factor: Array
+    weights: Array
+
+    @staticmethod
+    def of(places: Array, values: Array, groups: NDArray[np.intp], parameters: Array) -> Surrogate:
+        """Return the process with these parameters, given the values."""
+        covariance = _covariance(places, places, groups, parameters)
+        covariance[np.diag_indices(len(values))] += np.exp(parameters[-1]) + LEAST_NOISE
+        factor = scipy.linalg.cholesky(covariance, lower=True)
+        weights = scipy.linalg.cho_solve((factor, True), values)
+        return Surrogate(places=places, groups=groups, parameters=parameters, factor=factor, weights=weights)
+
+    def predict(self, places: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of the noiseless process at `places` [n, C]."""
+        across = _covariance(self.places, places, self.groups, self.parameters)
+        spread = scipy.linalg.solve_triangular(self.factor, across, lower=True)
+        variance = np.exp(self.parameters[-2]) - (spread**2).sum(axis=0)
+        return across.T @ self.weights, np.sqrt(np.maximum(variance, 1e-12))
+
+
+def prior_mode(groups: NDArray[np.intp]) -> Array:
+    """Return the parameters that are most likely without data; distances grow with the root of the settings."""
+    settings = int(groups.max()) + 1
+    return np.array([math.log(0.5 * math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
+
+
+def fit(places: Array, values: Array, groups: NDArray[np.intp], start: Array) -> Array:
+    """Return the parameters at the mode of their posterior, found from `start`."""
+    given = (_square_distances(places, groups), values)
+    bounds = [(mode - 5 * width, mode + 5 * width) for mode, width in zip(*_prior(len(start)), strict=True)]
+    steps = {"maxiter": STEPS}
+    found = scipy.optimize.minimize(_objective, start, given, "L-BFGS-B", jac=True, bounds=bounds, options=steps)
+    mode: Array = found.x
+    return mode
+
+
+def _objective(parameters: Array, distances: Array, values: Array) -> tuple[float, Array]:
+    """Return minus the log posterior of the parameters, up to a constant, and its gradient.
+
+    `distances` [groups, n, n] are square distances, `values` are [n].
+    """
+    scales, signal, noise = np.exp(-2 * parameters[:-2]), math.exp(parameters[-2]), math.exp(parameters[-1])
+    root = ROOT5 * np.sqrt(np.tensordot(scales, distances, axes=1))
+    decay = signal * np.exp(-root)
+    clean = decay * (1 + root + root**2 / 3)
+    lower = scipy.linalg.cho_factor(clean + (noise + LEAST_NOISE) * np.eye(len(values)), lower=True)
+    weights = scipy.linalg.cho_solve(lower, values)
+    slope = (scipy.linalg.cho_solve(lower, np.eye(len(values))) - np.outer(weights, weights)) / 2
+    by_scale = (distances * (slope * decay * (1 + root) * (5 / 3))).sum(axis=(1, 2)) * scales
+    gradient = np.append(by_scale, [(slope * clean).sum(), noise * np.trace(slope)])
+    mode, width = _prior(len(parameters))
+    off = (parameters - mode) / width
+    value = values @ weights / 2 + np.log(np.diag(lower[0])).sum() + off @ off / 2
+    return float(value), gradient + off / width
+
+
+def _prior(count: int) -> tuple[Array, Array]:
+    """Return mode and standard deviation of the independent normal priors of `count` parameters."""
+    scale, signal, noise = DEVIATIONS
+    return prior_mode(np.arange(count - 2)), np.array([scale] * (count - 2) + [signal, noise])
+
+
+def _square_distances(places: Array, groups: NDArray[np.intp]) -> Array:
+    """Return the square distances [groups, n, n] in the coordinates of each group."""
+    found = np.zeros((int(groups.max()) + 1, len(places), len(places)))
+    for column, group in zip(places.T, groups, strict=True):
+        found[group] += (column[:, None] - column) ** 2
+    return found
+
+
+def _covariance(one: Array, two: Array, groups: NDArray[np.intp], parameters: Array) -> Array:
+    """Return the covariances [n, m] of the noiseless process."""
+    scales = np.exp(-parameters[:-2])[groups]
+    left, right = one * scales, two * scales
+    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
+    root = ROOT5 * np.sqrt(np.maximum(squares, 0.0))
+    found: Array = np.exp(parameters[-2] - root) * (1 + root + root**2 / 3)
+    return found
