@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ablate.results.analysis import confirmed, front, pooled
 from ablate.results.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, MIN_SIZES
 from ablate.results.analysis.intervals import NEAR_ONE
 from ablate.results.analysis.misfit import SCATTER
+from ablate.results.report.budget import ended_early_text, gpu_hours, hours_content, hours_text
 from ablate.results.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.results.report.front.findings import Findings, counts_text, state_counts
 from ablate.results.report.front.summary import size_metric
@@ -27,6 +29,7 @@ def status_lines(
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
     lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(trials)))]
     lines.append(("Seeds", seeds_text(study, reports)))
+    begun = Counter(trials.filter(stage="search")["dataset"])
     trials, _ = pooled(trials, reports)
     for dataset in study.labels:
         rows = front(trials.filter(pl.col("dataset") == dataset), study.objectives, constraints=study.constraints)
@@ -34,7 +37,10 @@ def status_lines(
         words = "no front yet: no trial is complete"
         if rows.height:
             words = confirmation_text(study, trials, dataset, split, notes)
-        lines.append((f"Status of {dataset}", words + opened_text(study, notes, dataset)))
+        early = ended_early_text(study, notes, dataset, begun[dataset])
+        lines.append((f"Status of {dataset}", words + opened_text(study, notes, dataset) + (early and f"; {early}")))
+    if (spent := hours_content(study, gpu_hours(reports, notes))) is not None:
+        lines.append(("Spent by the search", hours_text(spent)))
     return [*lines, ("Hypervolume", hypervolume_rule(study))]
 
 
