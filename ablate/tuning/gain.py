@@ -32,24 +32,25 @@ def expected_gain(study: Study, dataset: str, ended: Sequence[TrialProgress], wi
     The gain is a share of the hypervolume; with one objective, the change of its best value, in log10 if it has a log
     axis. An objective without a reference has the worst trial's value as such.
     """
-    if len(ended) < PATIENCE * within:
-        return math.inf
     stands = may_stand(
         study.objectives, study.constraints, [t.state for t in ended], lambda name: [t.metric(name) for t in ended]
     )
     values = ([trial.metric(objective.metric) for objective in study.objectives] for trial in ended)
     points = loss_matrix((losses(study.objectives, row) for row in values), len(study.objectives))
     points[~np.array(stands)] = math.nan
+    references = [None if o.reference is None else loss(o, o.reference) for o in study.objectives]
+    return gain_of_next(points, within, references, stream(study.seed, dataset, 0, "gain", len(ended)))
+
+
+def gain_of_next(
+    points: NDArray[np.float64], within: int, references: Sequence[float | None], random: np.random.Generator
+) -> float:
+    """Return the expected gain of the next `within` trials, from the losses [n, m] of those before (NaN: none)."""
     known = points[~np.isnan(points).any(axis=1)]
-    if not len(known):
+    if len(points) < PATIENCE * within or not len(known):
         return math.inf
-    reference = np.array(
-        [
-            worst if objective.reference is None else loss(objective, objective.reference)
-            for objective, worst in zip(study.objectives, known.max(axis=0), strict=True)
-        ]
-    )
-    random = stream(study.seed, dataset, 0, "gain", len(ended))
+    worst = known.max(axis=0)
+    reference = np.array([w if given is None else given for given, w in zip(references, worst, strict=True)])
     left_out = [np.arange(len(points) - within, len(points))]
     left_out += [random.choice(len(points), within, replace=False) for _ in range(DRAWS)]
     gains = [_gain(points, out, reference) for out in left_out]
