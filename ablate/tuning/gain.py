@@ -37,7 +37,7 @@ def expected_gain(study: Study, dataset: str, ended: Sequence[TrialProgress], wi
     )
     values = ([trial.metric(objective.metric) for objective in study.objectives] for trial in ended)
     points = loss_matrix((losses(study.objectives, row) for row in values), len(study.objectives))
-    points[~np.array(stands)] = math.nan
+    points[~np.array(stands, dtype=bool)] = math.nan
     references = [None if o.reference is None else loss(o, o.reference) for o in study.objectives]
     return gain_of_next(points, within, references, stream(study.seed, dataset, 0, "gain", len(ended)))
 
