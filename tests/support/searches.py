@@ -106,8 +106,16 @@ def search_of(
 ) -> Search:
     """Return a Search with the fake size."""
     size, facts = measure_by(size_of), lambda dataset: SHAPE
-    more = {"group_key": group_key, "patience": patience, "gpus_per_trial": gpus_per_trial}
-    return Search(study, writer, ledger, measure=size, facts_of=facts, **more)
+    return Search(
+        study,
+        writer,
+        ledger,
+        measure=size,
+        facts_of=facts,
+        group_key=group_key,
+        patience=patience,
+        gpus_per_trial=gpus_per_trial,
+    )
 
 
 ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal
