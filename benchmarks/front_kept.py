@@ -11,7 +11,8 @@ second: `gain`, the change of the hypervolume of its complete trials against the
 
 The made-up networks have 10^3 to 10^6 parameters. Their final error is .02 + .25 (n/1000)^-.35 plus an exponential
 excess for poor settings; the error falls from .9 as (1 + t/tau)^-1.5. WORLDS says what else is so. The rows `digits`
-and `fashion_mnist` replay recorded curves (benchmarks/record_curves.py) in random order.
+and `fashion_mnist` replay recorded curves (benchmarks/record_curves.py) in random order, `cnns` and `resnets` those of
+others in $ABLATE_DATA/curves.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from functools import partial
 import numpy as np
 from paired import interval
 from record import RESULTS, write_csv
-from rung_variants import ByDominance, InStrata, SecondChance
-from simulated_search import Curves, by_scheduler, recorded, simulate, volume
+from rung_variants import ByDominance, ByLastReport
+from simulated_search import Curves, by_scheduler, of_others, recorded, simulate, volume
 
 from ablate.tuning.schedulers import Asha, FrontAsha, Scheduler, Unscheduled
 
@@ -39,8 +40,7 @@ RULES: dict[str, tuple[Callable[[], Scheduler], bool]] = {  # whether the rule s
     "asha, tolerance 1": (partial(FrontAsha, tolerance=1, **RUNGS), True),
     "asha, tolerance 0": (partial(FrontAsha, tolerance=0, **RUNGS), True),
     "dominance alone": (partial(ByDominance, **RUNGS), True),
-    "asha, rivals of similar size": (partial(InStrata, **RUNGS), True),
-    "asha, second chance": (partial(SecondChance, **RUNGS), True),
+    "by the last report": (partial(ByLastReport, tolerance=1.5, **RUNGS), True),
     "keep_front: false": (partial(Asha, **RUNGS), True),
     "accuracy only": (partial(Asha, **RUNGS), False),
 }
@@ -55,7 +55,7 @@ WORLDS: dict[str, dict[str, float]] = {  # noise: of a report; speeds: log-sd of
     "large ones are slower": {"speeds": 0.4, "by_size": 0.25},
     "all of it": {"speeds": 0.4, "slow": 0.3, "by_size": 0.25, "noise": 0.02},
 }
-TABLES = ("digits", "fashion_mnist")
+TABLES = {"digits": recorded, "fashion_mnist": recorded, "cnns": of_others, "resnets": of_others}
 PACKAGES = ("numpy", "moocore", "optuna", "ray")
 FIELDS = ("world", "rule", "repetitions", "kept", "kept_error", "epochs", "gain", "gain_low", "gain_high")
 
@@ -86,7 +86,7 @@ def repetition(world: str, seed: int) -> Curves:
     rng = np.random.default_rng(seed)
     if world in WORLDS:
         return draw(rng, **WORLDS[world])
-    _, curves = recorded(world)
+    _, curves = TABLES[world](world)
     return curves.taken(rng.permutation(len(curves.cost)))
 
 

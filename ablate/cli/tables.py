@@ -8,8 +8,10 @@ from rich.text import Text
 
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
+from ablate.results.report.budget import gain_text
 from ablate.results.report.comparison.design import design_lines
 from ablate.results.report.numbers import spell_seconds
+from ablate.study import Study
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}
@@ -60,6 +62,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{what}, one after another on this machine: {spell_seconds(hours * 3600)};")
         shorter = "early stopping shortens it, and so does" if plan.study.compare is None else "it is shorter by"
         lines.append(f"{shorter} every trial that runs at the same time.")
+    lines += _budget_lines(plan.study, hours)
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
     if plan.confirmation_budget is not None:
@@ -68,6 +71,22 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
             f" set has trained {plan.confirmation_budget:,} seeds in all."
         )
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
+
+
+def _budget_lines(study: Study, hours: float | None) -> list[str]:
+    """Return what ends the search before its trials are spent, and what they cost; `hours` are of all trials."""
+    lines, budget = [], study.budget
+    if (most := budget.most_hours) is not None:
+        money = "" if budget.price is None else f", {budget.price * most:.2f} at {budget.price:g} each"
+        lines.append(f"No further trial starts once the search has used {most:g} GPU hours{money}.")
+    if hours is not None and budget.price is not None:
+        lines.append(f"At full length they cost {budget.price * hours:.2f} on GPUs as fast as this machine.")
+    if (stop := budget.stop) is not None:
+        least = gain_text(study, stop.gain)
+        lines.append(
+            f"The search of a data set ends once {stop.within} more trials are expected to gain less than {least}."
+        )
+    return lines
 
 
 def _tuning_lines(plan: Plan, dataset: str) -> list[str]:

@@ -90,6 +90,11 @@ class Plan:
         rows, tuning = self.row_hours(), self.tuning_hours()
         return None if rows is None else rows + (tuning or 0.0)
 
+    def money(self) -> float | None:
+        """Return the price of `hours` on GPUs as fast as this machine, None without `budget.price`."""
+        hours, price = self.hours(), self.study.budget.price
+        return None if hours is None or price is None else hours * price
+
     def row_hours(self) -> float | None:
         """Return the hours of all search trials, or of all rows of a comparison, at full length."""
         return _hours(self.trials, self.seconds_per_trial)
@@ -124,6 +129,8 @@ class Plan:
             "seconds_per_trial": self.seconds_per_trial,
             "seconds_per_tuning_trial": self.seconds_per_tuning_trial,
             "hours_one_after_another": self.hours(),
+            "money_one_after_another": self.money(),
+            "gpu_hours_at_most": self.study.budget.most_hours,
             "power": [part.content() for part in self.power],
             "cautions": list(self.cautions),
             **({"design": self._design()} if self.study.parts else {}),

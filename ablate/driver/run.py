@@ -127,6 +127,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
                 group_key=key,
                 discard=discard,
                 keep_going=options.keep_going,
+                gpus_per_trial=options.gpus_per_trial,
             )
             count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
             report, unshown = _run(engine, executor, ledger, writer, options, console, count)

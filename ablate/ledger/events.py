@@ -37,9 +37,13 @@ _RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": 
 _RACED["seeds"] = dict[Number, int]
 _ANSWER = {"request": int, "start": NonNegativeInt, "command": str, "trial": NonNegativeInt, "refused": str}
 PAYLOADS: Mapping[str, type[BaseModel]] = {
-    "driver_started": _payload({"holder": str}),
+    "driver_started": _payload({"holder": str}, {"gpus_per_trial": Finite}),
     "exhausted": _payload(_COUNT),
     "time_up": _payload({"wall_clock": Finite}),
+    "hours_up": _payload(_COUNT | {"gpu_hours": Finite, "used": Finite}),
+    "gain_below": _payload(
+        _COUNT | {"gain": Finite, "within": PositiveInt, "expected": Finite, "trials": PositiveInt},
+    ),
     "frozen": _payload(_COUNT | {"confirmed": list[NonNegativeInt]}, {"budget": int}),
     "raced": _payload(_RACED | {"reason": Literal["", "certain", "budget"]}),
     "test_opened": _TRIAL,

@@ -15,6 +15,7 @@ from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
 from ablate.results.analysis.comparison import cells
+from ablate.results.report.budget import ended_early_text, hours_content, hours_text
 from ablate.results.report.front.findings import findings
 from ablate.results.report.front.summary import best_row
 from ablate.studies.homes import command_to_continue
@@ -23,7 +24,7 @@ from ablate.studies.stored import Stored, cover_datasets, known_names, read_stud
 from ablate.study import Study
 from ablate.tuning.planned import planned_trials, tuning_trials
 from ablate.tuning.racing import budget_of, spent_seeds
-from ablate.tuning.recorded import RecordedSearch, has_room, is_finished, is_over, recorded_searches
+from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}
@@ -43,6 +44,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "storage": found.storage,
         "state": state,
         "finished": finished,
+        "ended_early": _ended_early(found, here),
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
         "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
         "budget": _budget(found, here),
@@ -100,7 +102,8 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
         state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
-    return [state, _budget_text(status["budget"]), *refused, *pending]
+    early = [f"{name}: {text}." for name, text in status["ended_early"].items()]
+    return [state, _budget_text(status["budget"]), *early, *refused, *pending]
 
 
 def resume_command(found: Stored, locations: Locations) -> str:
@@ -142,6 +145,12 @@ def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_
     return "finished" if ended else "confirm"
 
 
+def _ended_early(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, str]:
+    """Return why `budget.stop` ended a search, by data set."""
+    texts = {name: ended_early_text(found.results, name, len(each.search_trials())) for name, each in here.items()}
+    return {name: text for name, text in texts.items() if text and here[name].no_longer_pays}
+
+
 def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
     planned, used = planned_trials(found.study), found.record.active_seconds
     trials = {}
@@ -165,7 +174,8 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
     limit = found.study.budget.wall_clock
     clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
     more = {"tuning_trials": tuning or None, "confirmation_seeds": seeds or None}
-    return {"trials": trials, **more, "wall_clock": clock}
+    hours = hours_content(found.study, hours_spent(found.study, here.values()))
+    return {"trials": trials, **more, "wall_clock": clock, "gpu_hours": hours}
 
 
 def _budget_text(budget: Mapping[str, Any]) -> str:
@@ -177,6 +187,8 @@ def _budget_text(budget: Mapping[str, Any]) -> str:
     if (clock := budget["wall_clock"]) is not None:
         left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
         parts.append(f"{left} of {limit} hours")
+    if (hours := budget["gpu_hours"]) is not None:
+        parts.append(hours_text(hours, left=True))
     return f"Budget left: {', '.join(parts)}."
 
 

@@ -28,7 +28,7 @@ def faults_of(study: Study) -> list[Fault]:
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
-    plain += [*_determinism_faults(study), *_race_faults(study), *start_faults(study)]
+    plain += [*_determinism_faults(study), *_race_faults(study), *_budget_faults(study), *start_faults(study)]
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
@@ -89,14 +89,28 @@ def _race_faults(study: Study) -> Iterator[Fault]:
         yield Fault(path="confirm.budget", value=study.confirm.budget, rule=rule, hint=hint)
 
 
+def _budget_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of `budget`: money without a price, and a `stop` that can never or always end the search."""
+    stop, compares = study.budget.stop, study.compare is not None
+    if study.budget.money is not None and study.budget.price is None:
+        rule = "money needs `budget.price`, the price of one GPU hour"
+        yield Fault(path="budget.money", value=study.budget.money, rule=rule)
+    if stop is not None and compares:
+        rule = "a comparison trains a fixed list, which no expected gain ends: leave it out"
+        yield Fault(path="budget.stop", value=None, rule=rule)
+    if stop is not None and len(study.objectives) > 1 and stop.gain >= 1:
+        rule = f"with several objectives this is a share of the hypervolume, below 1, not percent: {stop.gain / 100:g}?"
+        yield Fault(path="budget.stop.gain", value=stop.gain, rule=rule)
+
+
 def _determinism_faults(study: Study) -> Iterator[Fault]:
     """Yield the faults of `deterministic`: a use of training time, or a comparison, which is repeatable without it."""
     if study.deterministic is None:
         return
     rule = "a deterministic study cannot depend on how long training takes"
-    if study.budget.wall_clock is not None:
+    for path, value in study.budget.limits_of_time().items():
         hint = "Give budget.trials instead, or leave `deterministic` out."
-        yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=f"{rule}.", hint=hint)
+        yield Fault(path=path, value=value, rule=f"{rule}.", hint=hint)
     metrics = [(f"objectives.{i}.metric", o.metric) for i, o in enumerate(study.objectives)]
     metrics += [(f"constraints.{i}", c.metric) for i, c in enumerate(study.constraints)]
     for path, metric in metrics:

@@ -145,9 +145,9 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
         for name in (name for name in given if name in narrowed):
             rule = "a twin is narrowed by this setting, so it cannot be tuned too"
             yield Fault(path=f"tune.{name}", value=None, rule=rule)
-    if study.budget.wall_clock is not None:
+    for path, value in study.budget.limits_of_time().items():
         rule = "`tune` gives every row the same number of trials, which a time budget would cut short for some"
-        yield Fault(path="budget.wall_clock", value=study.budget.wall_clock, rule=rule)
+        yield Fault(path=path, value=value, rule=rule)
     if tuning_seeds(study) > study.replicates:
         rule = f"each seed of a row has one tuning seed, and a row has {study.replicates} (`replicates`): leave it out"
         yield Fault(path="tune.replicates", value=tune.replicates, rule=rule)

@@ -80,6 +80,7 @@ def labelled(value: Any) -> Any:
 Metric = Annotated[str, AfterValidator(_metric)]
 ComparedMetric = Annotated[str, AfterValidator(_compared_metric)]
 Name = Annotated[str, AfterValidator(_plain_name)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0)]
 
 
@@ -213,6 +214,15 @@ class SchedulerConfig(Section):
     """Options of the scheduler."""
 
 
+class Stop(Section):
+    """End the search of a data set when its next trials are expected to bring too little."""
+
+    gain: Amount
+    """The gain below which the search ends: a share of the hypervolume; with one objective, in its own unit."""
+    within: Annotated[int, Field(ge=2)] = 20
+    """The number of search trials of which this gain is expected."""
+
+
 class Budget(Section):
     """What the search may spend. Confirmation is not part of it."""
 
@@ -222,6 +232,26 @@ class Budget(Section):
     """Whether `trials` is the number for each data set or for all together."""
     wall_clock: Duration | None = None
     """Time after which no new trial starts, summed over all drivers: seconds or text such as `4m`, `1h30m`."""
+    gpu_hours: Amount | None = None
+    """Hours of training after which no new trial starts, of all data sets together. A trial counts with the GPUs it
+    has; without GPUs it counts as one."""
+    price: Amount | None = None
+    """Price of one GPU hour, in any currency. Plan, status and page then show money."""
+    money: Amount | None = None
+    """Money after which no new trial starts, in the currency of `price`."""
+    stop: Stop | None = None
+    """End the search before its budget is spent, when the next trials are expected to bring too little."""
+
+    @property
+    def most_hours(self) -> float | None:
+        """Return the GPU hours that `gpu_hours` and `money` allow, or None."""
+        of_money = None if self.money is None or self.price is None else self.money / self.price
+        return min((hours for hours in (self.gpu_hours, of_money) if hours is not None), default=None)
+
+    def limits_of_time(self) -> dict[str, float]:
+        """Return the limits that depend on how long training takes, by their path in the study file."""
+        limits = {"wall_clock": self.wall_clock, "gpu_hours": self.gpu_hours, "money": self.money}
+        return {f"budget.{name}": limit for name, limit in limits.items() if limit is not None}
 
 
 class Confirm(Section):

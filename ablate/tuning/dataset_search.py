@@ -16,6 +16,7 @@ from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.study.tuning_seeds import tuning_seeds
 from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.gain import expected_gain
 from ablate.tuning.racing import plan_round
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.row_tuning import RowTuning
@@ -42,6 +43,7 @@ class DatasetSearch(RecordedSearch):
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _front: tuple[FrontMember, ...] | None = None  # until a trial ends
+    _gain: tuple[int, float] | None = None  # of how many ended trials, and their expected gain
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
@@ -126,6 +128,24 @@ class DatasetSearch(RecordedSearch):
             return self._further(*further)
         self._hear()
         return self.suggester.suggest(self.next_number)
+
+    def expected_gain(self) -> float:
+        """Return what the next `budget.stop.within` trials are expected to gain, infinity while that is not asked.
+
+        A deterministic study uses the trials that its next suggestion may use. A search that continues after it was
+        ended has as many further trials first.
+        """
+        stop, trials = self.study.budget.stop, self.search_trials()
+        if stop is None:
+            return math.inf
+        if self.study.deterministic is not None:
+            trials = self._heard_at(len(trials))
+        ended = [trial for trial in trials if trial.state.finished]
+        if len(ended) < self.gain_below.get("search_trials", -stop.within) + stop.within:
+            return math.inf
+        if self._gain is None or self._gain[0] != len(ended):
+            self._gain = len(ended), expected_gain(self.study, self.dataset, ended, stop.within)
+        return self._gain[1]
 
     def suggest_given(self, given: Mapping[str, Any]) -> NewTrial | str:
         """Return the next search trial with the settings `given`, or in words why there is none."""

@@ -18,8 +18,8 @@ from ablate.tuning.tuned_rows import TunedRows
 if TYPE_CHECKING:
     from ablate.study import Study
 
-DRIVER_STARTED = "driver_started"
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
+HOURS_UP, GAIN_BELOW = "hours_up", "gain_below"
 
 
 @dataclass(kw_only=True)
@@ -31,6 +31,8 @@ class RecordedSearch:
     trials: dict[int, TrialProgress] = field(default_factory=dict)
     exhausted: bool = False
     time_up: float = 0.0  # the time budget, in seconds, that was found to be spent
+    hours_up: float = 0.0  # the budget of GPU hours that was found to be spent
+    gain_below: Mapping[str, Any] = field(default_factory=dict)  # the newest event by which `budget.stop` ended it
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
     race: Race = field(default_factory=Race)
@@ -61,6 +63,10 @@ class RecordedSearch:
             self.exhausted = True
         elif kind == TIME_UP:
             self.time_up = float(str(payload["wall_clock"]))
+        elif kind == HOURS_UP:
+            self.hours_up = float(str(payload["gpu_hours"]))
+        elif kind == GAIN_BELOW:
+            self.gain_below = payload
         elif kind == FROZEN:
             self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
             self.race.frozen(payload)
@@ -110,6 +116,15 @@ class RecordedSearch:
             return 0
         asked = 0 if self.frozen else sum(len(seeds) for _, seeds in self.unconfirmed())
         return max(budget - spent_seeds(trials) - asked, 0)
+
+    @property
+    def no_longer_pays(self) -> bool:
+        """Whether `budget.stop` ended the search, and the file has not asked for more since."""
+        budget, ended = self.study.budget, self.gain_below
+        if budget.stop is None or not ended:
+            return False
+        asks_more = budget.stop.gain < ended["gain"] or budget.stop.within > ended["within"]
+        return not asks_more and bool(budget.trials <= ended["trials"])
 
     @property
     def lacks_seeds(self) -> bool:
@@ -173,7 +188,7 @@ class RecordedSearch:
 def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSearch]:
     """Return the recorded search of each data set of `study`, from a snapshot of its ledger."""
     found = {name: RecordedSearch(study=study, dataset=name) for name in study.labels}
-    taken = steps(snapshot.reports)
+    taken = steps(snapshot.reports, snapshot.events)
     for name, search in found.items():
         search.restore(
             [t for t in snapshot.trials if t.key.dataset == name],
@@ -185,7 +200,8 @@ def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSea
 
 def has_room(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
     """Return whether the budget allows another search trial of a data set; `active_seconds` counts all drivers."""
-    return has_trials_left(search, everyone) and not is_time_up(search, active_seconds)
+    spent = is_time_up(search, active_seconds) or is_hours_up(search, hours_spent(search.study, everyone, planned=True))
+    return has_trials_left(search, everyone) and not spent
 
 
 def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]) -> bool:
@@ -193,13 +209,33 @@ def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]
     budget = search.study.budget
     sharing = [search] if budget.scope == "per_dataset" else everyone
     begun = sum(len(each.search_trials()) for each in sharing)
-    return (not search.exhausted and begun < budget.trials) or search.lacks_seeds
+    ended = search.exhausted or search.no_longer_pays
+    return (not ended and begun < budget.trials) or search.lacks_seeds
 
 
 def is_time_up(search: RecordedSearch, active_seconds: float) -> bool:
     """Return whether the time budget is spent; once recorded for a data set, this stays true for that budget."""
     limit = search.study.budget.wall_clock
     return limit is not None and (search.time_up >= limit or active_seconds >= limit)
+
+
+def is_hours_up(search: RecordedSearch, hours: float) -> bool:
+    """Return whether the budget of GPU hours is spent; once recorded for a data set, this stays true for it."""
+    limit = search.study.budget.most_hours
+    return limit is not None and (search.hours_up >= limit or hours >= limit)
+
+
+def hours_spent(study: Study, everyone: Collection[RecordedSearch], *, planned: bool = False) -> float:
+    """Return the GPU hours of all reports of search trials, 0 if no budget and no price asks for them.
+
+    With `planned`, a trial that has not ended counts with the mean of those that have, if that is more.
+    """
+    if study.budget.most_hours is None and study.budget.price is None:
+        return 0.0
+    trials = [trial for each in everyone for trial in each.search_trials()]
+    ended = [trial.gpu_seconds for trial in trials if trial.state.finished]
+    least = sum(ended) / len(ended) if ended and planned else 0.0
+    return sum(t.gpu_seconds if t.state.finished else max(t.gpu_seconds, least) for t in trials) / 3600
 
 
 def is_over(search: RecordedSearch, everyone: Collection[RecordedSearch], active_seconds: float) -> bool:

@@ -16,7 +16,7 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.trial import Decision
 from ablate.tuning.trial_progress import loss_matrix
 
-TOLERANCE = 1.5  # standard deviations of a difference between two reports
+TOLERANCE = 2.0  # standard deviations of a difference between two reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class FrontAsha(Asha):
 
     It compares forecasts (see `forecast`). A trial also continues while no other one at its rung dominates its
     forecast after that is improved, on each objective, by `tolerance` standard deviations of a difference between two
-    trials. The deviation is measured at the rung, by how differently its trials' curves `bend`: noise and curves of
+    trials. The deviation is measured at the rung, by how differently its trials' reports `bend`: noise and curves of
     different shape both count, what all curves have in common does not. A trial with fewer than three reports at a rung
     counts there from its third report on.
     """
@@ -231,20 +231,23 @@ Reports = Sequence[tuple[int, tuple[float, ...]]]  # the epoch and losses of a t
 
 
 def forecast(reports: Reports) -> tuple[float, ...]:
-    """Return the last losses plus half of their change since half of the epochs; the last ones if none is that old.
+    """Return the best losses since half of the epochs, plus a quarter of their change from the best ones before.
 
-    A trial that still improves quickly is thus not compared by what it has reached alone. Costs do not change.
+    The best of several reports is less noisy than the last one, and a trial that still improves quickly is not compared
+    by what it has reached alone. NaN if the last loss is NaN. Costs do not change.
     """
-    epoch, last = reports[-1]
-    old = next((losses for past, losses in reversed(reports) if past <= (epoch + 1) / 2 and past < epoch), last)
-    changes = (half_change(now, then) for now, then in zip(last, old, strict=True))
-    return tuple(now + change for now, change in zip(last, changes, strict=True))
+    half = (reports[-1][0] + 1) / 2
+    newer = [losses for epoch, losses in reports if epoch >= half]
+    older = [losses for epoch, losses in reports[:-1] if epoch <= half] or newer
+    return tuple(map(_forecast, zip(*newer, strict=True), zip(*older, strict=True)))
 
 
-def half_change(now: float, then: float) -> float:
-    """Return half of a change, 0 if it is not finite."""
-    change = (now - then) / 2
-    return change if math.isfinite(change) else 0.0
+def _forecast(newer: tuple[float, ...], older: tuple[float, ...]) -> float:
+    if math.isnan(newer[-1]):
+        return math.nan
+    best = min(value for value in newer if not math.isnan(value))
+    change = best - min((value for value in older if not math.isnan(value)), default=best)
+    return best + change / 4 if math.isfinite(change) else best
 
 
 def bend(reports: Reports) -> tuple[float, ...]:

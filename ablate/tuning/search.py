@@ -15,10 +15,10 @@ from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialStat
 from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
-from ablate.tuning.recorded import DRIVER_STARTED, EXHAUSTED, TEST_OPENED, is_finished
+from ablate.tuning.recorded import EXHAUSTED, TEST_OPENED, is_finished
 from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
 from ablate.tuning.search_stages import SearchStages
-from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
+from ablate.tuning.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
 from ablate.tuning.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.twins import Measure
 from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
@@ -33,8 +33,8 @@ class Search(SearchStages):
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
-    `poll_seconds` pass between two looks for users' requests. Without `keep_going`, the study ends when its first two
-    trials fail before their first report.
+    `poll_seconds` pass between two looks for users' requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`,
+    the study ends when its first two trials fail before their first report.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -52,8 +52,10 @@ class Search(SearchStages):
         poll_seconds: float = POLL_SECONDS,
         discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
         keep_going: bool = True,
+        gpus_per_trial: float = 1.0,
     ) -> None:
         self.study = study
+        self._gpus_per_trial = gpus_per_trial
         self._keep_going = keep_going
         self._patience = patience
         self._writer = writer
@@ -143,7 +145,7 @@ class Search(SearchStages):
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
             self._note_opened_test(subsearch, trial, report)
             stands = self._writer.report(key, report, decision, state, error, event)
-            trial.take(ReportSummary.of(key, report, stands))
+            trial.take(ReportSummary.of(key, report, stands, self._gpus_per_trial))
             self._requests.done(subsearch, event)
             if state is not None:
                 self._end(subsearch, trial, state)
@@ -306,6 +308,7 @@ class Search(SearchStages):
     def _suggest(self) -> TrialProgress | None:
         """Return a new trial for the data set whose turn it is, the first in the file among equals."""
         self._note_time_up()
+        self._note_hours_up()
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
             if self.study.budget.scope == "per_dataset" or self.study.tune is not None:  # else turns keep their order
@@ -314,6 +317,8 @@ class Search(SearchStages):
             subsearch = min(ready, key=self._turn, default=None)
             if subsearch is None or subsearch.waits:
                 return None
+            if self._requests.given(subsearch) is None and self._note_gain_below(subsearch):
+                continue
             new, event = self._requests.suggest(subsearch)
             if new is not None:
                 self._begin()
@@ -360,7 +365,7 @@ class Search(SearchStages):
         found = self._ledger.snapshot(self.study.name)
         made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of)
         self._subsearches = {name: made(name) for name in self.study.labels}
-        taken = steps(found.reports)
+        taken = steps(found.reports, found.events)
         for name, subsearch in self._subsearches.items():
             subsearch.restore(
                 [t for t in found.trials if t.key.dataset == name],

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from ablate.ledger import NewEvent, NewTrial
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.racing import RACED, budget_of
-from ablate.tuning.recorded import DRIVER_STARTED, FROZEN, TIME_UP, has_trials_left, is_over, is_time_up
+from ablate.tuning.recorded import (
+    FROZEN,
+    GAIN_BELOW,
+    HOURS_UP,
+    TIME_UP,
+    has_trials_left,
+    hours_spent,
+    is_over,
+    is_time_up,
+)
 from ablate.tuning.search_view import SearchView
+from ablate.tuning.trial_progress import DRIVER_STARTED
 from ablate.tuning.trial_queue import TrialQueue
 
 
@@ -17,6 +27,7 @@ class SearchStages(SearchView):
 
     _queue: TrialQueue
     _begun: bool
+    _gpus_per_trial: float
 
     def _note_time_up(self) -> None:
         """Commit that the time budget is spent; a killed driver may have stored less active time than that."""
@@ -27,6 +38,26 @@ class SearchStages(SearchView):
             up = is_time_up(subsearch, self._writer.active_seconds())
             if has_trials_left(subsearch, self._subsearches.values()) and subsearch.time_up < limit and up:
                 self._note(subsearch, TIME_UP, wall_clock=limit, search_trials=len(subsearch.search_trials()))
+
+    def _note_hours_up(self) -> None:
+        """Commit that the budget of GPU hours is spent; a trial that is tried again may delete reports later."""
+        limit, everyone = self.study.budget.most_hours, self._subsearches.values()
+        used = hours_spent(self.study, everyone)
+        for subsearch in everyone:
+            if limit is None or not has_trials_left(subsearch, everyone):
+                continue
+            if subsearch.hours_up < limit <= used:
+                more = {"search_trials": len(subsearch.search_trials())}
+                self._note(subsearch, HOURS_UP, gpu_hours=limit, used=used, **more)
+
+    def _note_gain_below(self, subsearch: DatasetSearch) -> bool:
+        """Commit that the next trials of a data set are expected to gain too little; return whether they are."""
+        stop, gain = self.study.budget.stop, subsearch.expected_gain()
+        if stop is None or gain >= stop.gain:
+            return False
+        limits = {"gain": stop.gain, "within": stop.within, "trials": self.study.budget.trials}
+        self._note(subsearch, GAIN_BELOW, **limits, expected=gain, search_trials=len(subsearch.search_trials()))
+        return True
 
     def _over(self, subsearch: DatasetSearch) -> bool:
         return is_over(subsearch, self._subsearches.values(), self._writer.active_seconds())
@@ -68,5 +99,6 @@ class SearchStages(SearchView):
     def _begin(self) -> None:
         """Record the driver's start before its first write; a driver with nothing to do leaves no event."""
         if not self._begun:
-            self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder})
+            gpus = {"gpus_per_trial": self._gpus_per_trial} if self._gpus_per_trial != 1 else {}
+            self._writer.note(DRIVER_STARTED, None, {"holder": self._writer.holder, **gpus})
             self._begun = True

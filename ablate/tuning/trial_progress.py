@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ablate.core.config import Size
 from ablate.core.objectives import SIZE_METRICS, means
 from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
-from ablate.ledger import ReportRecord, TrialRecord
+from ablate.ledger import EventRecord, ReportRecord, TrialRecord
 
+DRIVER_STARTED = "driver_started"
 PLACE = "ablate:place"  # in the sampler state of a trial: its place in a sequence or design
 UNSEEN = "training not seen"  # the constraint that a stopped trial violates for its sampler
 
@@ -24,7 +25,7 @@ UNSEEN = "training not seen"  # the constraint that a stopped trial violates for
 class TrialProgress:
     """A trial's progress; `means` average the `replicates` of its last report, `decisions` and `seconds` are by epoch.
 
-    `attempt` counts how often it was handed out, over all drivers.
+    `attempt` counts how often it was handed out, over all drivers. `gpu_seconds` are its seconds times its GPUs.
     """
 
     config: TrialConfig
@@ -34,6 +35,7 @@ class TrialProgress:
     attempt: int = 0
     epoch: int = 0
     wall_seconds: float = 0.0
+    gpu_seconds: float = 0.0
     means: Mapping[str, float] = field(default_factory=dict)
     replicates: tuple[Mapping[str, float], ...] = ()
     diverged: bool = False
@@ -63,6 +65,7 @@ class TrialProgress:
 
     def take(self, step: ReportSummary) -> None:
         """Apply one committed report."""
+        self.gpu_seconds += (step.wall_seconds - self.wall_seconds) * step.gpus
         self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
         self.replicates = step.replicates
         self.diverged = step.diverged
@@ -76,7 +79,7 @@ class TrialProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSummary:
-    """One report, averaged (`means`) and by replicate, with the committed decision."""
+    """One report, averaged (`means`) and by replicate, with the committed decision and the GPUs of its trial."""
 
     key: TrialKey
     order: int
@@ -87,9 +90,10 @@ class ReportSummary:
     diverged: bool
     final: bool
     decision: Decision
+    gpus: float = 1.0
 
     @staticmethod
-    def of(key: TrialKey, report: Report, decision: Decision) -> ReportSummary:
+    def of(key: TrialKey, report: Report, decision: Decision, gpus: float = 1.0) -> ReportSummary:
         """Return the summary of a report that was just committed."""
         return ReportSummary(
             key=key,
@@ -101,12 +105,17 @@ class ReportSummary:
             diverged=any(report.diverged),
             final=report.final,
             decision=decision,
+            gpus=gpus,
         )
 
 
-def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
-    """Return summaries in commit order of stored reports, which come ordered by trial, epoch and replicate."""
+def steps(records: Iterable[ReportRecord], events: Iterable[EventRecord]) -> list[ReportSummary]:
+    """Return summaries in commit order of stored reports, which come ordered by trial, epoch and replicate.
+
+    Of the events, those of drivers that started say how many GPUs their trials had.
+    """
     found = []
+    gpus = {each.driver_term: each.payload.get("gpus_per_trial") for each in events if each.kind == DRIVER_STARTED}
     for (key, epoch), group in groupby(records, key=lambda r: (r.key, r.epoch)):
         rows = list(group)
         found.append(
@@ -120,6 +129,7 @@ def steps(records: Iterable[ReportRecord]) -> list[ReportSummary]:
                 diverged=any(row.diverged for row in rows),
                 final=rows[0].final,
                 decision=rows[0].decision,
+                gpus=gpus.get(rows[0].driver_term) or 1.0,
             )
         )
     return sorted(found, key=lambda step: step.order)

@@ -17,6 +17,8 @@ from typer.main import get_command
 from ablate.cli import app as cli
 from ablate.ledger import Ledger
 from ablate.ledger.schema import lease_table
+from ablate.results.analysis.results import Results
+from ablate.results.report.front.wording import status_lines
 from support.commands import run
 from support.ledgers import raw_connection
 from support.paths import TESTS
@@ -64,7 +66,9 @@ def test_an_interrupted_search_says_what_to_type_and_what_is_left(tmp_path: Path
         "tuning_trials": None,
         "confirmation_seeds": None,
         "wall_clock": {"seconds": 3600.0, "used": 600.0, "left": 3000.0},
+        "gpu_hours": None,
     }
+    assert found["ended_early"] == {}
     assert [row["trial"] for row in found["front"]["digits"]] == [0, 1]
     assert found["best"] == {"digits": None, "more": None}
     assert "once the search is over" in found["withheld"]["digits"]
@@ -126,6 +130,36 @@ def test_spent_time_ends_the_search(tmp_path: Path, look: Any) -> None:
     words, found = look(driver)
     assert (found["state"], found["budget"]["trials"]["digits"]) == ("finished", {"planned": 4, "begun": 1, "left": 0})
     assert "0:00:00 of 1:00:00 hours" in words
+
+
+def test_hours_and_money_are_counted_and_an_early_end_has_its_reason(tmp_path: Path, look: Any) -> None:
+    """A trial takes 2 seconds, by its reports; status and page have the same words."""
+    text = STUDY.replace("{choices: [8, 16, 24, 32]}", "{int: [8, 400], step: 8}").replace("name: grid", "name: random")
+    spent = "budget: {trials: 40, gpu_hours: 0.1, price: 9, stop: {gain: 0.5, within: 2}}"
+    driver = Driver(tmp_path, text.replace("budget: {trials: 4, wall_clock: 1h}", spent))
+    run_all(driver.search)
+    study, snapshot = driver.study, driver.ledger.snapshot("looked")
+    driver.leave()
+    words, found = look(driver)
+    begun = {name: one["begun"] for name, one in found["budget"]["trials"].items()}
+    assert all(4 <= count < 40 for count in begun.values())
+    assert found["finished"]
+    used = 2 * sum(begun.values()) / 3600
+    assert found["budget"]["gpu_hours"] == {
+        "hours": 0.1,
+        "used": pytest.approx(used),
+        "left": pytest.approx(0.1 - used),
+        "price": 9.0,
+    }
+    assert f"{0.1 - used:.3g} of 0.1 GPU hours ({9 * (0.1 - used):.2f} of 0.90 at 9 each)" in words
+    shown = dict(status_lines(Results.of(study, snapshot)))
+    assert shown["Spent by the search"] == f"{used:.3g} of 0.1 GPU hours ({9 * used:.2f} of 0.90 at 9 each)"
+    for name, count in begun.items():
+        reason = f"the search ended after {count} of 40 trials: the next 2 were expected to gain"
+        assert found["ended_early"][name].startswith(reason)
+        assert f"{name}: {found['ended_early'][name]}." in words
+        assert shown[f"Status of {name}"].endswith(found["ended_early"][name])
+        assert "`budget.stop` asks for 50% of the hypervolume" in found["ended_early"][name]
 
 
 def test_a_comparison_has_its_cells(tmp_path: Path, look: Any) -> None:

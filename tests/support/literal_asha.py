@@ -9,7 +9,7 @@ Stream = list[tuple[int, int, tuple[float, ...]]]
 
 
 def literal_asha(
-    stream: Stream, *, reduction: int, first: int, epochs: int, keep_front: bool, tolerance: float = 1.5
+    stream: Stream, *, reduction: int, first: int, epochs: int, keep_front: bool, tolerance: float = 2.0
 ) -> list[bool]:
     """Return for each report whether its trial goes on, written from the rule's words with plain loops."""
     rungs = [first * reduction**k for k in range(20) if first * reduction**k < epochs]
@@ -39,12 +39,24 @@ def literal_asha(
 
 
 def projected(reports: list[tuple[int, tuple[float, ...]]]) -> tuple[float, ...]:
-    """Return the last losses, moved on by half of what has changed since half of the epochs."""
+    """Return the best losses of the second half, moved on by a quarter of what has changed since those of the first.
+
+    A report in the middle is in both halves, the last one in the second alone.
+    """
     epoch, now = reports[-1]
-    earlier = [values for past, values in reports[:-1] if 2 * past <= epoch + 1]
-    if not earlier:
-        return now
-    return tuple(x if math.isnan(x - y) else x + 0.5 * (x - y) for x, y in zip(now, earlier[-1], strict=True))
+    moved = []
+    for axis, last in enumerate(now):
+        late = [values[axis] for past, values in reports if 2 * past >= epoch + 1 and values[axis] == values[axis]]
+        early = [
+            values[axis] for past, values in reports[:-1] if 2 * past <= epoch + 1 and values[axis] == values[axis]
+        ]
+        if last != last:
+            moved.append(last)
+        elif early and abs(min(late) - min(early)) < math.inf:
+            moved.append(min(late) + 0.25 * (min(late) - min(early)))
+        else:
+            moved.append(min(late))
+    return tuple(moved)
 
 
 def deviation(values: tuple[float, ...]) -> float:

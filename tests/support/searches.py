@@ -97,11 +97,25 @@ def hold_of(study: Study, ledger: Ledger, **changes: Any) -> StudyWriter:
 
 
 def search_of(
-    study: Study, writer: StudyWriter, ledger: Ledger, patience: Patience = PATIENCE, group_key: GroupKey = alone
+    study: Study,
+    writer: StudyWriter,
+    ledger: Ledger,
+    patience: Patience = PATIENCE,
+    group_key: GroupKey = alone,
+    gpus_per_trial: float = 1.0,
 ) -> Search:
     """Return a Search with the fake size."""
     size, facts = measure_by(size_of), lambda dataset: SHAPE
-    return Search(study, writer, ledger, measure=size, facts_of=facts, group_key=group_key, patience=patience)
+    return Search(
+        study,
+        writer,
+        ledger,
+        measure=size,
+        facts_of=facts,
+        group_key=group_key,
+        patience=patience,
+        gpus_per_trial=gpus_per_trial,
+    )
 
 
 ENDLESS = Patience(attempts=1000, resumptions=1000)  # how often something died is no part of what must be equal

@@ -161,7 +161,7 @@ def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
 ) -> None:
     study, trials, reports = parallel
     standings = [TrialProgress.of(t) for t in trials]
-    for step in steps(reports):
+    for step in steps(reports, []):
         standings[step.key.number].take(step)
     for number, trial in enumerate(trials):
         suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)

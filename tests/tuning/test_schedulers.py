@@ -15,6 +15,7 @@ from ablate.base.errors import RequestError
 from ablate.core.trial import Decision
 from ablate.ledger import Ledger
 from ablate.tuning.schedulers import (
+    TOLERANCE,
     Scheduler,
     SchedulerRequest,
     bend,
@@ -113,10 +114,14 @@ def test_a_planted_front_survives_where_one_objective_would_kill_it() -> None:
 
 def test_a_forecast_and_a_bend_by_hand() -> None:
     reports = [(1, (9.0, 4.0)), (2, (6.0, 4.0)), (3, (5.0, 4.0)), (9, (2.0, 4.0))]
-    assert forecast(reports) == (2.0 + 0.5 * (2.0 - 5.0), 4.0)
-    assert forecast(reports[:3]) == (5.0 + 0.5 * (5.0 - 6.0), 4.0)
+    assert forecast(reports) == (2.0 + 0.25 * (2.0 - 5.0), 4.0)
+    assert forecast(reports[:3]) == (5.0 + 0.25 * (5.0 - 6.0), 4.0)
     assert forecast(reports[:1]) == (9.0, 4.0)
     assert forecast([(1, (math.inf, math.nan)), (2, (3.0, 1.0))]) == (3.0, 1.0)
+    assert forecast([(1, (9.0, 1.0)), (5, (2.0, 1.0)), (7, (3.0, math.nan))])[0] == 2.0 + 0.25 * (2.0 - 9.0)
+    assert math.isnan(forecast([(1, (9.0, 1.0)), (5, (2.0, 1.0)), (7, (3.0, math.nan))])[1])
+    assert forecast([(1, (9.0,)), (6, (2.0,)), (7, (3.0,))]) == (2.0 + 0.25 * (2.0 - 9.0),), "the best, not the last"
+    assert forecast([(e, (float(e),)) for e in (1, 2, 3, 4)]) == (3.0 + 0.25 * (3.0 - 1.0),), "seconds only grow"
     on_the_line = 6 - 4 / 7  # at epoch 3, between 6 at epoch 2 and 2 at epoch 9
     expected = (5 - on_the_line) / math.sqrt(1 + (1 / 7) ** 2 + (6 / 7) ** 2)
     assert bend(reports[1:]) == (pytest.approx(expected), 0.0)
@@ -167,14 +172,14 @@ def kept_of_front(rng: np.random.Generator, noise: float, **options: Any) -> tup
 
 
 def test_noise_costs_less_of_the_front_than_by_dominance_alone() -> None:
-    found = {t: np.zeros(3) for t in (0.0, 1.5)}
+    found = {t: np.zeros(3) for t in (0.0, TOLERANCE)}
     for seed in range(20):
         for tolerance in found:
             found[tolerance] += kept_of_front(np.random.default_rng(seed), 0.02, tolerance=tolerance)
-    (kept, members, _), (kept_by_dominance, _, _) = found[1.5], found[0.0]
+    (kept, members, _), (kept_by_dominance, _, _) = found[TOLERANCE], found[0.0]
     assert kept / members > 0.9
     assert members - kept < 0.5 * (members - kept_by_dominance)
-    assert found[1.5][2] < 0.75 * 20 * 40
+    assert found[TOLERANCE][2] < 0.75 * 20 * 40
 
 
 def test_crowding_distance_by_hand() -> None:

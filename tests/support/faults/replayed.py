@@ -64,7 +64,7 @@ def check_suggestions(run: StudyRun, dataset: str = "digits") -> int:
         keys = {t.key for t in known}
         before = [r for r in reports if r.created_at < trial.created_at and r.key in keys]
         lane = DatasetSearch.of(study, dataset, measure=measure_by(measure), facts_of=shapes.__getitem__)
-        lane.restore(known, steps(before), [])
+        lane.restore(known, steps(before, []), [])
         again = lane.suggest()
         assert again is not None
         assert again.config == trial.config, f"trial {number} was suggested from something else"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
 from ablate.base.plain_text import counted
@@ -12,6 +14,7 @@ from ablate.results.analysis.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECAD
 from ablate.results.analysis.intervals import NEAR_ONE
 from ablate.results.analysis.misfit import SCATTER
 from ablate.results.analysis.results import Results
+from ablate.results.report.budget import ended_early_text, gpu_hours, hours_content, hours_text
 from ablate.results.report.confirmation import confirmation_text, open_text, opened_text, protocol_text
 from ablate.results.report.front.findings import Findings, counts_text, findings, state_counts
 from ablate.results.report.front.summary import size_metric
@@ -23,11 +26,15 @@ from ablate.study import PLACEBO, Study
 def status_lines(results: Results) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
     study = results.study
+    begun = Counter(results.trials.filter(stage="search")["dataset"])
     lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(results.trials)))]
     lines.append(("Seeds", seeds_text(study, results.reports)))
     for dataset, found in findings(results).items():
         words = confirmation_text(results, dataset) if found.front.height else "no front yet: no trial is complete"
-        lines.append((f"Status of {dataset}", words + opened_text(results, dataset)))
+        early = ended_early_text(results, dataset, begun[dataset])
+        lines.append((f"Status of {dataset}", words + opened_text(results, dataset) + (early and f"; {early}")))
+    if (spent := hours_content(study, gpu_hours(results))) is not None:
+        lines.append(("Spent by the search", hours_text(spent)))
     return [*lines, ("Hypervolume", hypervolume_rule(study))]
 
 
