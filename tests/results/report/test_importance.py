@@ -132,7 +132,7 @@ def test_failed_and_confirmation_trials_do_not_enter():
     found = matters(study, pl.concat([trials, confirmed]))
     assert [each.trials for each in found["importances"]] == [60, None]
     assert "Validation accuracy: learnt from 60 search trials." in found["sentences"]
-    assert "The tpe sampler chose these trials: where it tried little, the forest knows little." in found["sentences"]
+    assert "The front sampler chose these trials: where it tried little, the forest knows little." in found["sentences"]
     alone = trials.filter(pl.col("state") != "FAIL")
     assert found["importances"] == search_importances(Findings(Results(study, alone, reports_of([]), EXACT), "digits"))
 
