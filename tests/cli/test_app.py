@@ -89,11 +89,11 @@ ANSWER = """
 import io, sys
 from rich.console import Console
 from support.planted_study import make_study, plant
+from ablate.results.analysis.results import Results
 from ablate.results.report import front_lines
 study = make_study()
-trials, reports = plant(study)
 shown = Console(width=200, file=io.StringIO())
-shown.print(front_lines(study, trials, reports))
+shown.print(front_lines(Results(study, *plant(study))))
 assert "to the best" in shown.file.getvalue()
 print("\\n".join(sys.modules))
 """
