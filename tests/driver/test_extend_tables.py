@@ -121,7 +121,7 @@ def test_a_comparison_gets_further_seeds_and_stays_paired(tmp_path: Path) -> Non
         assert replace(trial.config, key=first.key, seeds=first.seeds, source=None) == first
     study = parse_study(five)
     for table in (cells, seed_values):
-        whole, grown = (table(study, *tables(tmp_path / folder)) for folder in ("whole", "grown"))
+        whole, grown = (table(Results(study, *tables(tmp_path / folder))) for folder in ("whole", "grown"))
         assert whole.equals(grown)
     assert set(cells(Results(study, *tables(tmp_path / "grown")))["n"]) == {5}
     text = trials_text(study, tables(tmp_path / "grown")[0])
