@@ -246,7 +246,7 @@ def test_the_command_is_one_that_ablate_has(play: Play) -> None:
     words = shlex.split(play.said("ablate search")[0].partition(" | ")[0])
     command = get_command(cli.app).commands[words[1]]  # type: ignore[attr-defined]
     parsed = command.make_context(words[1], words[2:]).params
-    assert (parsed["gpus"], parsed["grace"], parsed["address"]) == (8, 40.0, "10.1.2.3:24711")
+    assert (parsed["gpus"], parsed["grace_seconds"], parsed["address"]) == (8, 40.0, "10.1.2.3:24711")
 
 
 def test_shellcheck_finds_nothing() -> None:

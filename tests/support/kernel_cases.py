@@ -40,14 +40,16 @@ FAULTS = {
 def kernels() -> ctypes.CDLL:
     """The kernels of this machine. Where it compiles them and does not accept them, they are wrong: no skip."""
     if native.load_kernels() is None:
-        pytest.skip("there is no C compiler here")
+        pytest.skip(f"there is no C compiler or no {native.NEEDED} here")
     found = fused.checked_kernels()
     assert found is not None, "what the compiler made of the kernels disagrees with torch"
     return found
 
 
 def real_compiler() -> str:
-    """Return the path of the C compiler, or skip the test."""
+    """Return the path of the C compiler; skip the test without one, or on a processor that has no kernels."""
+    if native.NEEDED not in native.describe_processor().split():
+        pytest.skip(f"this processor has no {native.NEEDED}, so it has no compiled kernels")
     found = shutil.which(os.environ.get(native.COMPILER, "cc"))
     if found is None:
         pytest.skip("there is no C compiler here")

@@ -144,6 +144,7 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder}/ledger.sqlite"
 
 
+@contextmanager
 def opened(study: Study, folder: Path, clock: Clock | None = None) -> Iterator[tuple[Search, StudyWriter, Ledger]]:
     """Yield a search with its hold and ledger."""
     clock = clock or Clock()
