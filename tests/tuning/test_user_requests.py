@@ -52,7 +52,7 @@ def small(**changes: Any) -> Study:
 def oracle(search: Search, number: int, fixed: dict[str, Any]) -> dict[str, Any]:
     """Return what Optuna suggests for a trial of its own queue, with the search's history and the same sampler."""
     suggester = search._subsearches["digits"].suggester
-    study = optuna.create_study(direction="minimize", sampler=suggester._sampler(number, 0, {}))
+    study = optuna.create_study(direction="minimize", sampler=suggester._sampler(number, 0, {}, fixed))
     study.add_trials(suggester.history.get_all_trials(0))
     study.enqueue_trial(fixed)
     trial = study.ask()
