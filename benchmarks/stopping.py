@@ -1,4 +1,4 @@
-"""What `budget.stop` costs and saves, on recorded learning curves: searches that go on are cut where it would end them.
+"""What `budget.stop` costs and saves, on recorded learning curves: a full search is cut where it would end.
 
     python benchmarks/stopping.py                  # 5 repetitions, about 3 minutes; writes results/stopping.csv
     python benchmarks/stopping.py --repetitions 3  # printed only

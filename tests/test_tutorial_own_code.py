@@ -1,4 +1,4 @@
-"""README and the tutorial for one's own script: their files are written and their lines run as they stand."""
+"""Write the files of README and of the tutorial for a user's script, and run their command lines."""
 
 from __future__ import annotations
 
