@@ -32,7 +32,7 @@ import optuna
 from paired import interval
 from record import RESULTS, write_csv
 from search import FULL, PACKAGES, TABLES, WORKERS, study_of
-from searchers import Ablate, Table
+from searchers import Ablate, Table, proposals
 from simulated_search import recorded, simulate, volume
 
 from ablate.tuning import front_sampler, known_costs
@@ -127,14 +127,8 @@ def run(name: str, table: str, seed: int) -> list[float]:
         study = study.model_copy(update={"objectives": bare})
     asked = Ablate(study, curves)
 
-    def propose(number: int) -> int | None:
-        network = rows.nearest(asked.propose(number))
-        if network is not None:
-            asked.start(number, network)
-        return network
-
     with changed(name):
-        found = simulate(curves, propose, asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
+        found = simulate(curves, proposals(asked, rows), asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
     whole = volume(curves, sorted(curves.front()), reference)
     ended = [[e.network for e in found.ended if e.complete and e.spent <= k * curves.epochs] for k in BUDGETS]
     return [volume(curves, part, reference) / whole for part in ended]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -85,6 +85,18 @@ class Table:
         network = int(distance.argmin())
         self.free[network] = False
         return network
+
+
+def proposals(asked: Searcher, rows: Table) -> Callable[[int], int | None]:
+    """Return what `simulate` asks for a network: the nearest one to the searcher's proposal, which starts with it."""
+
+    def propose(number: int) -> int | None:
+        network = rows.nearest(asked.propose(number))
+        if network is not None:
+            asked.start(number, network)
+        return network
+
+    return propose
 
 
 class Ablate:

@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 from record import RESULTS, write_csv
 from search import CURVES, TABLES
-from searchers import Ablate, Table
+from searchers import Ablate, Table, proposals
 from simulated_search import Array, Curves, by_scheduler, of_others, recorded, simulate, volume
 
 from ablate.study import Study
@@ -105,16 +105,10 @@ def searching(table: str, seed: int) -> tuple[Callable[[int], int | None], Any, 
     rows = Table(study, networks, curves)
     asked = Ablate(study, curves)
 
-    def propose(number: int) -> int | None:
-        network = rows.nearest(asked.propose(number))
-        if network is not None:
-            asked.start(number, network)
-        return network
-
     quality, cost = (objective.reference for objective in study.objectives)
     assert quality is not None
     assert cost is not None
-    return propose, asked.report, curves, (1 - quality, float(np.log10(cost)))
+    return proposals(asked, rows), asked.report, curves, (1 - quality, float(np.log10(cost)))
 
 
 def rows_of(table: str, repetitions: int) -> list[Mapping[str, object]]:
