@@ -18,6 +18,7 @@ from scipy.special import ndtri, stdtr, stdtrit
 from ablate.base.spending import spend
 
 Runs = NDArray[np.float64]
+Number = float | Runs  # an array has one value for each of several campaigns (benchmarks/calibration_judging.py)
 Mode = Literal["claims", "explore"]
 Effort = Literal["frugal", "normal", "thorough"]
 State = Literal["keep", "discard", "undecided", "open"]
@@ -26,7 +27,8 @@ EFFORTS: dict[Effort, tuple[float, float]] = {"frugal": (1.5, 0.825), "normal": 
 FEWEST_REFERENCE, ENOUGH_REFERENCE = 4, 64
 FEWEST_PAIRS = 4  # degrees of freedom below which the correlation is not used
 HIGHEST_CORRELATION = 0.98
-ROUNDING = 1e-12  # relative error of a run's value: without any spread, smaller differences are none
+ROUNDING = 1e-12  # of a run's value: smaller differences are none, where runs have no spread
+TINY = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,36 +92,64 @@ class Rule:
         """Return how many runs the reference needs for a candidate of n runs."""
         return max(min(max(FEWEST_REFERENCE, self.reference_factor * n), ENOUGH_REFERENCE), n)
 
+    def hopeless(self, precision: Number) -> Number:
+        """Return the z below which a candidate is discarded; `precision` is R."""
+        return self.discard_slope / 2 * precision - self.discard_log / (self.discard_slope * precision)
+
 
 @dataclass(kw_only=True)
 class Pool:
     """The seeds' spread, and their correlation with the reference's, in all arms that have ended; the order is free."""
 
-    squares: float = 0.0  # about the mean of each arm
-    df: int = 0
-    paired: float = 0.0  # squares of the arms that have runs of the reference on the same seeds
-    shared: float = 0.0  # squares of those runs of the reference
-    cross: float = 0.0
-    pairs: int = 0  # degrees of freedom of the pairs
+    squares: Number = 0.0  # about the mean of each arm
+    df: Number = 0
+    paired: Number = 0.0  # squares of the arms that have runs of the reference on the same seeds
+    shared: Number = 0.0  # squares of those runs of the reference
+    cross: Number = 0.0
+    pairs: Number = 0  # degrees of freedom of the pairs
 
     def add(self, runs: Runs, shared: Runs | None) -> None:
         """Add an arm that has ended: its runs, and the reference's on the same seeds (None: a former reference)."""
         own = runs - runs.mean()
-        self.squares += float(own @ own)
+        self.squares += own @ own
         self.df += len(runs) - 1
         if shared is not None:
             other = shared - shared.mean()
-            self.paired += float(own @ own)
-            self.shared += float(other @ other)
-            self.cross += float(own @ other)
+            self.paired += own @ own
+            self.shared += other @ other
+            self.cross += own @ other
             self.pairs += len(runs) - 1
 
-    def beta(self) -> float:
+    def beta(self) -> Number:
         """Return the correlation less one standard error, from 0 to .98; 0 while there are few pairs."""
-        if self.pairs < FEWEST_PAIRS or not self.paired * self.shared > 0:
-            return 0.0
-        r = self.cross / math.sqrt(self.paired * self.shared)
-        return min(max(r - 1 / math.sqrt(self.pairs), 0.0), HIGHEST_CORRELATION)
+        r = self.cross / np.sqrt(self.paired * self.shared + TINY**2)
+        low = r - 1 / np.sqrt(np.maximum(self.pairs, 1))
+        return np.where(np.less(self.pairs, FEWEST_PAIRS), 0.0, np.clip(low, 0.0, HIGHEST_CORRELATION))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The runs of an arm as their number, their mean, and the sum of squares about it."""
+
+    n: Number
+    mean: Number
+    squares: Number
+
+    @classmethod
+    def of(cls, runs: Runs) -> Sample:
+        """Return the sums of some runs."""
+        return cls(n=len(runs), mean=runs.mean(), squares=((runs - runs.mean()) ** 2).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The gain of a candidate with its standard error and degrees of freedom."""
+
+    gain: Number
+    se: Number
+    df: Number
+    variance: Number  # of one run, pooled over the campaign
+    precision: Number  # R: 1 over the standard error in units of a run's standard deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,34 +171,51 @@ class Judgement:
     correlation: float  # that was used: see Pool.beta
 
 
+def compare(
+    candidate: Sample, shared: Number, reference: Sample, pool: Pool, *, rule: Rule, step: Number = TINY
+) -> Comparison:
+    """Return the gain of a candidate over the reference, whose mean on the candidate's seeds is `shared`.
+
+    The gain is the difference of means, with the shared seeds as a control variate. The variance of each arm is its
+    own, moderated by that of all arms of the campaign, which is at least that of rounding to `step`.
+    """
+    freedom = pool.df + candidate.n - 1 + reference.n - 1
+    variance = np.maximum((pool.squares + candidate.squares + reference.squares) / freedom, step**2 / 12)
+    beta = pool.beta()
+    parts, moderated, freedoms = _parts(beta, candidate.n, reference.n), list[Number](), list[Number]()
+    for part, arm in zip(parts, (candidate, reference), strict=True):
+        freedoms.append(rule.prior + arm.n - 1)
+        moderated.append(part * (rule.prior * variance + arm.squares) / freedoms[-1])
+    square = moderated[0] + moderated[1]
+    satterthwaite = square**2 / (moderated[0] ** 2 / freedoms[0] + moderated[1] ** 2 / freedoms[1])
+    return Comparison(
+        gain=candidate.mean - beta * shared - (1 - beta) * reference.mean,
+        se=np.sqrt(square),
+        df=np.minimum(freedom, satterthwaite),
+        variance=variance,
+        precision=1 / np.sqrt(parts[0] + parts[1]),
+    )
+
+
 def judge(
     candidate: Runs, shared: Runs, reference: Runs, pool: Pool, k: int, *, rule: Rule, shift: float = 0.0
 ) -> Judgement:
     """Return the state of candidate k after its n runs, on a scale where more is better.
 
     `shared` are the reference's runs on the candidate's seeds, in the same order; `reference` are all of its runs, two
-    at least. The gain is the difference of means, with shared seeds as a control variate; each arm's variance is its
-    own, moderated by that of the whole campaign. The candidate must be better than -`shift`: a margin is a positive
-    shift, a least gain a negative one.
+    at least; all values are finite. The candidate must be better than -`shift`: a margin is a positive shift, a least gain a negative one.
     """
-    n, m, beta = len(candidate), len(reference), pool.beta()
+    n, m = len(candidate), len(reference)
     assert n == len(shared) >= 1, (n, len(shared))
     assert m >= 2, m
-    own, other = _squares(candidate), _squares(reference)
-    freedom = pool.df + n - 1 + m - 1
-    step = max(rule.floor, ROUNDING * float(max(abs(candidate).max(), abs(reference).max())), ROUNDING**2)
-    pooled = max((pool.squares + own + other) / freedom, step**2 / 12)
-    own_part, other_part = _parts(beta, n, m)
-    own_var = own_part * (rule.prior * pooled + own) / (rule.prior + n - 1)
-    other_var = other_part * (rule.prior * pooled + other) / (rule.prior + m - 1)
-    gain = float(candidate.mean() - beta * shared.mean() - (1 - beta) * reference.mean())
-    se = math.sqrt(own_var + other_var)
-    df = min(freedom, se**4 / (own_var**2 / (rule.prior + n - 1) + other_var**2 / (rule.prior + m - 1)))
-    z = (gain + shift) / se
-    p, allowed = float(stdtr(df, -z)), rule.rate(k) * rule.share(n)
-    precision = 1 / math.sqrt(own_part + other_part)
-    hopeless = rule.discard_slope / 2 * precision - rule.discard_log / (rule.discard_slope * precision)
-    state: State = "keep" if p < allowed else "discard" if z < hopeless else "undecided" if n >= rule.most else "open"
+    largest = float(max(abs(candidate).max(), abs(reference).max()))
+    step = max(rule.floor, ROUNDING * largest, TINY)
+    sums = Sample.of(candidate), shared.mean(), Sample.of(reference)
+    found = compare(*sums, pool, rule=rule, step=step)
+    gain, se, df = float(found.gain), float(found.se), float(found.df)
+    z, p, allowed = (gain + shift) / se, float(stdtr(df, -(gain + shift) / se)), rule.rate(k) * rule.share(n)
+    is_hopeless = z < rule.hopeless(found.precision)
+    state: State = "keep" if p < allowed else "discard" if is_hopeless else "undecided" if n >= rule.most else "open"
     half = float(stdtrit(df, 0.975)) * se
     return Judgement(
         state=state,
@@ -182,25 +229,20 @@ def judge(
         bound=gain + float(stdtrit(df, allowed)) * se if allowed else -math.inf,
         low=gain - half,
         high=gain + half,
-        need=None if state in ("keep", "discard") else _need(gain + shift, pooled, beta, n, k, rule),
-        correlation=beta,
+        need=None if state in ("keep", "discard") else _need(gain + shift, found.variance, pool.beta(), n, k, rule),
+        correlation=float(pool.beta()),
     )
 
 
-def _need(gain: float, variance: float, beta: float, n: int, k: int, rule: Rule) -> int | None:
+def _need(gain: float, variance: Number, beta: Number, n: int, k: int, rule: Rule) -> int | None:
     """Return how many runs are missing to the first look that keeps an equal gain with a chance of 1/2."""
     for look, share in zip(rule.looks, rule.shares, strict=True):
-        error = math.sqrt(variance * sum(_parts(beta, look, rule.reference_runs(look))))
-        if look > n and gain / error > -float(ndtri(rule.rate(k) * share)):
+        parts = _parts(beta, look, rule.reference_runs(look))
+        if look > n and gain > -ndtri(rule.rate(k) * share) * np.sqrt(variance * (parts[0] + parts[1])):
             return look - n
     return None
 
 
-def _parts(beta: float, n: int, m: int) -> tuple[float, float]:
+def _parts(beta: Number, n: Number, m: Number) -> tuple[Number, Number]:
     """Return the variance of a gain in units of a run's, for the candidate's own runs and for the reference's."""
     return (1 - beta**2) / n, (1 - beta) ** 2 / m
-
-
-def _squares(runs: Runs) -> float:
-    """Return the sum of squares about the mean."""
-    return float(((runs - runs.mean()) ** 2).sum())
