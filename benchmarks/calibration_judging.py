@@ -20,11 +20,15 @@ FALSE_KEEP, NOTHING = "judging: a campaign with a false keep", f"{NULLS} candida
 EFFECTS = (1.0, 2.0)  # of the candidates that are tried as number PROBED, in standard deviations of a run
 
 
-def normal_arms(*, r: float = 0.0, spread: float = 0.0) -> Arms:
-    """Return arms of normal seeds with correlation `r`; `spread` is the sd of the arms' log sd, and its median is 0."""
+def smooth_arms(*, r: float = 0.0, spread: float = 0.0, residuals: np.ndarray | None = None) -> Arms:
+    """Return arms whose seeds correlate by `r` and are normal, or drawn from `residuals` of variance 1.
+
+    The arms' sd is lognormal: its median is 1, and the sd of its logarithm is `spread`.
+    """
 
     def draw(random: np.random.Generator, seeds: np.ndarray) -> np.ndarray:
-        own = math.sqrt(r) * seeds + math.sqrt(1 - r) * random.standard_normal(seeds.shape)
+        noise = random.standard_normal(seeds.shape) if residuals is None else random.choice(residuals, seeds.shape)
+        own = math.sqrt(r) * seeds + math.sqrt(1 - r) * noise
         return np.asarray(np.exp(spread * random.standard_normal((len(seeds), 1))) * own)
 
     return draw
@@ -143,7 +147,7 @@ def normal_changes(share: float) -> Iterator[Row]:
     """False keeps, cost, power and closing of campaigns with normal seeds."""
     for r in (0.0, 0.5, 0.9):
         random = generator("judging", str(r))
-        found = run_campaigns(campaigns(random, share, arms=normal_arms(r=r)))
+        found = run_campaigns(campaigns(random, share, arms=smooth_arms(r=r)))
         yield rate(FALSE_KEEP, f"{NOTHING}, r = {r:g}", found.false_keep, (0.0, 0.05))
         yield average(
             "judging: runs of a candidate, with its part of the reference's",
@@ -170,7 +174,7 @@ def normal_changes(share: float) -> Iterator[Row]:
 
 def other_changes(share: float) -> Iterator[Row]:
     """False keeps of arms with unequal spread, of an agent that overfits to the seeds, and in mode `explore`."""
-    unequal = campaigns(generator("judging unequal"), share, arms=normal_arms(spread=0.5))
+    unequal = campaigns(generator("judging unequal"), share, arms=smooth_arms(spread=0.5))
     yield rate(FALSE_KEEP, f"{NOTHING}, sd of log sd 0.5", run_campaigns(unequal).false_keep, (0.0, 0.05))
     for child, is_one_order in ((0.5, False), (0.8, False), (0.95, False), (0.8, True)):
         random = generator("judging agent", str(child), int(is_one_order))
@@ -178,8 +182,8 @@ def other_changes(share: float) -> Iterator[Row]:
         setting = f"{NOTHING}, seeds correlated by {child:g} with the best looking one's"
         words, target = (", one order of seeds (not used)", (0.04, 0.15)) if is_one_order else ("", (0.0, 0.05))
         yield rate(FALSE_KEEP, setting + words, found.false_keep, target)
-    for r, target in ((0.0, (0.3, 0.45)), (0.5, (0.15, 0.35))):
-        explore = campaigns(generator("explore", str(r)), share, arms=normal_arms(r=r), rule=Rule.of(mode="explore"))
+    for r, target in ((0.0, (0.3, 0.45)), (0.5, (0.1, 0.35))):
+        explore = campaigns(generator("explore", str(r)), share, arms=smooth_arms(r=r), rule=Rule.of(mode="explore"))
         found = run_campaigns(explore)
         yield rate(
             "judging, explore (no claim): a campaign with a false step",
@@ -198,5 +202,5 @@ def other_changes(share: float) -> Iterator[Row]:
 def campaigns(random: np.random.Generator, share: float, **given: Any) -> Campaigns:
     """Return a share of the campaigns of a whole run, of normal seeds and for claims where nothing else is given."""
     return Campaigns(
-        random=random, number=repetitions(CAMPAIGNS, share), **({"arms": normal_arms(), "rule": Rule.of()} | given)
+        random=random, number=repetitions(CAMPAIGNS, share), **({"arms": smooth_arms(), "rule": Rule.of()} | given)
     )

@@ -217,7 +217,7 @@ def test_equal_runs_without_spread_are_no_gain_and_unequal_ones_are(value: float
 
 def test_the_simulated_campaigns_are_judged_as_one_by_one() -> None:
     side_by_side = calibration.Campaigns(
-        random=random("simulated"), number=5, arms=calibration.normal_arms(r=0.6, spread=0.3), rule=RULE
+        random=random("simulated"), number=5, arms=calibration.smooth_arms(r=0.6, spread=0.3), rule=RULE
     )
     pools, grown, states = [Pool() for _ in range(5)], [4] * 5, set()
     for k in range(1, 25):
