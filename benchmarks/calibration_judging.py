@@ -74,7 +74,7 @@ class Campaigns:
         """
         own, shared = (Sums(np.take_along_axis(each, order, axis=1)) for each in (values, self.reference))
         reference = Sums(self.reference)
-        kept, runs, gains = self.is_over & False, np.zeros(self.number, dtype=int), np.zeros(self.number)
+        kept, runs, gains = (np.zeros(self.number, dtype=kind) for kind in (bool, int, float))
         at = np.flatnonzero(~self.is_over)
         for n in range(1, self.rule.most + 1):
             self.reference_runs[at] = np.maximum(self.reference_runs[at], self.rule.reference_runs(n))
@@ -148,28 +148,16 @@ def normal_changes(share: float) -> Iterator[Row]:
     for r in (0.0, 0.5, 0.9):
         random = generator("judging", str(r))
         found = run_campaigns(campaigns(random, share, arms=smooth_arms(r=r)))
-        yield rate(FALSE_KEEP, f"{NOTHING}, r = {r:g}", found.false_keep, (0.0, 0.05))
-        yield average(
-            "judging: runs of a candidate, with its part of the reference's",
-            f"{NOTHING}, r = {r:g}",
-            found.all_in,
-            (0.0, 3.1),
-        )
+        nulls, tried = f"{NOTHING}, r = {r:g}", f"candidate {PROBED} of {{:g}} sd, r = {r:g}"
+        yield rate(FALSE_KEEP, nulls, found.false_keep, (0.0, 0.05))
+        yield average("judging: runs of a candidate, with its part of the reference's", nulls, found.all_in, (0.0, 3.1))
         for effect, least in zip(EFFECTS, (0.4, 0.8), strict=True):
-            yield rate(
-                "judging: power", f"candidate {PROBED} of {effect:g} sd, r = {r:g}", found.kept[effect], (least, 1.0)
-            )
+            yield rate("judging: power", tried.format(effect), found.kept[effect], (least, 1.0))
         flattery = found.gains[1.0] - 1.0
-        yield average(
-            "judging: gain at a keep less the true gain, in sd",
-            f"candidate {PROBED} of 1 sd, r = {r:g}",
-            flattery,
-            (0.0, 0.25),
-        )
+        yield average("judging: gain at a keep less the true gain, in sd", tried.format(1), flattery, (0.0, 0.25))
         pairs = math.sqrt(2 - 2 * r) * random.standard_normal((repetitions(20_000, share), 8))
-        yield rate(
-            "judging: coverage of the closing interval", f"8 paired seeds, r = {r:g}", covered(pairs, 0.0), (0.94, 0.96)
-        )
+        closing = f"8 paired seeds, r = {r:g}"
+        yield rate("judging: coverage of the closing interval", closing, covered(pairs, 0.0), (0.94, 0.96))
 
 
 def other_changes(share: float) -> Iterator[Row]:
@@ -184,23 +172,13 @@ def other_changes(share: float) -> Iterator[Row]:
         yield rate(FALSE_KEEP, setting + words, found.false_keep, target)
     for r, target in ((0.0, (0.3, 0.45)), (0.5, (0.1, 0.35))):
         explore = campaigns(generator("explore", str(r)), share, arms=smooth_arms(r=r), rule=Rule.of(mode="explore"))
-        found = run_campaigns(explore)
-        yield rate(
-            "judging, explore (no claim): a campaign with a false step",
-            f"{NOTHING}, r = {r:g}",
-            found.false_keep,
-            target,
-        )
-        yield average(
-            "judging, explore: runs of a candidate, with its part of the reference's",
-            f"{NOTHING}, r = {r:g}",
-            found.all_in,
-            (0.0, 2.0),
-        )
+        found, nulls = run_campaigns(explore), f"{NOTHING}, r = {r:g}"
+        yield rate("judging, explore (no claim): a campaign with a false step", nulls, found.false_keep, target)
+        what = "judging, explore: runs of a candidate, with its part of the reference's"
+        yield average(what, nulls, found.all_in, (0.0, 2.0))
 
 
 def campaigns(random: np.random.Generator, share: float, **given: Any) -> Campaigns:
-    """Return a share of the campaigns of a whole run, of normal seeds and for claims where nothing else is given."""
-    return Campaigns(
-        random=random, number=repetitions(CAMPAIGNS, share), **({"arms": smooth_arms(), "rule": Rule.of()} | given)
-    )
+    """Return a share of the campaigns of a whole run; the default is claims about arms with normal seeds."""
+    number = repetitions(CAMPAIGNS, share)
+    return Campaigns(random=random, number=number, **({"arms": smooth_arms(), "rule": Rule.of()} | given))
