@@ -178,6 +178,17 @@ def other_changes(share: float) -> Iterator[Row]:
         yield average(what, nulls, found.all_in, (0.0, 2.0))
 
 
+def collapsing_changes(share: float) -> Iterator[Row]:
+    """A change that loses 2 sd because one seed in 20 collapses, asked whether it is worse by more than 1 sd."""
+    judged = campaigns(generator("judging collapse"), share)
+    run_campaigns(judged, nulls=PROBED - 1)
+    values, order = judged.candidate()
+    fell = judged.random.random(values.shape) < 0.05
+    kept, _, _ = judged.judge(values - 40 * fell + 1.0, order, PROBED)
+    setting = f"candidate {PROBED} loses 2 sd, by 40 sd in one seed of 20; margin 1 sd"
+    yield rate("judging: kept as not worse (a known limit)", setting, kept[~judged.is_over], (0.08, 0.25))
+
+
 def campaigns(random: np.random.Generator, share: float, **given: Any) -> Campaigns:
     """Return a share of the campaigns of a whole run; the default is claims about arms with normal seeds."""
     number = repetitions(CAMPAIGNS, share)

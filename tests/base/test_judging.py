@@ -213,6 +213,19 @@ def test_equal_runs_without_spread_are_no_gain_and_unequal_ones_are(value: float
     runs, reference = np.full(8, value), np.full(16, value)
     assert judge(runs, reference[:8], reference, Pool(), 1, rule=RULE).state == "discard"
     assert judge(runs * 1.01 + 1e-9, reference[:8], reference, Pool(), 1, rule=RULE).state == "keep"
+    rounded = np.nextafter(runs, np.inf)
+    assert judge(rounded, reference[:8], reference, Pool(), 1, rule=RULE).state == "discard", (
+        "the next number is no gain"
+    )
+
+
+def test_a_certain_gain_is_kept_below_the_line_of_hopeless_ones() -> None:
+    noise, pool = random("small").standard_normal((2, 5_000)), Pool()
+    pool.add(noise[0], noise[0])
+    reference = noise[1, :16]
+    small, less = (judge(reference[:8] + gain, reference[:8], reference, pool, 1, rule=RULE) for gain in (0.42, 0.1))
+    assert (small.state, less.state, small.correlation) == ("keep", "discard", 0.98)
+    assert judge(reference[:7] + 0.42, reference[:7], reference, pool, 1, rule=RULE).state == "discard"
 
 
 def test_the_simulated_campaigns_are_judged_as_one_by_one() -> None:
@@ -237,5 +250,17 @@ def test_the_simulated_campaigns_are_judged_as_one_by_one() -> None:
             states.add(found.state)
         side_by_side.end(values, order, runs)
         assert side_by_side.reference_runs.tolist() == grown
-        assert side_by_side.pool.beta() == pytest.approx([float(pool.beta()) for pool in pools])
+        for name, sums in vars(side_by_side.pool).items():
+            assert sums == pytest.approx([getattr(pool, name) for pool in pools]), name
     assert states >= {"keep", "discard"}
+
+
+def test_a_simulated_agent_copies_the_best_looking_candidate() -> None:
+    agent = calibration.Campaigns(
+        random=random("agent"), number=400, arms=calibration.smooth_arms(), rule=RULE, child=0.8, is_one_order=True
+    )
+    agent.best = random("best").standard_normal((400, calibration.WIDTH))
+    values, order = agent.candidate()
+    assert np.corrcoef(values.ravel(), agent.best.ravel())[0, 1] == pytest.approx(0.8, abs=0.01)
+    assert values.std() == pytest.approx(1, abs=0.02)
+    assert (order == np.arange(calibration.WIDTH)).all()
