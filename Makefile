@@ -83,6 +83,7 @@ bench: $(STAMP) ## the measured claims of docs/benchmarks.md
 calibration: $(STAMP) ## simulations with known answers: what intervals, tests and fits do (docs/calibration.md)
 	$(RUN_ENV) $(BIN)/python benchmarks/calibration.py
 	$(RUN_ENV) $(BIN)/python benchmarks/outside_seeds.py
+	$(RUN_ENV) $(BIN)/python benchmarks/judging_seeds.py
 
 $(TOOLS)/.installed: tools.lock
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
