@@ -82,6 +82,7 @@ class Search(SearchStages):
         with self._lock, self._in_step():
             self._carry_out()
             while not self._stopped:
+                self._referee()
                 trial = self._unfinished() or self._suggest()
                 if trial is not None:
                     return self._hand_out(trial)
@@ -265,11 +266,6 @@ class Search(SearchStages):
         trial.state = TrialState.WAITING
         self._out.discard(trial.key)
         self._queue.put(trial)
-
-    def _end(self, subsearch: DatasetSearch, trial: TrialProgress, state: TrialState) -> None:
-        trial.state = state
-        self._out.discard(trial.key)
-        subsearch.tell(trial)
 
     def _unfinished(self, group: str | None = None) -> TrialProgress | None:
         """Return the first unfinished trial; with `group`, the first that can join a pack of that group key."""
