@@ -199,7 +199,7 @@ class Ledger:
         return self._made(event_from_row, self._rows(_NOTES.where(study_table.c.name == name)))
 
     def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> int:
-        """Commit a user's request to a study's driver, whoever holds its lease; return its rowid or raise LedgerError."""
+        """Commit a user's request to the driver of a study, whoever holds its lease, and return its rowid."""
         text = new_request(payload)
         return self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
 

@@ -1,8 +1,8 @@
 """A campaign: which runs its candidates need, and what becomes of them, recomputed from the ledger alone.
 
-A candidate is judged after each of its runs in its own order of seeds. What a decision reads is fixed when the candidate
-is submitted: the reference, how many of its runs were known, and the spread of the arms that had ended. So neither the
-order in which runs end nor a killed driver changes a decision.
+A candidate is judged after each of its runs, in its own order of seeds. Its submission fixes what its decision reads:
+the reference, how many runs of it were known, and the spread of the arms that had ended. So neither the order in which
+runs end nor a killed driver changes a decision.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 
+JUDGED = "judged"
 ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
 
 
@@ -38,8 +39,8 @@ class Arm:
     """The champion of the opening (number 0) or a candidate: settings over those of the file, and runs by seed.
 
     `k` counts the candidates since the last restart of the error rate, `reign` the champions. `known` is how many runs
-    the reference had when the candidate was submitted, `pool` the spread of the arms that had ended. As a reference, the
-    arm leaves out its first `skipped` runs.
+    the reference had when the candidate was submitted, `pool` the spread of the arms that had ended. The runs of a
+    reference begin after its first `skipped` ones.
     """
 
     number: int
@@ -230,13 +231,14 @@ class Campaign:
             shared = self._shared(arm, n)
             if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
                 return _event(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
-            columns = (self._values(each) for each in (own[:n], shared, base[:m]))
-            arm.latest = judge(*columns, arm.pool, arm.k, rule=replace(self.rule, most=arm.most), shift=shift)
+            values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
+            rule = replace(self.rule, most=arm.most)
+            arm.latest = judge(values, beside, known, arm.pool, arm.k, rule=rule, shift=shift)
             arm.looked = n
             if arm.latest.state != "open":
                 claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
-                reason = {"reason": "hopeless"} if arm.latest.state == "discard" else {}
-                return _event(arm, {"claim": claim, **reason, **asdict(arm.latest)})
+                reason = "hopeless" if arm.latest.state == "discard" else None
+                return _event(arm, {"claim": claim, "reason": reason, **asdict(arm.latest)})
         return None
 
     def _shift(self, arm: Arm) -> float:

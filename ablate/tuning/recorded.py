@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ablate.tuning.campaign import Campaign
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
-HOURS_UP, GAIN_BELOW, JUDGED = "hours_up", "gain_below", "judged"
+HOURS_UP, GAIN_BELOW = "hours_up", "gain_below"
 
 
 @dataclass(kw_only=True)
