@@ -175,6 +175,11 @@ class Study(Sectioned):
         return self.trainable == FAMILY or any(metric.startswith("test_") for metric in self.compare.metrics)
 
     @property
+    def closes_on_test(self) -> bool:
+        """Return whether the closing of a campaign opens the test split."""
+        return self.campaign is not None and self.campaign.close.test
+
+    @property
     def tested_metrics(self) -> tuple[str, ...]:
         """Return the metrics of the test split that are read when it is opened; none if it never is."""
         if not self.opens_test:

@@ -45,6 +45,7 @@ class Arm:
 
     number: int
     settings: Mapping[str, Any]
+    submitted: Mapping[str, Any] = field(default_factory=dict)  # the event of its submission
     identity: str
     runs: dict[int, TrialProgress]
     most: int
@@ -204,6 +205,7 @@ class Campaign:
         arm = self._arm(
             payload["candidate"],
             payload["settings"],
+            submitted=payload,
             most=payload["runs"],
             k=self.k,
             reign=self.reign,
