@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -99,6 +100,23 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
     assert "Validation, 3 fresh seeds: 0." in say("campaign", "status", "planted")[1]
     assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]
+
+
+@pytest.mark.services
+def test_the_example_of_the_page_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "campaign.md").read_text()
+    code, study, example = (
+        re.findall(rf"```{kind}\n(.*?)```", page, re.S)[0] for kind in ("python", "yaml", "console")
+    )
+    write_study(tmp_path, {"nano.py": code, "nano.yaml": study})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for step in example.split("$ ablate ")[1:]:
+        command, _, says = step.partition("\n")
+        _, out, err = run(capfd, *command.split(), *LOCAL)
+        assert out.split() == says.split(), err
 
 
 def begin(folder: Path, *options: str) -> subprocess.Popen[bytes]:
