@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 import shlex
-import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
 
 from ablate import __version__
-from ablate.base.errors import RESUMABLE, AblateError, LedgerError, RequestError, StudyFailedError
+from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.cli import options
+from ablate.cli.campaign import campaign_app, judge_app
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
+from ablate.cli.interruption import interruptible
 from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
@@ -42,6 +42,8 @@ app.add_typer(pick_app)
 app.add_typer(parts_app)
 app.add_typer(verdict_app)
 app.add_typer(control_app)
+app.add_typer(judge_app)
+app.add_typer(campaign_app, name="campaign")
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
 START = """Start here:
@@ -229,19 +231,12 @@ def _drive(
         options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
     if text is None and not file.is_file():
         _refuse_name(str(file), asked)
-    try:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _leave)  # executors take it over, to pause their trials first
+    with interruptible():
         from ablate.driver.run import search as run
 
         outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
-    except KeyboardInterrupt as interruption:  # here, because Typer would end every one of them with 130 and no word
-        number = interruption.args[0] if interruption.args else signal.SIGINT
-        from ablate.studies.homes import command_to_continue
-
-        told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
-        errors.print(told, highlight=False, soft_wrap=True)
-        sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
+    if outcome.study.campaign is not None:
+        return  # `ablate campaign status` says what was found
     console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
     if "mlflow" in asked.trackers and not asked.tracking_uri:
         page = shlex.join(["ablate", "ui", *asked.runs_option()])
@@ -263,11 +258,6 @@ def _refuse_name(name: str, locations: Locations) -> None:
         storage = [] if locations.storage is None else ["--storage", locations.storage]
         command = command_to_continue(["resume", name, *locations.runs_option(), *storage])
         raise RequestError(f"{name}: there is no such file. To continue the study of that name: {command}")
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """Exit as Ctrl-C does, so that the driver releases its study on the way out."""
-    raise KeyboardInterrupt(signal.Signals(number))
 
 
 def main() -> None:

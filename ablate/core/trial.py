@@ -17,6 +17,7 @@ OUTPUT = "output.txt"  # what a trial has printed, in its checkpoint folder
 STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
 PLACEBO_SEED_BASE = 500_000  # keeps the seeds of a comparison's placebo apart from those of its other arms
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
+CAMPAIGN_SEED_BASE = 3_000_000  # keeps the seeds of a campaign's runs apart from those of its closing
 TUNE_SEED_BASE = 2_000_000  # keeps the seeds of a comparison's tuning apart from those that it is computed from
 
 

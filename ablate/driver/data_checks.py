@@ -18,7 +18,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
     missing: dict[str, str] = {}
     trainable = trainable_of(study)
     for label in study.labels:
-        trainable.check(study.given_for(label), confirms=study.opens_test)
+        trainable.check(study.given_for(label), confirms=study.opens_test or study.closes_on_test)
         task = study.datasets[label]
         try:
             trainable.check_data(task, data_dir)

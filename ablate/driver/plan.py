@@ -147,7 +147,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     trainable = trainable_of(study)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
     for label in study.labels:
-        trainable.check(study.given_for(label), confirms=study.opens_test)
+        trainable.check(study.given_for(label), confirms=study.opens_test or study.closes_on_test)
         refuse_unknown_metrics(study, label, trainable.metrics(study.datasets[label], facts[label]))
     sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
     by_dataset = {label: list(sizing[label].rows()) for label in study.labels}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
@@ -32,7 +32,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
         label = _label(found, dataset)
         ranges = found.study.space_for(label).ranges
         given = {setting: _value(ranges.get(setting), text) for setting, text in typed.items()}
-        message = shlex.join([ENQUEUE, label, *(f"{setting}={value}" for setting, value in given.items())])
+        message = shlex.join([ENQUEUE, label, *_words(given)])
         _refuse(found, _request(label, ENQUEUE, message, parameters=given))
         values = read_given(found.study, label, given)
         _refuse_repeated(found, label, values)
@@ -71,6 +71,24 @@ def stop(name: str, locations: Locations) -> str:
         _write(ledger, found, {"command": STOP, "term": found.record.term, "message": STOP}, None)
     doubt = "" if driver["here"] else "If it still runs, "
     return f"{doubt}{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
+
+
+def ask_campaign(name: str, locations: Locations, command: Command, parameters: Mapping[str, Any]) -> int:
+    """Ask a campaign to judge a change, or to close; return the rowid of the request, or raise RequestError."""
+    with open_ledger(name, locations) as ledger:
+        found = Stored.of(ledger, name)
+        label, message = found.study.labels[0], shlex.join([command, *_words(parameters.get("settings", {}))])
+        _refuse(found, _request(label, command, message, parameters=dict(parameters)))
+        return _write(ledger, found, {"command": command, "parameters": dict(parameters), "message": message}, label)
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in settings.items()]
+
+
+def typed_settings(words: Iterable[str]) -> dict[str, Any]:
+    """Return settings from words NAME=VALUE, each value read as in a study file."""
+    return {name: read_scalar(value) for name, value in map(_setting, words)}
 
 
 def _setting(word: str) -> tuple[str, str]:
@@ -136,8 +154,8 @@ def _ask_about(
     return _promise(found, locations)
 
 
-def _write(ledger: Ledger, found: Stored, payload: dict[str, Any], dataset: str | None) -> None:
-    ledger.request(found.study.name, payload, dataset=dataset)
+def _write(ledger: Ledger, found: Stored, payload: dict[str, Any], dataset: str | None) -> int:
+    return ledger.request(found.study.name, payload, dataset=dataset)
 
 
 def _promise(found: Stored, locations: Locations, label: str | None = None) -> str:

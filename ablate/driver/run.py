@@ -131,6 +131,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
             )
             count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
             report, unshown = _run(engine, executor, ledger, writer, options, console, count)
+            if study.campaign is not None:  # its commands say what was found
+                return FinishedStudy(study=study, home=home, report=report)
             if found is not None:
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
         snapshot = with_files(ledger.snapshot(study.name), options)
@@ -244,9 +246,11 @@ def _run(
                 progress.update()
 
             executor.run(engine, on_event=on_event)
-        if engine.finished:
+        if engine.finished and study.campaign is None:
             count()
         tracker.sync()  # the tables name each trial's run
+        if study.campaign is not None:
+            return home, ()
         writer.renew()  # only the driver that holds the lease may write the results
         report = write_results(study, with_files(ledger.snapshot(study.name), options), home)
         writer.renew()

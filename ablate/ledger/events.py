@@ -36,6 +36,10 @@ _COUNT = {"search_trials": NonNegativeInt}
 _RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": dict[Number, bool], "budget": int}
 _RACED["seeds"] = dict[Number, int]
 _ANSWER = {"request": int, "start": NonNegativeInt, "command": str, "trial": NonNegativeInt, "refused": str}
+_ANSWER |= {"candidate": NonNegativeInt, "settings": dict[str, Any], "known": NonNegativeInt, "runs": PositiveInt}
+_JUDGED: dict[str, Any] = {"candidate": NonNegativeInt, "runs": PositiveInt}
+_JUDGED["state"] = Literal["keep", "discard", "undecided"]
+_NUMBERS = dict.fromkeys(("gain", "se", "df", "p", "allowed", "bound", "low", "high", "correlation"), Finite)
 PAYLOADS: Mapping[str, type[BaseModel]] = {
     "driver_started": _payload({"holder": str}, {"gpus_per_trial": Finite}),
     "exhausted": _payload(_COUNT),
@@ -51,6 +55,9 @@ PAYLOADS: Mapping[str, type[BaseModel]] = {
     "retried": _TRIAL,
     "failed": _TRIAL,
     "answered": _payload({}, _ANSWER),
+    "judged": _payload(
+        _JUDGED, {"reason": str, "claim": str, "reference_runs": PositiveInt, "need": PositiveInt, **_NUMBERS}
+    ),
     "warm_start": _payload({"study": str, "observations": dict[str, list[Observation]]}),
     "code": _payload({"files": dict[str, str]}),
     "size_shares": _payload(

@@ -198,10 +198,10 @@ class Ledger:
         """Return a study's events in the order of commit."""
         return self._made(event_from_row, self._rows(_NOTES.where(study_table.c.name == name)))
 
-    def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> None:
-        """Commit a user's request to the driver of a study, whoever holds its lease; raise LedgerError."""
+    def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> int:
+        """Commit a user's request to the driver of a study, whoever holds its lease, and return its rowid."""
         text = new_request(payload)
-        self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
+        return self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
 
     def requests(self, name: str) -> list[Request]:
         """Return the requests to a study's driver that are not answered yet, in order."""

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from sqlalchemy import Connection, insert, select
 
 from ablate.base.errors import LedgerError
@@ -16,10 +24,25 @@ from ablate.ledger.schema import note_table, study_table
 
 REQUESTED, ANSWERED = "requested", "answered"
 NO_DRIVER = 0  # the term of an event that no driver wrote
-Command = Literal["enqueue", "prune", "retry", "stop"]
-ENQUEUE, PRUNE, RETRY, STOP = get_args(Command)
-ARGUMENT = {ENQUEUE: "parameters", PRUNE: "trial", RETRY: "trial", STOP: "term"}
+Command = Literal["enqueue", "prune", "retry", "stop", "judge", "close"]
+ENQUEUE, PRUNE, RETRY, STOP, JUDGE, CLOSE = get_args(Command)
+ARGUMENT = {ENQUEUE: "parameters", PRUNE: "trial", RETRY: "trial", STOP: "term", JUDGE: "parameters"}
+ARGUMENT[CLOSE] = "parameters"
 LONGEST_MESSAGE = 500  # characters of a request that are shown
+
+
+class Change(BaseModel):
+    """A change that a campaign is asked to judge: settings over the champion's, by dotted name.
+
+    `runs` are those of a candidate at most, None for the campaign's number.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    settings: dict[str, Any]
+    runs: PositiveInt | None = None
+    note: str | None = None
+    by: str | None = None
 
 
 class Request(BaseModel):
@@ -76,8 +99,8 @@ def new_request(payload: Mapping[str, Any]) -> str:
     return to_text({**payload, "token": uuid4().hex}, "request")
 
 
-def add_request(connection: Connection, study: str, dataset: str | None, text: str, *, now: float) -> None:
-    """Insert a request once; raise LedgerError if there is no such study.
+def add_request(connection: Connection, study: str, dataset: str | None, text: str, *, now: float) -> int:
+    """Insert a request once and return its rowid; raise LedgerError if there is no such study.
 
     It leaves the study's lease and revision alone, so that it neither waits for the driver nor disturbs it.
     """
@@ -85,10 +108,12 @@ def add_request(connection: Connection, study: str, dataset: str | None, text: s
     if study_id is None:
         raise LedgerError(f"study {study!r} is not in this ledger")
     same = (note_table.c.study_id == study_id) & (note_table.c.kind == REQUESTED) & (note_table.c.payload == text)
-    if connection.execute(select(note_table.c.id).where(same)).first() is not None:
-        return  # committed by an attempt whose acknowledgement was lost
+    if (known := connection.execute(select(note_table.c.id).where(same)).scalar()) is not None:
+        return int(known)  # committed by an attempt whose acknowledgement was lost
     row = {"kind": REQUESTED, "dataset": dataset, "payload": text, "driver_term": NO_DRIVER, "created_at": now}
-    connection.execute(insert(note_table), {"study_id": study_id, **row})
+    return int(
+        connection.execute(insert(note_table).returning(note_table.c.id), {"study_id": study_id, **row}).scalar_one()
+    )
 
 
 def find_unanswered(events: Iterable[EventRecord]) -> list[Request]:

@@ -29,6 +29,7 @@ def faults_of(study: Study) -> list[Fault]:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
     plain += [*_determinism_faults(study), *_race_faults(study), *_budget_faults(study), *start_faults(study)]
+    plain += _campaign_faults(study)
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
@@ -61,14 +62,14 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         rule = "this sampler needs exactly one objective that is not a size counted before training"
         yield Fault(path="sampler.name", value="front", rule=rule, hint="Take tpe.")
     if study.confirm is not None:
-        yield from _margin_faults(study, study.confirm.margin)
+        yield from _margin_faults(study, "confirm.margin", study.confirm.margin)
 
 
-def _margin_faults(study: Study, margin: Mapping[str, float]) -> Iterator[Fault]:
-    """Yield the faults of `confirm.margin`: another metric than the quality that networks are compared by, percent."""
+def _margin_faults(study: Study, place: str, margin: Mapping[str, float]) -> Iterator[Fault]:
+    """Yield the faults of a margin: another metric than the quality that networks are compared by, percent."""
     quality = quality_objective(study.objectives).metric
     for metric, value in margin.items():
-        path = f"confirm.margin.{metric}"
+        path = f"{place}.{metric}"
         if quality in COST_METRICS:
             yield Fault(path=path, value=value, rule="all objectives are costs, so there is no quality to lose")
         elif metric != quality:
@@ -120,6 +121,39 @@ def _determinism_faults(study: Study) -> Iterator[Fault]:
     if study.compare is not None:
         rule = "a comparison trains a fixed list: it is the same at any concurrency without this key"
         yield Fault(path="deterministic", value=study.deterministic, rule=rule)
+
+
+def _campaign_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of `campaign`: sections that it excludes, ranges, and a quality that it cannot judge."""
+    campaign = study.campaign
+    if campaign is None:
+        return
+    rule = "a campaign judges one change at a time, by runs of one seed that are trained in full: leave this out"
+    excluded = ("compare", "tune", "confirm", "start", "constraints", "deterministic")
+    given = {name: getattr(study, name) for name in excluded}
+    given |= {"replicates": study.replicates > 1, "scheduler.name": study.scheduler.name != "none"}
+    given |= {"protocol": study.protocol == "paper"}
+    yield from (Fault(path=path, value=None, rule=rule) for path, value in given.items() if value)
+    for label in study.datasets:
+        ranges = [name for name in study.space_for(label).names() if name != VARIANT]
+        yield from (Fault(path=name, value=None, rule=f"{rule}. Give a value") for name in ranges)
+    if len(study.labels) > 1:
+        yield Fault(path="datasets", value=None, rule="a campaign has one data set")
+    if len(study.objectives) > 1 and not campaign.cheaper:
+        rule = "a campaign has one objective, or `campaign.cheaper` for the costs of the others"
+        yield Fault(path="objectives", value=None, rule=rule)
+    quality = quality_objective(study.objectives).metric
+    if quality in COST_METRICS:
+        yield Fault(path="objectives.0.metric", value=quality, rule="a campaign judges a quality, not a cost")
+    yield from _margin_faults(study, "campaign.margin", campaign.margin)
+    if (campaign.cheaper or campaign.gate == "not-worse") and not campaign.margin:
+        rule = f"say how much of {quality} a candidate may lose"
+        yield Fault(path="campaign.margin", value=None, rule=rule)
+    for metric in campaign.diverged.keys() - {quality}:
+        rule = f"the campaign judges {quality}"
+        yield Fault(path=f"campaign.diverged.{metric}", value=campaign.diverged[metric], rule=rule)
+    if campaign.length is not None and "expect" in campaign.model_fields_set:
+        yield Fault(path="campaign.expect", value=campaign.expect, rule="give `expect` or `length`")
 
 
 def _range_faults(study: Study, space: Space) -> Iterator[Fault]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.core.config import leaves
 from ablate.core.registry import OWN_TASK, TRAINABLES, task_settings
+from ablate.study.campaign import Campaign, Closing
 from ablate.study.checks import faults_of
 from ablate.study.ranges import RANGE_KEYS
 from ablate.study.sections import (
@@ -225,6 +226,8 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
         "published": PublishedFigure,
         "compare": Compare,
         "twin": Twin,
+        "campaign": Campaign,
+        "close": Closing,
         "trainable": Command,
         "metrics": MetricPattern,
         "epoch": MetricPattern,

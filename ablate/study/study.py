@@ -14,6 +14,7 @@ from ablate.core.config import TaskConfig, TrainableSettings
 from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
+from ablate.study.campaign import MOST_RUNS, OF_A_CAMPAIGN, Campaign
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
@@ -102,6 +103,8 @@ class Study(Sectioned):
     """Tune some settings of every row of a comparison first. Default: all rows are trained with the file's settings."""
     compare: Compare | None = None
     """Train a whole design in full and show it beside published figures, instead of searching."""
+    campaign: Campaign | None = None
+    """Judge changes one after the other by `ablate judge`, instead of searching."""
     unit: Literal["epoch", "step", "round", "fold"] = "epoch"
     """What pages and commands call that after which a trial reports. It changes no number."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -120,13 +123,17 @@ class Study(Sectioned):
     @model_validator(mode="before")
     @classmethod
     def _designed(cls, data: Any) -> Any:
-        """Fill in what a comparison implies, and the data set of a function that reads its own data.
+        """Fill in what a comparison or a campaign implies, and the data set of a function that reads its own data.
 
         `ablate.study.checks` refuses contradictions.
         """
         if not isinstance(data, dict):
             return data
         implied = OF_A_DESIGN if data.get("compare") else {}
+        if data.get("campaign") is not None:
+            budget = data.get("budget", {})
+            implied = OF_A_CAMPAIGN
+            data = {**data, "budget": {"trials": MOST_RUNS, **budget} if isinstance(budget, dict) else budget}
         own_data: dict[str, Any] = {} if data.get("trainable", FAMILY) == FAMILY else {"datasets": {OWN_DATA: {}}}
         return {**implied, **own_data, **data}
 
@@ -166,6 +173,11 @@ class Study(Sectioned):
         if self.compare is None or self.protocol == "paper":
             return self.confirm is not None
         return self.trainable == FAMILY or any(metric.startswith("test_") for metric in self.compare.metrics)
+
+    @property
+    def closes_on_test(self) -> bool:
+        """Return whether the closing of a campaign opens the test split."""
+        return self.campaign is not None and self.campaign.close.test
 
     @property
     def tested_metrics(self) -> tuple[str, ...]:

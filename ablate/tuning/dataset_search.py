@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import COST_METRICS, losses, on_test, value_fault
-from ablate.core.trial import Decision, Report, TrialState
+from ablate.core.trial import CONFIRM_SEED_BASE, Decision, Report, Stage, TrialState
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.study.tuning_seeds import tuning_seeds
@@ -23,12 +23,13 @@ from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
 from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.trial_progress import PLACE, ReportSummary, TrialProgress, metric_of
 from ablate.tuning.twins import Measure
 from ablate.tuning.warm_start import WARM_START
 
 if TYPE_CHECKING:
     from ablate.study import Study
+    from ablate.tuning.campaign import Arm
 
 RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 
@@ -108,6 +109,8 @@ class DatasetSearch(RecordedSearch):
     @property
     def waits(self) -> bool:
         """Whether the next suggestion must wait until a trial that it depends on has ended."""
+        if self.campaign is not None:
+            return not self.campaign.wanted()
         if self.tuning is not None:
             return self.tuning.waits(self.tuned_rows())
         if self.study.deterministic is None:
@@ -122,6 +125,8 @@ class DatasetSearch(RecordedSearch):
 
     def suggest(self) -> NewTrial | None:
         """Return the next trial of the search or of the tuning, or None if the space is exhausted."""
+        if self.campaign is not None:
+            return self._run_of(*self.campaign.wanted()[0])
         if self.tuning is not None:
             return self.tuning.next_trial(self.next_number, self.tuned_rows())
         if (further := next(iter(self.missing_seeds().items()), None)) is not None:
@@ -182,7 +187,7 @@ class DatasetSearch(RecordedSearch):
         A tuned comparison has no sampler: its tuning decides.
         """
         self._front = None
-        if trial.config.stage == "search" and self.tuning is None:
+        if trial.config.stage == "search" and self.tuning is None and self.campaign is None:
             self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
                 self.rungs.end(trial.number)
@@ -195,6 +200,8 @@ class DatasetSearch(RecordedSearch):
 
     def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
         """Ask the scheduler about a report that does not end its trial; only search trials are ever stopped."""
+        if self.campaign is not None:
+            return Decision.STOP if self.campaign.is_over(trial) else Decision.CONTINUE
         if trial.config.stage != "search":
             return Decision.CONTINUE
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
@@ -315,6 +322,29 @@ class DatasetSearch(RecordedSearch):
         key = replace(first.key, number=self.next_number)
         config = replace(first.config, key=key, seeds=seeds, source=first.number)
         return NewTrial(config=config, size=first.size, facts=self.suggester.facts())
+
+    def _run_of(self, arm: Arm, place: int) -> NewTrial:
+        """Return the next run of an arm of a campaign."""
+        first, seeds = next(iter(arm.runs.values()), None), (arm.seed(place),)
+        if first is not None:
+            new = self._further(first.number, seeds)
+        else:
+            built = self.suggester.build(self.next_number, arm.settings)
+            assert built is not None  # what cannot be built is refused, and a campaign has no constraints
+            new = replace(built, config=replace(built.config, seeds=seeds))
+        return replace(new, sampler_state={"trial": {PLACE: arm.number}, "study": {}})
+
+    def closing(self) -> list[NewTrial]:
+        """Return the trials that compare the first champion of a campaign with the last one, none if it is the same."""
+        assert self.campaign is not None
+        first, last, asked = self.campaign.arms[0], self.campaign.champion, self.campaign.asked.close
+        if first is last:
+            return []
+        sources = [next(iter(arm.runs.values())).config for arm in (first, last)]
+        wanted = [(c, (CONFIRM_SEED_BASE + i,)) for i in range(asked.replicates) for c in sources]
+        found = confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts())
+        stage: Stage = "confirm" if asked.test else "search"
+        return [replace(new, config=replace(new.config, stage=stage)) for new in found]
 
     def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
         values = [self._value(o.metric, trial, step) for o in self.study.objectives]

@@ -23,6 +23,8 @@ def most_at_once(study: Study, subsearches: Sequence[DatasetSearch], *, room: Ca
 def _most_new(study: Study, subsearch: DatasetSearch) -> int:
     """Return at most how many search trials of a data set can begin before another of its trials ends."""
     begun = subsearch.search_trials()
+    if subsearch.campaign is not None:
+        return len(subsearch.campaign.wanted())
     if study.tune is not None:
         return subsearch.tuning_to_start() if subsearch.is_tuning else subsearch.to_start(0)
     if subsearch.lacks_seeds:

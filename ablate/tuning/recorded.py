@@ -17,6 +17,7 @@ from ablate.tuning.tuned_rows import TunedRows
 
 if TYPE_CHECKING:
     from ablate.study import Study
+    from ablate.tuning.campaign import Campaign
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 HOURS_UP, GAIN_BELOW = "hours_up", "gain_below"
@@ -38,6 +39,13 @@ class RecordedSearch:
     race: Race = field(default_factory=Race)
     _of_search: list[TrialProgress] = field(default_factory=list)
     begun: int = 0  # number of search and tuning trials
+    campaign: Campaign | None = None
+
+    def __post_init__(self) -> None:
+        if self.study.campaign is not None:
+            from ablate.tuning.campaign import Campaign  # imports scipy
+
+            self.campaign = Campaign(self.study, self.dataset)
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
@@ -56,9 +64,13 @@ class RecordedSearch:
         self.begun += trial.config.stage != "confirm"
         if trial.config.stage == "search":
             self._of_search.append(trial)
+        if self.campaign is not None:
+            self.campaign.enter(trial)
 
     def mark(self, kind: str, payload: dict[str, object]) -> None:
         """Apply one event."""
+        if self.campaign is not None:
+            self.campaign.mark(kind, payload)
         if kind == EXHAUSTED:
             self.exhausted = True
         elif kind == TIME_UP:
@@ -139,6 +151,8 @@ class RecordedSearch:
 
         Rows that are tuned count once until their tuning tells how many trials each of them needs.
         """
+        if self.campaign is not None:
+            return len(self.campaign.wanted())
         if self.study.tune is not None:
             rows = self.tuned_rows()
             return rows.rows_to_train() if self.is_tuning else sum(1 for _ in rows.lacking())
@@ -209,7 +223,7 @@ def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]
     budget = search.study.budget
     sharing = [search] if budget.scope == "per_dataset" else everyone
     begun = sum(len(each.search_trials()) for each in sharing)
-    ended = search.exhausted or search.no_longer_pays
+    ended = search.exhausted or search.no_longer_pays or (search.campaign is not None and not search.campaign.is_open)
     return (not ended and begun < budget.trials) or search.lacks_seeds
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
 from ablate.base.errors import did_you_mean
+from ablate.core.registry import FAMILY
 from ablate.core.trial import TrialState
-from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Request
+from ablate.ledger.requests import CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY, STOP, Change, Request
 from ablate.study import Study
+from ablate.study.design import merge_settings
 from ablate.study.given import given_faults
 from ablate.tuning.recorded import RecordedSearch
+
+if TYPE_CHECKING:
+    from ablate.tuning.campaign import Campaign
 
 TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again
 
@@ -23,8 +32,12 @@ def refusal(request: Request, study: Study, search: RecordedSearch | None) -> st
         return rule
     if request.dataset not in study.datasets:
         return f"there is no data set {request.dataset!r}. {did_you_mean(str(request.dataset), study.datasets)}"
+    if request.command in (JUDGE, CLOSE) and study.campaign is None:
+        return "the study is no campaign: its file has no `campaign`"
     if search is None:
         return None
+    if search.campaign is not None and request.command in (JUDGE, CLOSE):
+        return _about_campaign(request, search.campaign)
     if request.command == ENQUEUE:
         faults = given_faults(study, search.dataset, request.parameters or {})
         given = "; ".join(f"{setting} {rule}".strip().rstrip(".") for setting, rule in faults)
@@ -37,11 +50,36 @@ def _fixed_order(study: Study, command: str) -> str | None:
     if study.compare is not None and command in (ENQUEUE, PRUNE):
         rule = "the study is a comparison: it trains its whole design, each trial in full"
         return f"{rule}. Nothing can be added or pruned"
+    if study.campaign is not None and command in (ENQUEUE, PRUNE):
+        return "the study is a campaign, which decides by itself what runs: type ablate judge"
     if study.deterministic is not None:
         instead = ". Put the configuration into `start:` of a study file" if command == ENQUEUE else ""
         rule = "the study is deterministic: its trials must not depend on the moment at which a user asks"
         return f"{rule}, so `ablate {command}` is refused{instead}"
     return None
+
+
+def _about_campaign(request: Request, campaign: Campaign) -> str | None:
+    if campaign.closed is not None:
+        return "the campaign is closed. A further one needs another name, and another test split"
+    if request.command == CLOSE:
+        return "a candidate is open: judge it to the end first" if campaign.open else None
+    try:
+        change = Change.model_validate(request.parameters)
+    except ValidationError as error:
+        return f"it is no change ({'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']})"
+    study, known = campaign.study, campaign.study.given_for(campaign.dataset)
+    unknown = [name for name in change.settings if study.trainable != FAMILY and name not in known]
+    if unknown or not change.settings:
+        asked = unknown[0] if unknown else "nothing"
+        return f"{asked} is no setting of the study file. {did_you_mean(asked, known)}"
+    try:
+        same = campaign.alike(merge_settings(campaign.champion.settings, change.settings))
+    except ValidationError as error:
+        return f"impossible: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+    except (TypeError, ValueError) as error:
+        return f"impossible: {error}"
+    return "it is the champion's configuration" if same is campaign.champion else None
 
 
 def _about_trial(request: Request, search: RecordedSearch) -> str | None:

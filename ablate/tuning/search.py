@@ -82,6 +82,7 @@ class Search(SearchStages):
         with self._lock, self._in_step():
             self._carry_out()
             while not self._stopped:
+                self._referee()
                 trial = self._unfinished() or self._suggest()
                 if trial is not None:
                     return self._hand_out(trial)
@@ -266,11 +267,6 @@ class Search(SearchStages):
         self._out.discard(trial.key)
         self._queue.put(trial)
 
-    def _end(self, subsearch: DatasetSearch, trial: TrialProgress, state: TrialState) -> None:
-        trial.state = state
-        self._out.discard(trial.key)
-        subsearch.tell(trial)
-
     def _unfinished(self, group: str | None = None) -> TrialProgress | None:
         """Return the first unfinished trial; with `group`, the first that can join a pack of that group key."""
         while trial := self._queue.take(lambda each: group is None or self._group(each) == group):
@@ -333,7 +329,7 @@ class Search(SearchStages):
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""
-        self._requests.refresh()
+        self._requests.refresh(at_once=self.study.campaign is not None)
         if self._requests.carry_out(self._subsearches, held=self._out, end=self._end):
             self._restore()
 

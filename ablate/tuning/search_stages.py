@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ablate.core.trial import TrialState
 from ablate.ledger import NewEvent, NewTrial
+from ablate.tuning.campaign import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.racing import RACED, budget_of
 from ablate.tuning.recorded import (
@@ -18,16 +20,45 @@ from ablate.tuning.recorded import (
     is_time_up,
 )
 from ablate.tuning.search_view import SearchView
-from ablate.tuning.trial_progress import DRIVER_STARTED
+from ablate.tuning.trial_progress import DRIVER_STARTED, TrialProgress
 from ablate.tuning.trial_queue import TrialQueue
+from ablate.tuning.user_requests import Requests
+
+DECIDED = "its candidate is decided"
 
 
 class SearchStages(SearchView):
     """Commits the events that begin and end the stages of a search, under its lock."""
 
     _queue: TrialQueue
+    _requests: Requests
     _begun: bool
     _gpus_per_trial: float
+
+    def _referee(self) -> None:
+        """Commit what is due in a campaign: decisions, then the changes submitted since, then its closing.
+
+        Runs that wait for a candidate that is decided meanwhile are ended; those in training end at their next report.
+        """
+        for subsearch in self._subsearches.values():
+            if subsearch.campaign is None:
+                continue
+            while (found := subsearch.campaign.decision()) is not None:
+                self._note(subsearch, JUDGED, **found)
+            self._requests.submit(subsearch)
+            if (event := self._requests.closing(subsearch)) is not None:
+                self._add(subsearch, subsearch.closing(), event)
+            for run in subsearch.trials.values():
+                waits = not run.state.finished and run.key not in self._out
+                if waits and subsearch.campaign.is_over(run):
+                    self._begin()
+                    self._writer.finish(run.key, TrialState.PRUNED, DECIDED)
+                    self._end(subsearch, run, TrialState.PRUNED)
+
+    def _end(self, subsearch: DatasetSearch, trial: TrialProgress, state: TrialState) -> None:
+        trial.state = state
+        self._out.discard(trial.key)
+        subsearch.tell(trial)
 
     def _note_time_up(self) -> None:
         """Commit that the time budget is spent; a killed driver may have stored less active time than that."""

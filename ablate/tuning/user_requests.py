@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.errors import LedgerError
 from ablate.core.trial import Decision, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, NewTrial, StudyWriter
-from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, STOP, Request
+from ablate.ledger.requests import ANSWERED, CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY, STOP, Change, Request
 from ablate.study.given import read_given
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.refusals import refusal
@@ -125,6 +125,21 @@ class Requests:
                 return replace(new, sampler_state=state), replace(event, payload={**event.payload, **number})
             self.done(search, self._note_refusal(event, new))
         return search.suggest(), None
+
+    def submit(self, search: DatasetSearch) -> None:
+        """Answer each change that a campaign is asked to judge: with its number as a candidate."""
+        assert search.campaign is not None
+        while (request := next(self._of(search, JUDGE), None)) is not None:
+            change, answer = Change.model_validate(request.parameters), _answer(request)
+            said = {"note": change.note, "by": change.by}
+            candidate = search.campaign.candidate(change.settings, change.runs, **said)
+            event = replace(answer, payload={**answer.payload, **candidate})
+            self._note(event)
+            self.done(search, event)
+
+    def closing(self, search: DatasetSearch) -> NewEvent | None:
+        """Return the event that closes a campaign, or None if nobody asks for it."""
+        return next(map(_answer, self._of(search, CLOSE)), None)
 
     def done(self, search: DatasetSearch, event: NewEvent | None) -> None:
         """Apply an answer that was just committed, if there was one."""

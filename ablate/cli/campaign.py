@@ -1,0 +1,123 @@
+"""Commands that judge changes one after the other (docs/campaign.md)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ablate.cli import options
+from ablate.cli.interruption import interruptible
+from ablate.cli.terminal import Terminal
+from ablate.driver.options import RunOptions
+from ablate.studies.locations import Locations
+
+judge_app = typer.Typer()
+campaign_app = typer.Typer(
+    help="Judge changes one after the other against a champion, each on as few seeds as it needs."
+)
+console = Terminal()
+errors = Terminal(stderr=True)
+
+
+@judge_app.command(epilog="Example: ablate judge nano --set config.lr=0.003 --note 'a higher rate'")
+@options.gather(*options.RUN)
+def judge(
+    study: options.StudyName,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting that differs from the champion; may be repeated."),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Row of `parts` or `variants` that is tried on the champion.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="Why the change is tried; stored beside it.")] = None,
+    by: Annotated[str | None, typer.Option(help="Who tries it; stored beside it.")] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="Runs of the candidate at most. (default: `campaign.runs`)")
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Seconds after which the command returns at the latest. (default: until decided)"),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Submit the change and return at once.")] = False,
+    *,
+    asked: RunOptions,
+    as_json: options.AsJson = False,
+) -> None:
+    """Judge a change against a campaign's champion; exit with 0 if it is kept, 3 if discarded, 4 if undecided."""
+    from ablate.driver import campaign
+    from ablate.driver.requests import typed_settings
+    from ablate.studies.stored import read_study
+
+    change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
+    said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
+    with interruptible():
+        (found,) = campaign.judge(study, asked, [{"settings": change, **said}], errors, wait=0.0 if no_wait else wait)
+    if as_json:
+        print(json.dumps(found.as_values(), indent=1))
+    else:
+        _say(found.line())
+    sys.exit(found.exit_code)
+
+
+@campaign_app.command("open", epilog="Example: ablate campaign open nano.yaml")
+@options.gather(*options.RUN, "extend")
+def open_file(file: options.StudyFile, asked: RunOptions) -> None:
+    """Begin a campaign, or continue it: train the first champion, and say what a candidate costs."""
+    from ablate.driver.campaign import open_campaign
+
+    with interruptible():
+        found = open_campaign(file, asked, errors)
+    _say(*found.status_lines())
+
+
+@campaign_app.command(epilog="Example: ablate campaign status nano")
+@options.gather("runs_dir", "storage")
+def status(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
+    """Print a campaign's champion, its candidates by state, what is spent, and what a candidate costs."""
+    from ablate.studies.campaign import read_campaign
+
+    found = read_campaign(study, asked)
+    if as_json:
+        print(json.dumps(found.status(), indent=1))
+    else:
+        _say(*found.status_lines())
+
+
+@campaign_app.command("list", epilog="Example: ablate campaign list nano")
+@options.gather("runs_dir", "storage")
+def list_candidates(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
+    """Print a campaign's candidates with their verdicts."""
+    from ablate.studies.campaign import read_campaign
+
+    found = read_campaign(study, asked).verdicts()
+    if as_json:
+        print(json.dumps([each.as_values() for each in found], indent=1))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("candidate", "change", "note", "verdict"):
+        table.add_column(heading)
+    for each in found:
+        words = " ".join(f"{name}={value}" for name, value in each.submitted["change"].items())
+        table.add_row(str(each.submitted["candidate"]), words, each.submitted.get("note"), each.line())
+    console.print(table)
+
+
+@campaign_app.command(epilog="Example: ablate campaign close nano")
+@options.gather(*options.RUN)
+def close(study: options.StudyName, asked: RunOptions) -> None:
+    """Compare the last champion with the first on fresh seeds and the test split, once; then the campaign is over."""
+    from ablate.driver import campaign
+
+    with interruptible():
+        found = campaign.close(study, asked, errors)
+    _say(*found.status_lines())
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)

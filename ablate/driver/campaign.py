@@ -1,0 +1,103 @@
+"""Opens, drives and closes a campaign: whoever asks first drives, the others wait for its answers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_you_mean
+from ablate.driver.options import RunOptions
+from ablate.driver.requests import ask_campaign, stop
+from ablate.driver.run import search
+from ablate.ledger.requests import CLOSE, JUDGE
+from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
+from ablate.study import Study, read_study
+
+POLL_SECONDS = 0.5  # between two looks for an answer of another driver
+
+
+def open_campaign(file: Path, options: RunOptions, console: Console) -> LedgerCampaign:
+    """Begin or continue the campaign in `file` with the reference's first runs; raise RequestError if it is none."""
+    study, text = read_study(file)
+    if study.campaign is None:
+        raise RequestError(f"{file}: it has no `campaign`, so there is nothing to open. Type: ablate search {file}")
+    search(file, options, console, text=text)
+    return read_campaign(study.name, options)
+
+
+def change_of(study: Study, settings: Mapping[str, Any], part: str | None = None) -> dict[str, Any]:
+    """Return settings by dotted name: those of a row of `parts` or `variants`, and `settings` over them."""
+    found: dict[str, Any] = {}
+    if part is not None:
+        rows = {row.name: row.given() for row in study.rows}
+        row = next((rows[name] for name in (part, f"without-{part}") if name in rows), None)
+        if row is None:
+            raise RequestError(f"--part {part}: the study file has no such row. {did_you_mean(part, rows)}")
+        found = dict(row)
+    return found | dict(settings)
+
+
+def judge(
+    name: str, options: RunOptions, changes: Sequence[Mapping[str, Any]], console: Console, *, wait: float | None = None
+) -> list[Verdict]:
+    """Submit changes to a campaign and return their verdicts, in order, once all are decided.
+
+    A change has `settings`, and perhaps `runs`, `note` and `by`. After `wait` seconds the verdicts are those of that
+    moment; this process then pauses the runs that it drives. Raises RequestError for a change that cannot be judged.
+    """
+    ends = None if wait is None else time.monotonic() + wait
+    asked = [ask_campaign(name, options, JUDGE, change) for change in changes]
+    while True:
+        found = read_campaign(name, options)
+        verdicts = [found.verdict_on(request) for request in asked]
+        left = None if ends is None else ends - time.monotonic()
+        if all(each.state != "open" for each in verdicts) or (left is not None and left <= 0):
+            return verdicts
+        if drive(found, options, console, left):
+            found = read_campaign(name, options)
+            return [found.verdict_on(request) for request in asked]
+
+
+def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
+    """Compare the last champion with the first one on fresh seeds, once; the same call continues."""
+    found, request = read_campaign(name, options), None
+    if found.campaign.closed is None:
+        request = ask_campaign(name, options, CLOSE, {})
+    while not drive(found, options, console, None):
+        pass
+    found = read_campaign(name, options)
+    if request is not None and (refused := found.verdict_on(request).refused):
+        raise RequestError(f"campaign {name!r} is not closed: {refused}")
+    return found
+
+
+def drive(found: LedgerCampaign, options: RunOptions, console: Console, seconds: float | None) -> bool:
+    """Run what a campaign lacks, for `seconds` at most; return False after a pause if another driver does."""
+    name = found.study.name
+    timer = None if seconds is None else threading.Timer(seconds, _stop, (name, options))
+    try:
+        if timer is not None:
+            timer.start()
+        search(options.home(name) / "study.yaml", options, console, text=found.stored.record.file_text)
+    except LedgerHeldError:
+        time.sleep(POLL_SECONDS if seconds is None else min(POLL_SECONDS, seconds))
+        return False
+    except KeyboardInterrupt as interruption:
+        if timer is None or not timer.finished.is_set() or interruption.args[:1] != (signal.SIGTERM,):
+            raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return True
+
+
+def _stop(name: str, options: RunOptions) -> None:
+    with suppress(AblateError):  # it has ended meanwhile
+        stop(name, options)

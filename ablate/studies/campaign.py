@@ -1,0 +1,332 @@
+"""What a campaign says of its candidates and of itself, read from the ledger (docs/campaign.md)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.base.errors import RequestError, StudyFailedError
+from ablate.core.objectives import is_maximized, is_share, on_test, signed
+from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
+from ablate.ledger.requests import ANSWERED
+from ablate.results.analysis.intervals import Interval, t_interval
+from ablate.studies.locations import Locations
+from ablate.studies.stored import Stored, read_study
+from ablate.tuning.campaign import JUDGED, Arm, Campaign
+from ablate.tuning.recorded import RecordedSearch, recorded_searches
+
+EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
+OPEN = 4
+COSTS = ("params", "flops", "wall_seconds")
+# Measured by simulation (docs/calibration.md): the least correlation of seeds; the runs of a change that does nothing,
+# of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.
+PLANS = (
+    (0.9, 1.6, 9, 16, 8),
+    (0.7, 2.1, 10, 16, 7),
+    (0.5, 2.4, 11, 17, 6),
+    (0.3, 2.6, 12, 17, 5),
+    (0.0, 2.9, 12, 17, 5),
+)
+FRUGAL, THOROUGH = (0.0, 2.1, 11, 11, 3), (0.0, 3.6, 12, 20, 6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is known of a candidate: its state, and of the gain an interval.
+
+    `again`: it had been decided before it was submitted. Without an arm, no driver has taken it up yet.
+    """
+
+    ledger: LedgerCampaign
+    arm: Arm | None
+    again: bool = False
+    refused: str = ""
+
+    @property
+    def state(self) -> str:
+        """keep, discard, undecided, open, superseded or refused."""
+        return "refused" if self.refused else "open" if self.arm is None else self.arm.state
+
+    @property
+    def found(self) -> Mapping[str, Any]:
+        """The numbers of the decision, or of the last run so far."""
+        if self.arm is None:
+            return {}
+        return self.arm.judged or ({} if self.arm.latest is None else vars(self.arm.latest))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a number of the last look: gain, low, high, p, need and others; None if it has none."""
+        if name in ("gain", "low", "high", "se", "df", "p", "allowed", "bound", "need", "correlation", "claim"):
+            return self.found.get(name)
+        raise AttributeError(name)
+
+    @property
+    def submitted(self) -> Mapping[str, Any]:
+        """What was submitted: `change` from the champion, and perhaps `note` and `by`."""
+        return {} if self.arm is None else self.arm.submitted
+
+    @property
+    def runs(self) -> int:
+        """The runs on which this verdict rests."""
+        return int(self.found.get("runs", 0))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `ablate judge`."""
+        return EXIT_CODES.get(self.state, OPEN)
+
+    @property
+    def reason(self) -> str | None:
+        """Why a candidate is discarded or refused."""
+        return self.refused or ("judged-before" if self.again and self.state != "open" else self.found.get("reason"))
+
+    def as_values(self) -> dict[str, Any]:
+        """Return plain values (docs/judge_schema.json)."""
+        of, arm, found = self.ledger, self.arm, self.found
+        names = ("claim", "gain", "low", "high", "se", "df", "p", "allowed", "bound", "need", "correlation")
+        return {
+            "campaign": of.study.name,
+            "candidate": None if arm is None else arm.number,
+            "state": self.state,
+            "reason": self.reason,
+            "metric": of.campaign.quality.metric,
+            "better": "higher" if is_maximized(of.campaign.quality) else "lower",
+            "scale": "plain",
+            "k": None if arm is None else arm.k,
+            "alpha_k": None if arm is None else of.campaign.rule.rate(arm.k),
+            "runs": self.runs,
+            "reference_runs": int(found.get("reference_runs", 0)),
+            **{name: _finite(found.get(name)) for name in names},
+            "cost": {} if arm is None else of.costs(arm),
+            "settings": {} if arm is None else dict(arm.settings),
+            **{name: self.submitted.get(name) for name in ("change", "note", "by")},
+            "champion": {"candidate": of.campaign.champion.number},
+            "reign": of.campaign.reign,
+            "spent": of.spent(),
+            "warnings": [],
+        }
+
+    def line(self) -> str:
+        """Return the verdict in one line."""
+        of, n = self.ledger, self.runs
+        after = f"after {n} run{'s' * (n != 1)}"
+        if self.refused:
+            return f"REFUSED: {self.refused}."
+        if self.again and self.state not in ("open", "keep"):
+            return f"{self.state.upper()}: judged before, {after} (no run spent)."
+        if self.state == "keep":
+            return self._keep()
+        if self.state == "discard":
+            return self._discard(after)
+        if self.state == "undecided":
+            more = (
+                f" If it stays so, about {self.need} more runs decide: add --runs {n + self.need}." if self.need else ""
+            )
+            return f"UNDECIDED {after}: gain {self._gain()}.{more} Treat it as not kept."
+        if self.state == "superseded":
+            return f"SUPERSEDED {after}: the champion is candidate {of.campaign.champion.number} now. Judge it again."
+        running = 0 if self.arm is None else sum(not run.state.finished for run in self.arm.runs.values())
+        look = next((look for look in of.campaign.rule.looks if look > n), n)
+        return f"OPEN: {n} runs, {running} running; no keep before {look}."
+
+    def _gain(self) -> str:
+        of = self.ledger
+        return f"{of.amount(self.gain)} ± {of.amount((self.high - self.low) / 2)}{of.unit}"
+
+    def _keep(self) -> str:
+        of, arm = self.ledger, self.arm
+        assert arm is not None
+        champion = f"Champion is now candidate {arm.number} (reign {arm.reign + 1})."
+        if self.claim == "not-worse":
+            margin = of.amount(of.campaign.asked.margin[of.campaign.quality.metric])
+            costs = of.costs(arm)
+            saved = [f"{1 - own / other:.0%} fewer {name}" for name, (own, other) in costs.items() if own < other]
+            saving = f"{saved[0]}; " if saved and of.campaign.asked.cheaper else ""
+            told = f"not worse by more than {margin}{of.unit} (gain {self._gain()}, {self.runs} runs)"
+            return f"KEEP  {saving}{told}. {champion}"
+        numbers = f"gain {self._gain()} ({self.runs} runs, p {self.p:.1e}, allowed {self.allowed:.1e})"
+        flatters = "At the keep such gains flatter by about .1 sd; the closing gives the honest one."
+        return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {flatters}"
+
+    def _discard(self, after: str) -> str:
+        of, reason = self.ledger, self.reason
+        if reason == "hopeless":
+            side = "below" if self.gain < 0 else "above"
+            told = "a gain worth keeping is now unlikely. Not shown: that it is worse."
+            return f"DISCARD {after}: {of.amount(abs(self.gain))}{of.unit} {side} the champion; {told}"
+        if reason == "same-numbers":
+            return f"DISCARD {after}: same numbers as the champion to the last bit."
+        error = of.error_of(self.found.get("trial"))
+        return f"DISCARD: {reason} in run {self.runs}{f': {error}' if error else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerCampaign:
+    """A campaign as its ledger held it at one moment."""
+
+    stored: Stored
+    search: RecordedSearch
+
+    @property
+    def study(self) -> Any:
+        """The study of the campaign's file."""
+        return self.stored.study
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign's state."""
+        assert self.search.campaign is not None
+        return self.search.campaign
+
+    @property
+    def unit(self) -> str:
+        """The unit of a gain."""
+        return " points" if is_share(self.campaign.quality.metric) else f" {self.campaign.quality.metric}"
+
+    def amount(self, value: float) -> str:
+        """Return a difference of the metric, in points for a share."""
+        return f"{100 * value:.2f}" if is_share(self.campaign.quality.metric) else f"{value:.3g}"
+
+    def verdict_on(self, request: int) -> Verdict:
+        """Return the verdict on the candidate that a request submitted."""
+        events = self.stored.snapshot.events
+        found = next((e for e in events if e.kind == ANSWERED and e.payload.get("request") == request), None)
+        if found is None or "candidate" not in found.payload:
+            refused = "" if found is None else str(found.payload.get("refused", ""))
+            return Verdict(ledger=self, arm=None, refused=refused)
+        number = found.payload["candidate"]
+        decided = [e.rowid for e in events if e.kind == JUDGED and e.payload["candidate"] == number]
+        again = bool(decided) and decided[-1] < found.rowid
+        return Verdict(ledger=self, arm=self.campaign.find(number), again=again)
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts on all candidates."""
+        return [Verdict(ledger=self, arm=arm) for arm in self.campaign.arms[1:]]
+
+    def costs(self, arm: Arm) -> dict[str, list[float]]:
+        """Return what a run of an arm and one of the champion it was compared with cost, as far as both are known."""
+        pairs = {name: [self._cost(each, name) for each in (arm, arm.champion)] for name in COSTS}
+        return {name: pair for name, pair in pairs.items() if all(map(math.isfinite, pair))}
+
+    def _cost(self, arm: Arm | None, name: str) -> float:
+        runs = [] if arm is None else [run for run in arm.runs.values() if run.state is TrialState.COMPLETE]
+        return runs[0].metric(name) if runs else math.nan
+
+    def error_of(self, number: int | None) -> str:
+        """Return the error of a trial, or an empty text."""
+        return next((t.error or "" for t in self.stored.snapshot.trials if t.key.number == number), "")
+
+    def spent(self) -> dict[str, float]:
+        """Return the runs of the whole campaign, and the part of the error rate that is spent since it restarted."""
+        rates = [self.campaign.rule.rate(k) for k in range(1, self.campaign.k + 1)]
+        return {"runs": len(self.search.search_trials()), "error": math.fsum(rates)}
+
+    def sd(self) -> float:
+        """Return the standard deviation of a run over seeds, NaN before two runs have ended."""
+        base = self.campaign.reference.ended(self.campaign.reference.skipped)
+        values = [value for run in base if (value := self.campaign.value(run)) is not None]
+        own = t_interval(values)
+        squares, df = self.campaign.pool.squares, self.campaign.pool.df
+        total = df + max(own.n - 1, 0)
+        return math.sqrt((squares + own.sd**2 * (own.n - 1)) / total) if own.n > 1 else math.nan
+
+    def plan_line(self) -> str:
+        """Return what one standard deviation is, and what candidates cost."""
+        sd, beta = self.sd(), float(self.campaign.pool.beta())
+        asked = self.campaign.asked
+        if not math.isfinite(sd):
+            return "The reference has no runs yet."
+        head = f"1 sd of a run = {self.amount(sd)}{self.unit}."
+        if asked.mode == "explore":
+            return f"{head} A change that does nothing costs about 1.7 runs; every third such campaign keeps one."
+        row = next(row for row in PLANS if beta >= row[0])
+        row = {"frugal": FRUGAL, "thorough": THOROUGH}.get(asked.effort or "normal", row)
+        return (
+            f"{head} About {row[1]} runs for a change that does nothing, {row[2]} for 2 sd"
+            f" (= {self.amount(2 * sd)}{self.unit}), {row[3]} for 1 sd, of which {row[4]} in 10 are found."
+        )
+
+    def closing(self) -> Interval | None:
+        """Return the gain of the last champion over the first on the closing's seeds; None until all have ended."""
+        of, ended = self.campaign, self.campaign.closed
+        last, first = of.champion.runs, of.arms[0].runs
+        if ended is None or of.champion is of.arms[0]:
+            return None
+        metric = on_test(of.quality.metric) if of.asked.close.test else of.quality.metric
+        values: dict[int, dict[int, float]] = {}
+        for run in self.search.trials.values():
+            if CONFIRM_SEED_BASE <= run.config.seeds[0] < CAMPAIGN_SEED_BASE and run.state is TrialState.COMPLETE:
+                value = -signed(of.quality, run.metric(metric))
+                values.setdefault(run.config.seeds[0], {})[int(run.config.source or 0)] = value
+        pair = (next(iter(last.values())).number, next(iter(first.values())).number)
+        found = [by[pair[0]] - by[pair[1]] for by in values.values() if set(pair) <= by.keys()]
+        return t_interval(found) if found and all(run.state.finished for run in self.search.trials.values()) else None
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the campaign as plain values."""
+        of, closing = self.campaign, self.closing()
+        states = Counter(arm.state for arm in of.arms[1:])
+        values = None if closing is None else {n: _finite(getattr(closing, n)) for n in ("mean", "low", "high", "n")}
+        return {
+            "campaign": self.study.name,
+            "closed": of.closed is not None,
+            "champion": {"candidate": of.champion.number, "settings": dict(of.champion.settings)},
+            "reign": of.reign,
+            "k": of.k,
+            "candidates": dict(states),
+            "spent": self.spent(),
+            "sd": _finite(self.sd()),
+            "correlation": float(of.pool.beta()),
+            "closing": values,
+        }
+
+    def status_lines(self) -> list[str]:
+        """Return the state of the campaign in words."""
+        of, found = self.campaign, self.status()
+        ended = [arm.looked for arm in of.arms if arm.state == "discard"]
+        mean = f" (mean {sum(ended) / len(ended):.1f} runs)" if ended else ""
+        words = {"keep": "kept", "discard": f"discarded{mean}"}
+        counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in sorted(found["candidates"].items()))
+        error = "" if of.asked.mode == "explore" else f", {found['spent']['error']:.1%} of 5% spent"
+        lines = [
+            f"{found['spent']['runs']} runs, {len(of.arms) - 1} candidates{': ' if counts else ''}{counts}."
+            f" Since the last restart: {of.k} candidates{error}. Champion: candidate {of.champion.number}.",
+            self.plan_line(),
+        ]
+        if of.closed is not None:
+            lines.append(self._closing_line())
+        return lines
+
+    def _closing_line(self) -> str:
+        of, closing = self.campaign, self.closing()
+        split = "Test" if of.asked.close.test else "Validation"
+        if of.champion is of.arms[0]:
+            return "Closed: no candidate was kept, so nothing is claimed."
+        if closing is None:
+            return f"Closing: {split.lower()} runs are missing. To continue: ablate campaign close {self.study.name}"
+        half = self.amount((closing.high - closing.low) / 2)
+        return f"{split}, {closing.n} fresh seeds: {self.amount(closing.mean)} ± {half}{self.unit} against the start."
+
+
+def read_campaign(name: str, locations: Locations) -> LedgerCampaign:
+    """Read a campaign from its ledger; raise RequestError if the study is none."""
+    return campaign_of(read_study(name, locations))
+
+
+def campaign_of(stored: Stored) -> LedgerCampaign:
+    """Return the campaign of a study that was read; raise RequestError if it is none."""
+    if stored.study.campaign is None:
+        raise RequestError(f"study {stored.study.name!r} is no campaign: its file has no `campaign`")
+    (search,) = recorded_searches(stored.study, stored.snapshot).values()
+    assert search.campaign is not None
+    with suppress(StudyFailedError):  # a driver says so; here, candidates get the numbers of their last look
+        search.campaign.decision()
+    return LedgerCampaign(stored=stored, search=search)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,57 @@
+"""The section `campaign` of a study file: how changes are judged one after the other (docs/campaign.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ablate.study.sections import Metric, Section
+
+Share = Annotated[float, Field(gt=0, le=1)]
+OF_A_CAMPAIGN: dict[str, Any] = {  # its runs are trained in full, and only its closing opens the test split
+    "sampler": {"name": "random"},
+    "scheduler": {"name": "none"},
+    "confirm": None,
+}
+MOST_RUNS = 1_000_000  # of a campaign whose file gives no `budget.trials`
+
+
+class Closing(Section):
+    """The comparison of the first champion with the last one, on fresh seeds, that ends a campaign."""
+
+    replicates: Annotated[int, Field(ge=2)] = 8
+    """Fresh seeds on which each of the two is trained."""
+    test: bool = True
+    """Whether they are compared on the test split, which is opened once. `false`: on the validation split."""
+
+
+class Campaign(Section):
+    """Changes that are judged one after the other against a champion, each on as few seeds as it needs."""
+
+    mode: Literal["claims", "explore"] = "claims"
+    """`claims`: a change that does nothing is kept in at most 5% of campaigns. `explore`: keep early, and be wrong more
+    often; only the closing is a claim."""
+    error: Literal["each", "any"] = "each"
+    """Whether the 5% hold between two keeps, or for the whole campaign. The latter finds fewer changes."""
+    reference: Literal["reuse", "fresh"] = "reuse"
+    """Whether a new champion keeps the runs by which it won, or begins with fresh seeds."""
+    gate: Literal["better", "not-worse"] = "better"
+    """What a change must be to be kept. `not-worse` than the champion by more than `margin`."""
+    expect: Annotated[int, Field(ge=1)] = 50
+    """Number of candidates that share the error rate about equally. The campaign may be longer."""
+    length: Annotated[int, Field(ge=1)] | None = None
+    """Number of candidates, if it is known: equal parts of the error rate for these, none for later ones."""
+    runs: Annotated[int, Field(ge=1)] = 32
+    """Runs of a candidate at most; a candidate that is not decided by then is not kept."""
+    effort: Literal["frugal", "normal", "thorough"] | None = None
+    """How soon a hopeless candidate is given up. Default: normal; frugal in mode `explore`."""
+    gain: Annotated[float, Field(ge=0)] = 0.0
+    """The least gain that is worth a keep, in the metric's unit."""
+    margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The loss of quality that a cheaper candidate, or `gate: not-worse`, may have. Write it before the runs."""
+    cheaper: dict[Literal["params", "params_body", "flops"], Share] = Field(default_factory=dict)
+    """Keep a candidate that is not worse if it has at most this share of the champion's cost, as `{params: 0.9}`."""
+    diverged: dict[Metric, float] = Field(default_factory=dict)
+    """What a run that diverges counts as, by metric. Without it, a candidate with such a run is discarded."""
+    close: Closing = Closing()

@@ -1,0 +1,287 @@
+"""A campaign: which runs its candidates need, and what becomes of them, recomputed from the ledger alone.
+
+A candidate is judged after each of its runs, in its own order of seeds. Its submission fixes what its decision reads:
+the reference, how many runs of it were known, and the spread of the arms that had ended. So neither the order in which
+runs end nor a killed driver changes a decision.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ablate.base.errors import LedgerError, StudyFailedError
+from ablate.base.judging import Judgement, Pool, Rule, Runs, judge
+from ablate.base.randomness import stream
+from ablate.core.objectives import quality_objective, signed
+from ablate.core.trial import CAMPAIGN_SEED_BASE, TrialState
+from ablate.ledger.requests import ANSWERED, CLOSE
+from ablate.study.design import merge_settings
+from ablate.tuning.trial_progress import PLACE, TrialProgress
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+
+
+JUDGED = "judged"
+ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
+
+
+@dataclass(kw_only=True)
+class Arm:
+    """The champion of the opening (number 0) or a candidate: settings over those of the file, and runs by seed.
+
+    `k` counts the candidates since the last restart of the error rate, `reign` the champions. `known` is how many runs
+    the reference had when the candidate was submitted, `pool` the spread of the arms that had ended. The runs of a
+    reference begin after its first `skipped` ones.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    submitted: Mapping[str, Any] = field(default_factory=dict)  # the event of its submission
+    identity: str
+    runs: dict[int, TrialProgress]
+    most: int
+    k: int = 0
+    reign: int = 0
+    known: int = 0
+    reference: Arm | None = None
+    champion: Arm | None = None
+    order: Sequence[int] = ()
+    pool: Pool = field(default_factory=Pool)
+    skipped: int = 0
+    looked: int = 0
+    state: ArmState = "open"
+    judged: Mapping[str, Any] = field(default_factory=dict)  # the event of its decision
+    latest: Judgement | None = None
+
+    def seed(self, place: int) -> int:
+        """Return the seed of a run by its place: the reference's known seeds in an order of its own, then its next."""
+        if self.reference is None:
+            return CAMPAIGN_SEED_BASE + place
+        inside = self.order[place] if place < len(self.order) else place
+        return self.reference.seed(self.reference.skipped + inside)
+
+    def ended(self, first: int = 0) -> list[TrialProgress]:
+        """Return the runs from place `first` up to the first one that has not ended."""
+        found: list[TrialProgress] = []
+        while (run := self.runs.get(self.seed(first + len(found)))) is not None and run.state.finished:
+            found.append(run)
+        return found
+
+
+class Campaign:
+    """The arms of one data set; `mark` and `enter` apply what the ledger holds, everything else follows from it."""
+
+    def __init__(self, study: Study, dataset: str) -> None:
+        assert study.campaign is not None
+        self.study, self.dataset, self.asked = study, dataset, study.campaign
+        self.quality = quality_objective(study.objectives)
+        self.pool = Pool()
+        self.k, self.reign = 0, 1
+        self.closed: Mapping[str, Any] | None = None
+        self._runs: dict[int, dict[int, TrialProgress]] = defaultdict(dict)
+        self.arms = [self._arm(0, {}, most=self.rule.most)]
+        self.arms[0].state = "keep"
+        self.reference = self.champion = self.arms[0]
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The rule that judges."""
+        asked = self.asked
+        length = {"expect": asked.expect, "length": asked.length, "most": asked.runs}
+        return Rule.of(mode=asked.mode, effort=asked.effort, **length)  # type: ignore[arg-type]
+
+    @property
+    def open(self) -> list[Arm]:
+        """The candidates that are not decided, in the order of submission."""
+        return [arm for arm in self.arms if arm.state == "open"]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run of the reference's first ones, or of a candidate, is missing."""
+        return bool(self.open) or len(self.arms[0].ended()) < self.rule.reference_runs(1)
+
+    def enter(self, run: TrialProgress) -> None:
+        """Add a trial to its arm; those of the closing are in none."""
+        if (number := run.sampler_state.get("trial", {}).get(PLACE)) is not None:
+            self._runs[int(number)][run.config.seeds[0]] = run
+
+    def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Apply one event; raise LedgerError for one of no candidate."""
+        if kind == JUDGED:
+            self._decide(self.find(payload["candidate"]), payload)
+        elif kind == ANSWERED and payload.get("candidate") == len(self.arms):
+            self._submit(payload)
+        elif kind == ANSWERED and "candidate" in payload:
+            arm = self.find(payload["candidate"])
+            arm.most = max(arm.most, payload["runs"])
+            arm.state = "open" if arm.state == "undecided" and arm.looked < arm.most else arm.state
+        elif kind == ANSWERED and payload.get("command") == CLOSE and "refused" not in payload:
+            self.closed = payload
+
+    def find(self, number: int) -> Arm:
+        """Return an arm; raise LedgerError if there is none of that number."""
+        if number >= len(self.arms):
+            raise LedgerError(f"study {self.study.name!r}: its events are damaged: there is no candidate {number}")
+        return self.arms[number]
+
+    def alike(self, settings: Mapping[str, Any]) -> Arm | None:
+        """Return the arm with the same settings that was judged against the present champion, or is the champion."""
+        identity = self._identity(settings)
+        here = (arm for arm in self.arms if arm.reign == self.reign or arm is self.champion)
+        return next((arm for arm in here if arm.identity == identity), None)
+
+    def candidate(self, change: Mapping[str, Any], runs: int | None = None, **said: Any) -> dict[str, Any]:
+        """Return the event that submits the champion with `change`; of settings that were judged, only their number."""
+        settings = merge_settings(self.champion.settings, change)
+        most = self.rule.most if runs is None else runs
+        if (arm := self.alike(settings)) is not None:
+            return {"candidate": arm.number, "runs": most}
+        known = len(self.reference.ended(self.reference.skipped))
+        said = {name: value for name, value in said.items() if value is not None}
+        return {"candidate": len(self.arms), "settings": settings, "change": dict(change), "known": known,
+                "runs": most, **said}  # fmt: skip
+
+    def wanted(self) -> list[tuple[Arm, int]]:
+        """Return the runs that can begin now, as arm and place: the reference's, then of arms with the fewest first.
+
+        A candidate has runs in waves: up to the next power of two above the runs after which it was judged.
+        """
+        if self.closed is not None:
+            return []
+        needed, own = self.rule.reference_runs(1), list[tuple[Arm, int]]()
+        for arm in self.open:
+            most = min(1 << arm.looked.bit_length(), arm.most)
+            own += [(arm, place) for place in range(len(arm.runs), most)]
+            needed = max(needed, self.rule.reference_runs(min(len(arm.runs) + 1, most)))
+        base = self.reference
+        places = range(base.skipped, base.skipped + needed)
+        missing = [(base, place) for place in places if base.seed(place) not in base.runs]
+        return missing + sorted(own, key=lambda each: (each[1], each[0].number))
+
+    def is_over(self, run: TrialProgress) -> bool:
+        """Return whether a run's arm needs it no longer."""
+        number = run.sampler_state.get("trial", {}).get(PLACE)
+        return number is not None and self.find(number).state in ("discard", "undecided", "superseded")
+
+    def decision(self) -> dict[str, Any] | None:
+        """Return the event of the next decision, or None while all candidates need further runs.
+
+        Raises StudyFailedError if a run of the reference failed.
+        """
+        base = self.reference.ended(self.reference.skipped)
+        if (failed := next((run for run in base if self.value(run) is None), None)) is not None:
+            raise StudyFailedError(
+                f"campaign {self.study.name!r}: trial {failed.key}, a run of the champion, failed. Type: ablate retry"
+                f" {self.study.name} {failed.number}, or begin a campaign with `campaign.diverged`"
+            )
+        return next((found for arm in self.open if (found := self._look(arm, base)) is not None), None)
+
+    def value(self, run: TrialProgress) -> float | None:
+        """Return a run's quality, turned so that more is better; None for one that failed."""
+        value = run.metric(self.quality.metric)
+        if run.state is not TrialState.COMPLETE:
+            gone = run.diverged or (bool(run.decisions) and not math.isfinite(value))
+            found = self.asked.diverged.get(self.quality.metric) if gone else None
+            return None if found is None else -signed(self.quality, found)
+        return -signed(self.quality, value)
+
+    def _arm(self, number: int, settings: Mapping[str, Any], **more: Any) -> Arm:
+        return Arm(number=number, settings=settings, identity=self._identity(settings), runs=self._runs[number], **more)
+
+    def _identity(self, settings: Mapping[str, Any]) -> str:
+        return self.study.settings_of(self.dataset, settings).effective(None).model_dump_json()
+
+    def _submit(self, payload: Mapping[str, Any]) -> None:
+        self.k += 1
+        arm = self._arm(
+            payload["candidate"],
+            payload["settings"],
+            submitted=payload,
+            most=payload["runs"],
+            k=self.k,
+            reign=self.reign,
+            known=payload["known"],
+            reference=self.reference,
+            champion=self.champion,
+            pool=copy.copy(self.pool),
+        )
+        keys = stream(self.study.seed, self.dataset, self.reign, "campaign", arm.identity)
+        arm.order = keys.permutation(arm.known).tolist()
+        self.arms.append(arm)
+
+    def _look(self, arm: Arm, base: Sequence[TrialProgress]) -> dict[str, Any] | None:
+        """Judge an arm after each further run; return the event of its decision, or None if there is none yet."""
+        own, shift = arm.ended(), self._shift(arm)
+        while arm.looked < min(len(own), arm.most):
+            n = arm.looked + 1
+            m = max(arm.known, self.rule.reference_runs(n))
+            if self.value(own[n - 1]) is None:
+                gone = own[n - 1].diverged or not math.isfinite(own[n - 1].metric(self.quality.metric))
+                reason = "diverged" if own[n - 1].decisions and gone else "crashed"
+                return _event(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
+            if len(base) < m:
+                return None
+            shared = self._shared(arm, n)
+            if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
+                return _event(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
+            values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
+            rule = replace(self.rule, most=arm.most)
+            arm.latest = judge(values, beside, known, arm.pool, arm.k, rule=rule, shift=shift)
+            arm.looked = n
+            if arm.latest.state != "open":
+                claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
+                hopeless = "hopeless" if arm.latest.state == "discard" else None
+                return _event(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest)})
+        return None
+
+    def _shift(self, arm: Arm) -> float:
+        """Return the margin for a candidate that need not be better, otherwise the least gain, as a negative number."""
+        shares = self.asked.cheaper
+        cheap = shares and all(self._cost(arm, c) <= shares[c] * self._cost(arm.champion, c) for c in shares)
+        return self.asked.margin[self.quality.metric] if cheap or self.asked.gate == "not-worse" else -self.asked.gain
+
+    def _cost(self, arm: Arm | None, name: str) -> float:
+        """Return a cost of an arm, NaN before its first run; no comparison with NaN holds."""
+        return next((run.metric(name) for run in arm.runs.values()), math.nan) if arm is not None else math.nan
+
+    def _shared(self, arm: Arm, n: int) -> list[TrialProgress]:
+        assert arm.reference is not None
+        return [arm.reference.runs[arm.seed(place)] for place in range(n)]
+
+    def _values(self, runs: Sequence[TrialProgress]) -> Runs:
+        return np.array([self.value(run) for run in runs], dtype=np.float64)
+
+    def _decide(self, arm: Arm, payload: Mapping[str, Any]) -> None:
+        """Apply a decision: the champion that it makes, and the spread that it adds to what is known."""
+        n, first = payload["runs"], not arm.judged
+        arm.state, arm.judged, arm.looked = payload["state"], payload, n
+        if first and "gain" in payload and (arm.state != "keep" or payload["claim"] == "not-worse"):
+            self.pool.add(self._values(arm.ended()[:n]), self._values(self._shared(arm, n)))
+        if arm.state != "keep":
+            return
+        for other in self.open:
+            other.state = "superseded"
+        self.champion = arm
+        self.reign += 1
+        if payload["claim"] == "not-worse":
+            return
+        base = self.reference.ended(self.reference.skipped)[: payload["reference_runs"]]
+        self.pool.add(self._values(base), None)
+        self.reference, arm.skipped = arm, n if self.asked.reference == "fresh" else 0
+        if self.asked.error == "each":
+            self.k = 0
+
+
+def _event(arm: Arm, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event of a decision, without what it does not have: a number that is not finite, a `need`."""
+    kept = {name: value for name, value in found.items() if value is not None and value not in (math.inf, -math.inf)}
+    return {"candidate": arm.number, **kept}
