@@ -13,6 +13,7 @@ import ray
 
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
+from ablate.core.code_version import VERSIONS
 from ablate.core.trainable import PackSize
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.carried_code import pack as pack_files
@@ -147,5 +148,6 @@ class RayExecutor:
             measure=pack.measures,
             search_path=tuple(sys.path),
             code=code,
+            versions=self.home.absolute() / VERSIONS,
             grace_seconds=self.grace_seconds,
         )
