@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from ablate.core.config import FROZEN
 
 CODE_PREFIX = "code:"  # before the JSON of a code version, as the name of a trainable
+SHORT = 12  # characters of a tree's name in the names of refs and folders
 VERSIONS = "versions"  # folder of a study's home in which the worktrees of its code versions lie
 
 
@@ -23,6 +24,11 @@ class CodeVersion(BaseModel):
     inside: str = ""
     evaluate: str | None = None
     reference: str | None = None
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """The trees whose files a trial needs."""
+        return (self.tree,) if self.reference is None else (self.tree, self.reference)
 
     @property
     def name(self) -> str:

@@ -256,7 +256,8 @@ def trainable_settings(trainable: str) -> type[TrainableSettings]:
 def trainable_kind(trainable: str) -> str:
     """Return the registered name of what a name stands for: itself, a function of the user's or a command of theirs.
 
-    A code version is what its base is. Raises RegistryError if the name is neither registered nor an import path or a command.
+    A code version is what its base is. Raises RegistryError if the name is neither registered nor an import path or a
+    command.
     """
     trainable = base_trainable(trainable)
     TRAINABLES.check(trainable)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.base.errors import TrialError
-from ablate.core.code_version import CodeVersion
-
-NAME = 12  # characters of a tree's name in the name of its folder
+from ablate.core.code_version import SHORT, CodeVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +58,9 @@ class CodeFolder:
 
 
 def _folder(versions: Path | None, tree: str, inside: str) -> CodeFolder:
-    root = (versions or Path()) / tree[:NAME]
+    root = (versions or Path()) / tree[:SHORT]
     if versions is None or not (root / inside).is_dir():
-        raise TrialError(f"the code version {tree[:NAME]} is not on this machine: {root / inside} is no folder")
+        raise TrialError(f"the code version {tree[:SHORT]} is not on this machine: {root / inside} is no folder")
     return CodeFolder(root=root, start=root / inside)
 
 

@@ -37,10 +37,10 @@ class Readers:
 class SeedRun:
     """Starts the command of one seed, unless an earlier attempt has seen its end.
 
-    A command continues in its folder if its epochs are read and two reports are known of it: these are given out
-    again, and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
-    command that finds a checkpoint there would leave out reports. It runs in the folder of a code `version`. Raises TrialError if the command cannot be started,
-    and CheckpointDownError if the folder cannot be read or written.
+    A command continues in its folder if its epochs are read and two reports are known of it: these are given out again,
+    and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
+    command that finds a checkpoint there would leave out reports. It runs in the folder of a code `version`. Raises
+    TrialError if the command cannot be started, and CheckpointDownError if the folder cannot be read or written.
     """
 
     def __init__(

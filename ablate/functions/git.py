@@ -49,6 +49,8 @@ def git(place: Path, *arguments: str, given: bytes = b"", variables: Mapping[str
         raise GitError(one_printable_line(f"{place}: {error}")) from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
+        if any("not a git repository" in line for line in lines):
+            raise GitError(f"{place}: is in no git repository: type `git init` there, and commit the code")
         said = next((line for line in lines if line.startswith(("fatal: ", "error: "))), f"git {arguments[0]} failed")
         raise GitError(one_printable_line(f"{place}: {said}"))
     return done.stdout

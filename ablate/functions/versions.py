@@ -17,11 +17,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.core.code_version import CodeVersion
+from ablate.core.code_version import SHORT, CodeVersion
 from ablate.functions.git import GitError, common_folder, git, git_line, git_names
 
-SHORT = 12  # characters of a tree's name in the names of refs and folders
 PYTHON = (".py", ".pyw")
+SUBMODULE = "160000"  # the mode of a submodule in a tree
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 _REQUIREMENTS = re.compile(r"requirements[^/]*|pyproject\.toml|setup\.(py|cfg)|[^/]*\.lock|environment\.ya?ml")
 
@@ -47,9 +47,7 @@ class Version:
     def trainable(self, base: str, *, evaluate: str | None = None, reference: Version | None = None) -> str:
         """Return the name of the trainable `base` in this version; `evaluate` then runs in the `reference`."""
         tree = reference.tree if reference is not None and evaluate is not None else None
-        return CodeVersion(
-            base=base, tree=self.tree, inside=self.inside, evaluate=evaluate, reference=tree
-        ).name  # fmt: skip
+        return CodeVersion(base=base, tree=self.tree, inside=self.inside, evaluate=evaluate, reference=tree).name
 
     @property
     def changed_requirements(self) -> tuple[str, ...]:
@@ -111,9 +109,10 @@ def _locate(repository: Path, revision: str | None) -> tuple[Path | None, str | 
         revision = "HEAD"
     if (commit := _resolve(repository, revision)) is not None:
         return None, commit
-    if "\0" not in revision and (place := repository / revision).is_dir():
-        if common_folder(place) != common:
-            raise RequestError(f"{revision}: is a worktree of another repository than {repository}")
+    if revision and "\0" not in revision and (place := repository / revision).is_dir():
+        inside = git_line(place, "rev-parse", "--show-prefix")
+        if common_folder(place) != common or inside not in ("", git_line(repository, "rev-parse", "--show-prefix")):
+            raise RequestError(f"{revision}: is a folder, and no worktree of the repository of {repository}")
         return place, None
     known = git_line(repository, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
     rule = f"{revision!r} is no revision, branch or worktree of {repository}"
@@ -150,7 +149,7 @@ def _write_tree(worktree: Path, without: Sequence[Path]) -> str:
 
 def _refuse_changed_submodules(top: Path, variables: Mapping[str, str]) -> None:
     listed = git(top, "ls-files", "--stage", "-z", variables=variables).split(b"\0")
-    for name in (os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(b"160000 ")):
+    for name in (os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(SUBMODULE.encode())):
         place = top / name
         if (place / ".git").exists() and git(place, "status", "--porcelain"):
             raise RequestError(
@@ -172,7 +171,7 @@ def _program(repository: Path, tree: str) -> str:
 
     Raises RequestError for a Git LFS pointer.
     """
-    files = list(_files(repository, tree))
+    files = list(tree_files(repository, tree))
     read = [blob for mode, blob, size, name in files if _is_read(mode, size, name)]
     contents = dict(zip(read, _contents(repository, read), strict=True))
     found = hashlib.sha256()
@@ -190,7 +189,7 @@ def _program(repository: Path, tree: str) -> str:
     return found.hexdigest()
 
 
-def _files(repository: Path, tree: str) -> Iterator[tuple[str, str, int, str]]:
+def tree_files(repository: Path, tree: str) -> Iterator[tuple[str, str, int, str]]:
     """Yield mode, object, bytes and path of each file of a tree, in order of path; a submodule has no bytes."""
     for line in git_names(repository, "ls-tree", "-r", "-l", "-z", "--full-tree", tree):
         words, _, name = line.partition("\t")
@@ -231,7 +230,7 @@ def refuse_guarded(version: Version, reference: Version, guard: Sequence[str]) -
     changed = git_names(
         version.repository, "diff-tree", "-r", "-z", "--no-renames", "--name-only", reference.tree, version.tree
     )
-    files = [name for _, _, _, name in _files(version.repository, reference.tree)]
+    files = [name for _, _, _, name in tree_files(version.repository, reference.tree)]
     for given in guard:
         path = posixpath.normpath(posixpath.join(version.inside, given))
         if path != "." and not any(name == path or name.startswith(f"{path}/") for name in files):

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ablate.base.errors import RequestError
+from ablate.core.code_version import SHORT
 from ablate.functions.git import GitError, common_folder, git, git_line, git_names
-from ablate.functions.versions import SHORT, Version
+from ablate.functions.versions import SUBMODULE, Version, tree_files
 
 
 def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Path:
@@ -73,9 +74,9 @@ def _link(version: Version, name: str, place: Path) -> None:
 
 def _write_submodules(owner: Path, tree: str, place: Path) -> None:
     """Write the files of the submodules of a tree in `place`; `owner` is the git folder of its repository."""
-    listed = git(owner, "ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")
-    commits = dict(reversed(os.fsdecode(line).split(" ", 2)[2].split("\t", 1)) for line in listed if b" commit " in line)
-    for path, commit in commits.items():
+    for mode, commit, _, path in tree_files(owner, tree):
+        if mode != SUBMODULE:
+            continue
         modules = owner / "modules" / _module_name(place, path)
         try:
             inner = git_line(modules, "rev-parse", "--verify", f"{commit}^{{tree}}")
