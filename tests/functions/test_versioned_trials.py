@@ -10,6 +10,8 @@ import pytest
 
 from ablate.api import load_study
 from ablate.execution.carried_code import pack, unpack
+from ablate.functions.border.guarded import processes_ended, processes_for
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.versions import snapshot
 from ablate.functions.worktrees import checkout
 from ablate.study.sections import trainable_name
@@ -95,6 +97,17 @@ def test_the_reference_measures_what_a_candidate_has_written(repo: Path, capfd: 
     command = f"{sys.executable} scripts/evaluate.py {{output}}"
     name = candidate.trainable(trainable_name(COMMAND), evaluate=command, reference=reference)
     assert losses(repo, name, capfd) == [(40.0, 0.0)]
+
+
+def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
+    one, other = (CodeFolder(root=tmp_path / name, start=tmp_path / name) for name in "ab")
+    for each in (one, other):
+        each.root.mkdir()
+    with processes_ended():
+        own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
+        assert processes_for("mine:train", 1, one) is first
+        second = processes_for("mine:train", 1, other)
+        assert (own.alive, first.alive, second.alive) == (True, False, True)
 
 
 def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -221,6 +221,14 @@ def test_submodules_come_from_this_machine_and_others_are_refused(repo: Path, tm
     assert not list((tmp_path / "others").iterdir())
 
 
+def test_a_repository_inside_of_one_is_refused(repo: Path, tmp_path: Path) -> None:
+    repository(repo / "inner", {"a.py": ""})
+    with pytest.raises(RequestError, match=r"inner: commit .* is not here.*add it to \.gitignore"):
+        checkout(snapshot(repo, name="s"), tmp_path / "versions")
+    write(repo, {".gitignore": "rows\ninner\n"})
+    assert "inner/a.py" not in read(checkout(snapshot(repo, name="s"), tmp_path / "versions"))
+
+
 def test_a_pointer_of_git_lfs_and_a_study_s_own_folder(repo: Path) -> None:
     write(repo, {"runs/s/ledger.sqlite": "", "runs/kept.py": ""})
     assert snapshot(repo, name="s", without=[repo / "runs"]).changed_files == ()
