@@ -28,7 +28,7 @@ class CodeVersion(BaseModel):
     @property
     def trees(self) -> tuple[str, ...]:
         """The trees whose files a trial needs."""
-        return (self.tree,) if self.reference is None else (self.tree, self.reference)
+        return tuple(dict.fromkeys([self.tree, self.reference or self.tree]))
 
     @property
     def name(self) -> str:

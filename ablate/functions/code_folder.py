@@ -49,10 +49,11 @@ class CodeFolder:
 
     def _moved(self, entry: str) -> str:
         place = Path(entry).resolve()
-        if place.is_relative_to(Path(sys.prefix).resolve()):
-            return entry
         here, there = _checkout(self.root), _checkout(place)
         if here is None or there is None or here[1] != there[1]:
+            return entry
+        prefixes = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+        if any(prefix.is_relative_to(there[0]) and place.is_relative_to(prefix) for prefix in prefixes):
             return entry
         return str(self.root / place.relative_to(there[0]))
 

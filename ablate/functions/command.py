@@ -121,8 +121,8 @@ class CommandTrainable(OwnTrainable):
                 return
 
     def _reports(self, config: TrialConfig, context: TrialContext, *, begin: int, again: bool) -> Iterator[Report]:
-        log = OutputLog(context["checkpoints"])
         version = CodeFolder.of(config.trainable, context.get("versions"))
+        log = OutputLog(context["checkpoints"])
         runs: list[SeedRun] = []
         try:
             for seed in config.seeds:

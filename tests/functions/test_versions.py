@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import RequestError
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.versions import environment, refuse_guarded, snapshot
 from ablate.functions.worktrees import checkout, remove
 from support.repositories import commit, git, repository, write
@@ -279,3 +280,17 @@ def test_the_environment_is_another_one_with_another_package(tmp_path: Path, mon
     second = environment()
     monkeypatch.setattr(sys, "path", sys.path[:-1])
     assert first == environment() != second
+
+
+def test_a_search_path_leads_to_the_version_and_to_what_is_installed(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(repo, {"app/src/a.py": "", "src/b.py": ""})
+    git(repo, "worktree", "add", "--quiet", str(tmp_path / "side"))
+    root = checkout(snapshot(repo, name="s"), tmp_path / "versions")
+    monkeypatch.setattr(sys, "prefix", str(repo / ".venv"))
+    installed = [str(repo / ".venv" / "lib"), "/usr/lib/python3", str(tmp_path)]
+    entries = [str(repo), str(tmp_path / "side" / "src"), str(repo / "lib"), *installed]
+    own = [root / "app", root / "app" / "src", root, root / "src", root / "lib"]
+    found = CodeFolder(root=root, start=root / "app").search_path(entries)
+    assert found == [*map(str, own), *installed]
