@@ -75,7 +75,7 @@ def snapshot(
     repository = repository.absolute()
     worktree, found = _locate(repository, revision)
     head = found or _resolve(worktree or repository, "HEAD")
-    tree = _tree_of(repository, head) if worktree is None else _write_tree(worktree, without)
+    tree = _tree_of(repository, head or "HEAD") if worktree is None else _write_tree(worktree, without)
     is_dirty = head is None or tree != _tree_of(repository, head)
     if is_dirty:
         parent = [] if head is None else ["-p", head]

@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from ablate.api import load_study
+from ablate.core.registry import read_task
+from ablate.core.trainable import Member
+from ablate.core.trial import TrialConfig, TrialKey
+from ablate.execution import worker
 from ablate.execution.carried_code import pack, unpack
+from ablate.execution.pack_run import Assignment
 from ablate.functions.border.guarded import processes_ended, processes_for
 from ablate.functions.code_folder import CodeFolder
+from ablate.functions.settings import FunctionSettings
 from ablate.functions.versions import snapshot
 from ablate.functions.worktrees import checkout
 from ablate.study.sections import trainable_name
@@ -118,13 +124,35 @@ def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.
     assert "Traceback" not in err
 
 
-def test_a_cluster_gets_every_file_of_a_version(repo: Path, tmp_path: Path) -> None:
-    script = repo / "scripts" / "train.py"
-    script.chmod(0o755)
-    write(repo, {"configs/small.yaml": "a: 1"})
-    place = checkout(snapshot(repo, name="s"), tmp_path / "versions", link=["rows"])
-    folder = unpack(pack([place], every=True))
-    sys.path.remove(str(folder))
-    found = {str(path.relative_to(folder / place.name)) for path in folder.rglob("*") if path.is_file()}
+def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo / "scripts" / "train.py").chmod(0o755)
+    write(repo, {"src/helper.py": "VALUE = 7", "configs/small.yaml": "a: 1"})
+    version = snapshot(repo, name="s")
+    place = checkout(version, tmp_path / "versions", link=["rows"])
+    sent = pack([place], every=True)
+    place.rename(tmp_path / "elsewhere")
+    words = f"{sys.executable} -c 'import helper; print(f\"val_loss={{{{helper.VALUE}}}}\")'"
+    trial = TrialConfig(
+        key=TrialKey(study="s", dataset="data", number=0),
+        stage="search",
+        settings=FunctionSettings(epochs=1),
+        task=read_task({"task": "data"}),
+        trainable=version.trainable(trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})),
+        seeds=(0,),
+        study_seed=0,
+    )
+    member = Member(config=trial, checkpoints=tmp_path / "trial", attempt=1)
+    assignment = Assignment(members=(member,), data_dir=None, device="cpu", trainer=None, threads=1, code="sent")
+    monkeypatch.setattr(worker, "watch", lambda *_: None)
+    monkeypatch.setattr(worker.ray, "get", {"sent": sent}.get)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    actor = worker.TrialActor({worker.PAUSE: None, worker.ASSIGNMENT: assignment})
+    report = actor.train()[worker.TURN].outcomes[trial.key]
+    actor.stop()
+    assert report.metrics == ({"val_loss": 7.0},)
+    there = unpack(sent) / place.name
+    found = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert found == set(git(repo, "ls-files", "--cached", "--others", "--exclude-standard").splitlines())
-    assert (folder / place.name / "scripts" / "train.py").stat().st_mode & 0o111
+    assert (there / "scripts" / "train.py").stat().st_mode & 0o111
