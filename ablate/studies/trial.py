@@ -31,7 +31,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
 
     Raises RequestError if there is no such trial, or if several data sets have one and none is named.
     """
-    found = read_study(name, locations)
+    found = read_study(name, locations, number)
     refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ablate.results.report.drawing import Figure
+    from ablate.results.report.frame import Page
 
 __all__ = [
+    "build_page",
     "comparison_lines",
     "draw_figures",
     "front_lines",
@@ -50,8 +52,15 @@ def write_report(results: Results, home: Path) -> Path:
     A study with `compare` has its own kind of page (docs/compare.md). Raises AblateError, in one line, if the folder
     cannot be written.
     """
-    path: Path = _page_of(results).write(results, home)
-    return path
+    from ablate.results.report.frame import write_files
+
+    return write_files(home / "report", build_page(results))
+
+
+def build_page(results: Results, *, live: bool = False) -> Page:
+    """Return the page of a study and what its files show; a `live` page is one for a server."""
+    page: Page = _page_of(results).build(results, live=live)
+    return page
 
 
 def _page_of(results: Results) -> Any:
