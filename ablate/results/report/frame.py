@@ -54,7 +54,7 @@ class Page:
 def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:
     """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`.
 
-    A `live` page takes its scripts from the server (`script_of`), holds LIVE once, and links trials.
+    A `live` page takes its scripts from its server (assets/), links trials, and holds LIVE.
     """
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (
@@ -64,7 +64,7 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
             study=study,
             specs=specs,
             palettes=PALETTES,
-            style=Markup(asset("page.css")),
+            style=Markup(asset("page.css") + (asset("live.css") if live else "")),
             script=Markup(asset("page.js")),
             bundle=Markup(bundle() if specs and not live else ""),
             live=LIVE if live else "",

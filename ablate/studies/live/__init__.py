@@ -1,0 +1,7 @@
+"""`ablate ui`: pages of all studies and trials, read from their ledgers at each request; nothing is written."""
+
+from __future__ import annotations
+
+from ablate.studies.live.server import listening, live_server, mlflow_beside, read_token
+
+__all__ = ["listening", "live_server", "mlflow_beside", "read_token"]
