@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ __all__ = [
     "build_page",
     "comparison_lines",
     "draw_figures",
+    "find_matters",
     "front_lines",
     "front_table",
     "result_lines",
@@ -57,10 +59,22 @@ def write_report(results: Results, home: Path) -> Path:
     return write_files(home / "report", build_page(results))
 
 
-def build_page(results: Results, *, live: bool = False) -> Page:
-    """Return the page of a study and what its files show; a `live` page is one for a server."""
-    page: Page = _page_of(results).build(results, live=live)
+def build_page(results: Results, *, live: bool = False, matters: Mapping[str, dict[str, Any]] | None = None) -> Page:
+    """Return the page of a study and what its files show.
+
+    A `live` page is one for a server. `matters` are those of `find_matters`; by default they are computed.
+    """
+    known = {} if results.study.compare is not None else {"matters": matters}
+    page: Page = _page_of(results).build(results, live=live, **known)
     return page
+
+
+def find_matters(results: Results) -> dict[str, dict[str, Any]]:
+    """Return what a search's page says about the importance of settings, by data set; nothing for a comparison."""
+    if results.study.compare is not None:
+        return {}
+    found: dict[str, dict[str, Any]] = _page_of(results).find_matters(results)
+    return found
 
 
 def _page_of(results: Results) -> Any:

@@ -142,8 +142,9 @@ class _Pages:
         name = self._name(request)
         glance = self._views.glance(name)
         version = version_of(glance.study, glance.last_event)
-        made = self._views.newest("page", name, version)
-        newer = [] if made is None or made.version == version else ["Results below: of a moment ago; being updated."]
+        made = self._views.page(name, version)
+        older = made is not None and not made.version.startswith(version)
+        newer = ["The results below are older; newer ones are being computed."] if older else []
         return name, [state_line(glance), *newer], made
 
     def _name(self, request: Request) -> str:

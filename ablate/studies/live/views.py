@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
+from hashlib import sha256
 from threading import Lock, Thread
 from typing import Any, Literal
 
 from ablate.core.objectives import STATE_ORDER
 from ablate.ledger import Glance, StudyRecord
-from ablate.results.report import build_page
+from ablate.results.report import build_page, find_matters
 from ablate.studies.locations import Locations
 from ablate.studies.status import results_as_values, running_driver, status_of
-from ablate.studies.stored import Stored, open_ledger, read_study
+from ablate.studies.stored import open_ledger, read_study
 
-Kind = Literal["values", "page"]
+Kind = Literal["values", "matters", "page"]
 REST = 4.0  # seconds of rest after each second of computing: trials on this machine need its processors
 
 
@@ -34,16 +35,12 @@ class Views:
     """Reads the studies of one place; safe to share among threads.
 
     What takes long is computed by one thread at a time. A request waits at most `patience` seconds (None: until the
-    end) for something that has never been computed; otherwise it gets what there is.
+    end) for a page that has never been drawn; otherwise it gets what there is.
     """
 
     def __init__(self, locations: Locations, *, patience: float | None = 1.0, rest: float = REST) -> None:
         self.locations = locations
         self._patience, self._rest = patience, rest
-        self._makers: Mapping[Kind, Callable[[Stored], Any]] = {
-            "values": lambda found: status_of(found, locations) | results_as_values(found),
-            "page": lambda found: build_page(found.results, live=True),
-        }
         self._made: dict[tuple[Kind, str], Made] = {}
         self._jobs: dict[tuple[Kind, str], Future[Made]] = {}
         self._lock, self._one_at_a_time = Lock(), Lock()
@@ -55,8 +52,16 @@ class Views:
         assert found is not None
         return found
 
-    def newest(self, kind: Kind, name: str, version: str) -> Made | None:
-        """Return the newest values or page of a study, and start to compute it again if `version` is another.
+    def page(self, name: str, version: str) -> Made | None:
+        """Return the newest page of a study, and start to draw it again if it does not show `version`.
+
+        Importances take the longest: the first page does without, and a later one has them.
+        """
+        matters = self.newest("matters", name, version, patience=0.0) if ("page", name) in self._made else None
+        return self.newest("page", name, _page_version(version, matters), patience=self._patience)
+
+    def newest(self, kind: Kind, name: str, version: str, *, patience: float | None) -> Made | None:
+        """Return what was last computed of a study, and start to compute it again if `version` is another.
 
         None if it has never been computed. Raises the error of its computation, once.
         """
@@ -68,7 +73,7 @@ class Views:
                 job = self._jobs[key] = Future()
                 Thread(target=self._run, args=(job, kind, name), daemon=True).start()
         if job is not None and made is None:
-            wait_for([job], self._patience)
+            wait_for([job], patience)
         with self._lock:
             if job is not None and job.done() and self._jobs.get(key) is job:
                 del self._jobs[key]
@@ -80,18 +85,31 @@ class Views:
             with self._one_at_a_time:
                 begun = time.monotonic()
                 found = read_study(name, self.locations)
-                value, ended = self._makers[kind](found), time.monotonic()
+                version = version_of(found.record, max((event.rowid for event in found.snapshot.events), default=0))
+                matters = self._made.get(("matters", name))
+                value: Any
+                if kind == "values":
+                    value = status_of(found, self.locations) | results_as_values(found)
+                elif kind == "matters":
+                    value = find_matters(found.results)
+                else:
+                    version = _page_version(version, matters)
+                    value = build_page(found.results, live=True, matters=matters.value if matters else {})
+                ended = time.monotonic()
         except BaseException as error:  # the request that asks for the result raises it
             job.set_exception(error)
         else:
-            last = max((event.rowid for event in found.snapshot.events), default=0)
-            again = ended + self._rest * (ended - begun)
-            job.set_result(Made(version=version_of(found.record, last), value=value, again=again))
+            job.set_result(Made(version=version, value=value, again=ended + self._rest * (ended - begun)))
 
 
 def version_of(record: StudyRecord, last_event: int) -> str:
     """Return a text that changes with everything that the ledger holds of a study, and if its driver comes or goes."""
-    return f"{record.term}.{record.revision}.{last_event}.{'-' if running_driver(record) is None else record.holder}"
+    told = record.term, record.revision, last_event, running_driver(record) is None or record.holder
+    return sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _page_version(version: str, matters: Made | None) -> str:
+    return f"{version}-{matters.version if matters else ''}"
 
 
 def state_line(found: Glance) -> str:

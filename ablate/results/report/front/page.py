@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -39,12 +39,17 @@ from ablate.study import Study
 
 MOST_ROWS = 200  # trials on the page; trials.csv has all
 MOST_ERRORS = 20
+NOT_YET: dict[str, Any] = {"importances": (), "sentences": ["They are being computed."], "table": None, "figures": []}
 
 
-def build(results: Results, *, live: bool = False) -> Page:
-    """Return the page of a search, written for a folder or `live` for a server."""
+def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[str, Any]] | None = None) -> Page:
+    """Return the page of a search, written for a folder or `live` for a server.
+
+    `matters` are those of `find_matters`; by default they are computed. A page without those of a data set says so.
+    """
     study, fronts, found = results.study, front_table(results), findings(results)
-    matters = {dataset: what_matters(part) for dataset, part in found.items()}
+    known = find_matters(results) if matters is None else matters
+    matters = {dataset: known.get(dataset, NOT_YET) for dataset in found}
     tables = {
         "front.csv": fronts,
         "trials.csv": with_front(results.trials, fronts),
@@ -65,6 +70,11 @@ def build(results: Results, *, live: bool = False) -> Page:
     )
     shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
     return Page(html=html, tables=tables, drawn=drawn, shown=shown)
+
+
+def find_matters(results: Results) -> dict[str, dict[str, Any]]:
+    """Return the importances of settings by data set, in words and figures; of a page, they take the longest."""
+    return {dataset: what_matters(part) for dataset, part in findings(results).items()}
 
 
 def draw(results: Results) -> list[Figure]:
