@@ -197,7 +197,7 @@ def ui(
 
     The server answers only a browser that has opened a printed address, and it changes nothing.
     """
-    from ablate.studies.live import listening, live_server, mlflow_beside, read_token
+    from ablate.studies.live import Views, listening, live_server, mlflow_beside, read_token
     from ablate.tracking import StudyPage, serve
 
     token, is_new = read_token(host, token_file)
@@ -211,7 +211,7 @@ def ui(
             console.print(line, soft_wrap=True, highlight=False)
 
     with listening(host, port) as listener:
-        live = live_server(asked, listener, token=token, mlflow=link, root_path=root_path)
+        live = live_server(Views(asked), listener, token=token, mlflow=link, root_path=root_path)
         console.print(f"Studies: {url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
         sys.exit(serve(command, live, ready=show, browser=url if browser and display and is_new else None))
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ablate.studies.live.server import listening, live_server, mlflow_beside, read_token
+from ablate.studies.live.views import Views
 
-__all__ = ["listening", "live_server", "mlflow_beside", "read_token"]
+__all__ = ["Views", "listening", "live_server", "mlflow_beside", "read_token"]

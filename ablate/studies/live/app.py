@@ -20,7 +20,7 @@ from ablate.base.errors import AblateError, RequestError
 from ablate.base.scratch import scratch_folder
 from ablate.results.report.frame import LIVE, Page, asset, bundle
 from ablate.studies.homes import lasting
-from ablate.studies.live.pages import list_rows, live_line, shell, trial_parts
+from ablate.studies.live.pages import list_parts, live_line, shell, trial_parts
 from ablate.studies.live.views import Made, Views, state_line, version_of
 from ablate.studies.status import overview, results_as_values, status_of
 from ablate.studies.stored import known_names, read_study
@@ -73,16 +73,16 @@ class _Pages:
         self._views, self._mlflow = views, mlflow
 
     def studies(self, request: Request) -> Response:
-        rows, faults = list_rows(self._views)
-        version = _hash(repr((rows, faults)).encode())
-        live = live_line([], version=version, depth=0)
-        return _answer(request, shell("studies.html.j2", title="Studies", live=live, rows=rows, faults=faults))
+        parts = list_parts(self._views)
+        live = live_line(parts["lines"], version=_hash(repr(parts).encode()), depth=0)
+        return _answer(request, shell("studies.html.j2", title="Studies", live=live, **parts))
 
     def studies_state(self, request: Request) -> Response:
-        return _json(request, {"lines": [], "version": _hash(repr(list_rows(self._views)).encode())})
+        parts = list_parts(self._views)
+        return _json(request, {"lines": parts["lines"], "version": _hash(repr(parts).encode())})
 
     def study(self, request: Request) -> Response:
-        name, lines, made = self._state(request)
+        name, lines, made = self._state(request, is_awaited=True)
         live = live_line(lines, version=made.version if made else "", depth=2)
         if made is None:
             text = "The results are being computed; the page shows them as soon as they are there."
@@ -137,12 +137,12 @@ class _Pages:
         name, number, dataset = self._trial_of(request)
         return _json(request, trial_details(name, self._views.locations, number=number, dataset=dataset))
 
-    def _state(self, request: Request) -> tuple[str, list[str], Made | None]:
+    def _state(self, request: Request, *, is_awaited: bool = False) -> tuple[str, list[str], Made | None]:
         """Return the study of a request, the lines on its present state, and its newest page."""
         name = self._name(request)
         glance = self._views.glance(name)
         version = version_of(glance.study, glance.last_event)
-        made = self._views.page(name, version)
+        made = self._views.page(name, version, is_awaited=is_awaited)
         older = made is not None and not made.version.startswith(version)
         newer = ["The results below are older; newer ones are being computed."] if older else []
         return name, [state_line(glance), *newer], made

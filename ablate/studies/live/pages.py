@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any
 
 from markupsafe import Markup
@@ -38,8 +39,8 @@ def live_line(lines: Sequence[str], *, version: str, depth: int, state: str = "s
     return Markup(environment().get_template("live.html.j2").render(parts))
 
 
-def list_rows(views: Views) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of the list of studies, and a line on each that cannot be read."""
+def list_parts(views: Views) -> dict[str, Any]:
+    """Return the template's values of the list of studies: its rows, and a line on each study that cannot be read."""
     rows, faults = [], []
     for name in known_names(views.locations):
         try:
@@ -49,7 +50,8 @@ def list_rows(views: Views) -> tuple[list[dict[str, Any]], list[str]]:
             rows.append(_list_row(study, found, None if made is None else made.value))
         except AblateError as error:
             faults.append(f"{name}: {error}")
-    return rows, faults
+    running = sum(row["state"] == "running" for row in rows)
+    return {"rows": rows, "faults": faults, "lines": [f"Studies: {len(rows)}, running: {running}"]}
 
 
 def _list_row(study: Study, found: Glance, values: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -80,9 +82,9 @@ def _best(study: Study, row: Mapping[str, Any]) -> str:
 
 
 def sketch(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the points of a front in a picture of SKETCH: size to the right, quality upwards; empty below two."""
+    """Return the points of a front in a picture of SKETCH: log of size to the right, quality upwards; empty below 2."""
     quality, size = quality_name(study), size_metric(study)
-    points = sorted((row[size], row[quality]) for row in rows if row.get(size) and row.get(quality) is not None)
+    points = sorted((log(row[size]), row[quality]) for row in rows if row.get(size) and row.get(quality) is not None)
     if len(points) < 2:
         return ""
     scaled = []

@@ -73,11 +73,11 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
 
 @contextmanager
 def live_server(
-    locations: Locations, listener: socket.socket, *, token: str, mlflow: str | None, root_path: str
+    views: Views, listener: socket.socket, *, token: str, mlflow: str | None = None, root_path: str = ""
 ) -> Iterator[None]:
-    """Serve the pages on a listening socket inside the block."""
+    """Serve the pages on a listening socket inside the block (`make_app`)."""
     host, port = listener.getsockname()[:2]
-    pages: ASGIApp = make_app(Views(locations), mlflow=mlflow, root_path=root_path)
+    pages: ASGIApp = make_app(views, mlflow=mlflow, root_path=root_path)
     gate = Gate(pages, token=token, port=port, hosts=LOOPBACK if host in LOOPBACK else None, same_site="Strict")
     server = uvicorn.Server(
         uvicorn.Config(gate, log_level="warning", access_log=False, server_header=False, lifespan="off",

@@ -52,13 +52,15 @@ class Views:
         assert found is not None
         return found
 
-    def page(self, name: str, version: str) -> Made | None:
+    def page(self, name: str, version: str, *, is_awaited: bool) -> Made | None:
         """Return the newest page of a study, and start to draw it again if it does not show `version`.
 
         Importances take the longest: the first page does without, and a later one has them.
         """
         matters = self.newest("matters", name, version, patience=0.0) if ("page", name) in self._made else None
-        return self.newest("page", name, _page_version(version, matters), patience=self._patience)
+        return self.newest(
+            "page", name, _page_version(version, matters), patience=self._patience if is_awaited else 0.0
+        )
 
     def newest(self, kind: Kind, name: str, version: str, *, patience: float | None) -> Made | None:
         """Return what was last computed of a study, and start to compute it again if `version` is another.
