@@ -196,23 +196,23 @@ def test_the_command_follows_a_study_and_ends_with_ctrl_c(driver: Driver) -> Non
         assert taken.returncode == 2
         assert f"--port {port}: Address already in use" in " ".join((taken.stdout + taken.stderr).split())
     environment = os.environ | {"ABLATE_UI_TOKEN": TOKEN}
-    server = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == f"Studies: http://127.0.0.1:{port}/ (Ctrl-C ends it)\n"
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(words, env=environment, **pipes) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"Studies: http://127.0.0.1:{port}/ (Ctrl-C ends it)\n"
 
-        def state() -> str:
-            line: str = json.loads(ask(port, "/studies/looked/state", **BEARER)[2])["lines"][0]
-            return line
+            def state() -> str:
+                line: str = json.loads(ask(port, "/studies/looked/state", **BEARER)[2])["lines"][0]
+                return line
 
-        assert "digits: 2 complete" in state()
-        driver.run(1)
-        assert "digits: 3 complete" in state()
-        assert "running" in state()
-        driver.leave()
-        assert "no driver is running" in state()
-        server.send_signal(signal.SIGINT)
-        assert (server.wait(60), server.stdout.read()) == (0, "")
-    finally:
-        server.kill()
-        server.wait()
+            assert "digits: 2 complete" in state()
+            driver.run(1)
+            assert "digits: 3 complete" in state()
+            assert "running" in state()
+            driver.leave()
+            assert "no driver is running" in state()
+            server.send_signal(signal.SIGINT)
+            assert (server.wait(60), server.stdout.read()) == (0, "")
+        finally:
+            server.kill()

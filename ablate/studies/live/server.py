@@ -99,6 +99,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         opened = socket.create_server(place[:2], family=family)
     except OSError as error:
-        raise RequestError(f"--host {host} --port {port}: {error_text(error)}. Choose another one.") from error
+        reason = error_text(error, host).partition(" (while")[0]
+        raise RequestError(f"--host {host} --port {port}: {reason}. Choose another one.") from error
     with closing(opened):
         yield opened
