@@ -3,9 +3,10 @@
     python benchmarks/live_page.py                     # 10,000 trials of 10 reports
     python benchmarks/live_page.py --trials 1000 --home FOLDER   # keep the ledger, and use it again
 
-A study that trains nothing is written into a ledger, then `ablate ui` is started in a new process and asked as a browser
-does. "First view" is the first answer of a server that knows nothing of the study. "Update" is the answer to a poll,
-and to a poll after a request of a user has changed the ledger, while results are computed: the slowest of ten.
+A study that trains nothing is written into a ledger, then `ablate ui` is started in a new process and asked as a
+browser does. "First view" is the first answer of a server that knows nothing of the study. "Update" is the
+answer to a poll, and to a poll after a request of a user has changed the ledger, while results are computed: the
+slowest of ten.
 """
 
 from __future__ import annotations
