@@ -5,8 +5,8 @@
 
 A study that trains nothing is written into a ledger, then `ablate ui` is started in a new process and asked as a
 browser does. "First view" is the first answer of a server that knows nothing of the study. "Update" is the
-answer to a poll, and to a poll after a request of a user has changed the ledger, while results are computed: the
-slowest of ten.
+answer to a poll, and to a poll after a request of a user has changed the ledger: the slowest of ten, while importances
+and newer results are computed.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ class Client:
         return found
 
 
+class Shown(dict[str, float]):
+    """Seconds by what was asked, each printed as it is measured."""
+
+    def __setitem__(self, name: str, seconds: float) -> None:
+        super().__setitem__(name, seconds)
+        print(f"{name:26} {seconds:8.3f} s", flush=True)
+
+
 def wait_for(condition: Callable[[], bool]) -> float:
     """Return the seconds until a condition holds, which is tested every half second."""
     begun = time.perf_counter()
@@ -79,14 +87,13 @@ def measure(runs: Path) -> dict[str, float]:
         port = probe.getsockname()[1]
     words = [sys.executable, "-m", "ablate", "ui", "--runs-dir", str(runs), "--port", str(port), "--mlflow", "none"]
     server = subprocess.Popen(words, env=os.environ | {"ABLATE_UI_TOKEN": TOKEN}, stdout=subprocess.PIPE)
-    client, found = Client(port), {}
+    client, found = Client(port), Shown()
     try:
         assert server.stdout is not None
         server.stdout.readline()
         found["first view of the list"], _ = client.get("/")
         found["first view of the study"], _ = client.get(PLACE)
         found["results drawn after"] = wait_for(lambda: client.version() != "")
-        found["importances drawn after"] = wait_for(lambda: not client.version().endswith("-"))
         for name, path in (("list", "/state"), ("study", f"{PLACE}state"), ("whole page", PLACE)):
             found[f"update of the {name}"] = max(client.get(path)[0] for _ in range(10))
         former = client.version()
@@ -113,8 +120,6 @@ def main() -> None:
         if not (runs / "scale").exists():
             write_ledger(asked.trials, runs / "scale")
         found = measure(runs)
-    for name, seconds in found.items():
-        print(f"{name:26} {seconds:8.3f} s")
     if asked.write:
         rows = [{"trials": asked.trials, "asked": name, "seconds": f"{value:.3f}"} for name, value in found.items()]
         append_csv(FILE, with_origin(rows, ("starlette", "uvicorn", "polars", "altair")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,7 +129,14 @@ def test_a_trial_shows_what_is_known_of_it_as_text(get: Ask) -> None:
     assert "https://ml.example/x/#/runs/run7" in page.links
     assert "unsafe-inline" not in re.sub(r"style-src [^;]*", "", headers["Content-Security-Policy"])
     assert "ablate retry" not in get("/studies/looked/trials/digits/0")[2]
-    assert "looked" in Reader(get("/")[2]).text
+
+
+def test_a_folder_with_another_study_s_ledger_is_told_in_the_list(get: Ask, driver: Driver) -> None:
+    (driver.runs / "moved").mkdir()
+    shutil.copy(driver.runs / "looked" / "ledger.sqlite", driver.runs / "moved" / "ledger.sqlite")
+    page = Reader(get("/")[2])
+    assert "moved: the ledger of 'moved' holds no study of this name" in page.text
+    assert "studies/looked/" in page.links
 
 
 ABSENT = [

@@ -11,6 +11,7 @@ from hashlib import sha256
 from threading import Lock, Thread
 from typing import Any, Literal
 
+from ablate.base.errors import RequestError
 from ablate.core.objectives import STATE_ORDER
 from ablate.ledger import Glance, StudyRecord
 from ablate.results.report import build_page, find_matters
@@ -34,8 +35,8 @@ class Made:
 class Views:
     """Reads the studies of one place; safe to share among threads.
 
-    What takes long is computed by one thread at a time. A request waits at most `patience` seconds (None: until the
-    end) for a page that has never been drawn; otherwise it gets what there is.
+    What takes long is computed by one thread at a time for each kind of result. A request waits at most `patience`
+    seconds (None: until the end) for a page that has never been drawn; otherwise it gets what there is.
     """
 
     def __init__(self, locations: Locations, *, patience: float | None = 1.0, rest: float = REST) -> None:
@@ -43,13 +44,15 @@ class Views:
         self._patience, self._rest = patience, rest
         self._made: dict[tuple[Kind, str], Made] = {}
         self._jobs: dict[tuple[Kind, str], Future[Made]] = {}
-        self._lock, self._one_at_a_time = Lock(), Lock()
+        self._lock = Lock()
+        self._turns: dict[Kind, Lock] = {"values": Lock(), "matters": Lock(), "page": Lock()}
 
     def glance(self, name: str) -> Glance:
         """Return a study without its trials, in a time that does not grow with them."""
         with open_ledger(name, self.locations) as ledger:
             found = ledger.glance(name)
-        assert found is not None
+        if found is None:
+            raise RequestError(f"the ledger of {name!r} holds no study of this name")
         return found
 
     def page(self, name: str, version: str, *, is_awaited: bool) -> Made | None:
@@ -84,7 +87,7 @@ class Views:
 
     def _run(self, job: Future[Made], kind: Kind, name: str) -> None:
         try:
-            with self._one_at_a_time:
+            with self._turns[kind]:
                 begun = time.monotonic()
                 found = read_study(name, self.locations)
                 version = version_of(found.record, max((event.rowid for event in found.snapshot.events), default=0))
