@@ -227,7 +227,7 @@ class Ledger:
     def glance(self, name: str) -> Glance | None:
         """Return a study without its trials, reports and events, in one read transaction; None if there is none."""
         newest = select(func.max(note_table.c.id).label("rowid")).join(study_table)
-        queries = (self._studies(), _COUNTS, newest)
+        queries: tuple[Select[Any], ...] = (self._studies(), _COUNTS, newest)
         studies, counts, events = self._database.read(
             lambda connection: [_fetch(connection, query.where(study_table.c.name == name)) for query in queries]
         )

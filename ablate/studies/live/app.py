@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from mimetypes import guess_type
 from typing import Any
@@ -33,7 +33,11 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-SCRIPTS = {"vega.js": bundle, "page.js": lambda: asset("page.js"), "live.js": lambda: asset("live.js")}
+SCRIPTS: dict[str, Callable[[], str]] = {
+    "vega.js": bundle,
+    "page.js": lambda: asset("page.js"),
+    "live.js": lambda: asset("live.js"),
+}
 
 
 def make_app(views: Views, *, mlflow: str | None = None, root_path: str = "") -> Starlette:
