@@ -169,27 +169,51 @@ def maps(
 
 
 @look_app.command(epilog="Example: ablate ui --port 5000")
-@options.gather("runs_dir", "tracking_uri")
+@options.gather("runs_dir", "storage", "store", "tracking_uri")
 def ui(
     asked: Locations,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the page is served.")] = 5000,
+    port: Annotated[
+        int, typer.Option(min=1, max=65534, help="Port of the pages; MLflow's are served on the next one.")
+    ] = 5000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Another one than 127.0.0.1 requires a token: ABLATE_UI_TOKEN.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File that holds the token. (default: $ABLATE_UI_TOKEN, otherwise a new one)")
+    ] = None,
+    root_path: Annotated[
+        str, typer.Option(help="Path that a reverse proxy puts before the addresses of the pages and does not remove.")
+    ] = "",
+    mlflow: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|URL",
+            help="MLflow's pages, which trials link: start them if studies are tracked here, or those at URL.",
+        ),
+    ] = "auto",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a display.")] = True,
 ) -> None:
-    """Serve MLflow's page on all studies, and print the address of each study's runs.
+    """Serve a live page of all studies and trials, and MLflow's pages beside it, until Ctrl-C.
 
     The server answers only a browser that has opened a printed address, and it changes nothing.
     """
-    from ablate.tracking import StudyPage, default_uri, serve, ui_command
+    from ablate.studies.live import Views, listening, live_server, mlflow_beside, read_token
+    from ablate.tracking import StudyPage, serve
 
-    command = ui_command(asked.tracking_uri or default_uri(asked.root), port=port)
-    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+    token, is_new = read_token(host, token_file)
+    command, link = mlflow_beside(asked, mlflow, port + 1)
+    url = f"http://{host}:{port}{root_path}/" + (f"?token={token}" if is_new else "")
+    display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
 
     def show(pages: list[StudyPage]) -> None:
-        for page in pages:
-            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False)
+        assert command is not None
+        for line in (f"MLflow: {command.url}", *(f"{page.study}: {page.url}" for page in pages)):
+            console.print(line, soft_wrap=True, highlight=False)
 
-    display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
-    sys.exit(serve(command, ready=show, browser=browser and display))
+    with listening(host, port) as listener:
+        live = live_server(Views(asked), listener, token=token, mlflow=link, root_path=root_path)
+        console.print(f"Studies: {url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+        sys.exit(serve(command, live, ready=show, browser=url if browser and display and is_new else None))
 
 
 @look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")

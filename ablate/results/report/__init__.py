@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ablate.results.report.drawing import Figure
+    from ablate.results.report.frame import Page
 
 __all__ = [
+    "build_page",
     "comparison_lines",
     "draw_figures",
+    "find_matters",
     "front_lines",
     "front_table",
     "result_lines",
@@ -50,8 +54,27 @@ def write_report(results: Results, home: Path) -> Path:
     A study with `compare` has its own kind of page (docs/compare.md). Raises AblateError, in one line, if the folder
     cannot be written.
     """
-    path: Path = _page_of(results).write(results, home)
-    return path
+    from ablate.results.report.frame import write_files
+
+    return write_files(home / "report", build_page(results))
+
+
+def build_page(results: Results, *, live: bool = False, matters: Mapping[str, dict[str, Any]] | None = None) -> Page:
+    """Return the page of a study and what its files show.
+
+    A `live` page is one for a server. `matters` are those of `find_matters`; by default they are computed.
+    """
+    known = {} if results.study.compare is not None else {"matters": matters}
+    page: Page = _page_of(results).build(results, live=live, **known)
+    return page
+
+
+def find_matters(results: Results) -> dict[str, dict[str, Any]]:
+    """Return what a search's page says about the importance of settings, by data set; nothing for a comparison."""
+    if results.study.compare is not None:
+        return {}
+    found: dict[str, dict[str, Any]] = _page_of(results).find_matters(results)
+    return found
 
 
 def _page_of(results: Results) -> Any:
