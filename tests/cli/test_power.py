@@ -97,7 +97,7 @@ def test_the_spread_is_read_from_a_study_that_has_run(tmp_path: Path, capfd: pyt
     code, _, err = run(capfd, "compare", str(file), *runs, "--executor", "local", "--tracker", "none")
     assert code == 0, err
     file.write_text(COMPARISON.replace("study: pilot", "study: full").replace("replicates: 3", "replicates: 10"))
-    code, out, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot", "--format", "json")
+    code, out, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot", "--json")
     assert code == 0, err
     (part,) = json.loads(out)["power"]
     assert part["spread"]["freedom"] == 4

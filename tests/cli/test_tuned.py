@@ -143,7 +143,7 @@ def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]
     said = " ".join(out.split())
     assert "First 24 tuning trials on 6 seeds: the same 8 for every row. 144 runs of tuning, then 18 runs" in said
     assert "lack the luck of tuning" not in said
-    _, out, _ = run(capfd, "plan", "study.yaml", "--format", "json")
+    _, out, _ = run(capfd, "plan", "study.yaml", "--json")
     found = json.loads(out)
     assert (found["trials"], found["tuning_trials"], found["tuning_runs"]) == ({"here": 3}, {"here": 24}, {"here": 144})
 
