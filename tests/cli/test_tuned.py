@@ -7,11 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from jsonschema import validate
 
-from support.commands import LOCAL, run, run_once, write_study
+from support.commands import LOCAL, checked, run, run_once, write_study
 from support.page_reader import Reader
-from support.paths import REPOSITORY
 
 pytestmark = pytest.mark.services  # each searches or compares
 
@@ -119,8 +117,7 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
 
 def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capfd, "verdict", "tuned", "--json")
-    rows = {row["variant"]: row for row in json.loads(out)["verdicts"]}
-    validate(json.loads(out), json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text()))
+    rows = {row["variant"]: row for row in checked("verdict", out)["verdicts"]}
     assert rows["placebo"]["verdict"] is None
     assert rows["placebo"]["p_adjusted"] is None
     assert abs(rows["placebo"]["difference"]) < 0.01
