@@ -188,11 +188,19 @@ def new(
         str | None,
         typer.Option(help="What --command prints: NAME=PATTERN. (default: 'val_accuracy={number}')"),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Sweep of W&B, Katib Experiment, configuration with hydra.sweeper, or sqlite:///FILE of Optuna.",
+        ),
+    ] = None,
 ) -> None:
     """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""
     from ablate.cli.new import write_study
 
-    file = write_study(name, task=task, function=function, command=command, metric=metric)
+    file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
     console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False)
     console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False)
 
