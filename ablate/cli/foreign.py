@@ -58,6 +58,11 @@ class Foreign:
         if said:
             self.note(f"config.{own}", "; ".join(said))
 
+    def add_example(self, name: str, given: Any) -> None:
+        """Add a setting whose distribution, as `given`, is to be filled in."""
+        shown = json.dumps(given, default=str)[:200]
+        self.add(name, EXAMPLE, f"{FILL}: {shown} has no counterpart; these bounds are an example")
+
     def note(self, key: str, text: str) -> None:
         """Put a comment behind a key of the study file."""
         self.notes[key] = one_printable_line(text)

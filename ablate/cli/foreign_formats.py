@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
-from ablate.cli.foreign import EXAMPLE, FILL, Foreign, choices, escaped, interval, take
+from ablate.cli.foreign import FILL, Foreign, choices, escaped, interval, take
 from ablate.study.file import read_text
 from ablate.study.yaml_text import read_scalar, read_yaml
 
@@ -66,40 +66,41 @@ def _add_wandb(found: Foreign, name: str, given: Any) -> None:
         found.leave(place, given, "nested settings have no counterpart" if isinstance(given, dict) else "no mapping")
         return
     spec = dict(given)
-    kind = take(spec, place, "distribution", str)
-    low, high, q = (take(spec, place, key, float) for key in ("min", "max", "q"))
-    bounded, whole = low is not None and high is not None, all(isinstance(x, int) for x in (low, high, q or 1))
-    kind = kind or next(
-        (k for k in ("value", "values") if k in spec), "int_uniform" if bounded and whole else "uniform"
-    )
-    log, notes = "log" in kind, []
-    if "log" in kind and not kind.endswith("_values") and bounded:
-        signs = (-high, -low) if kind.startswith("inv_") else (low, high)
-        low, high = (math.exp(min(each, 700)) for each in signs)
-        notes.append("bounds were exponents of e")
+    whole = all(isinstance(spec.get(key), int) for key in ("min", "max"))
+    short = next((key for key in ("value", "values") if key in spec), "int_uniform" if whole else "uniform")
+    kind = take(spec, place, "distribution", str, short)
     if kind in ("value", "constant") and "value" in spec:
         value = spec.pop("value")
-        ranged = json.dumps(value) if isinstance(value, dict | list) else value
+        found.add(name, json.dumps(value) if isinstance(value, dict | list) else value)
     elif kind in ("values", "categorical") and "values" in spec:
-        ranged = choices(take(spec, place, "values", list))
-        notes.append("W&B passes True and False, ablate true and false" if _flags(ranged["choices"]) else "")
-    elif bounded and kind in ("int_uniform", "uniform", "q_uniform"):
-        step = (q or 1) if kind == "q_uniform" else None
-        ranged = interval(low, high, whole=whole and kind != "uniform", step=step)
-    elif bounded and re.fullmatch(r"(q_|inv_)?log_uniform(_values)?", kind):
-        whole = (
-            kind.startswith("q_")
-            and (q or 1) == 1
-            and low >= 1
-            and all(float(each).is_integer() for each in (low, high))
-        )
-        ranged = interval(*((int(low), int(high)) if whole else (low, high)), whole=whole, log=log)
-        notes.append(f"steps of {q or 1} are left out" if kind.startswith("q_") and not whole else "")
+        values = take(spec, place, "values", list)
+        told = "W&B passes True and False, ablate true and false" if _flags(values) else ""
+        found.add(name, choices(values), told)
+    elif (ranged := _wandb_interval(kind, spec, place)) is not None:
+        found.add(name, *ranged)
     else:
-        ranged = EXAMPLE
-        notes.append(f"{FILL}: {json.dumps(given, default=str)[:200]} has no counterpart; these bounds are an example")
-    found.add(name, ranged, *notes)
-    found.leave_all(place, {} if ranged is EXAMPLE else spec)
+        found.add_example(name, given)
+        return
+    found.leave_all(place, spec)
+
+
+def _wandb_interval(kind: str, spec: dict[str, Any], place: str) -> tuple[Any, str] | None:
+    """Return the range of a distribution with its comment, or None if it has no counterpart."""
+    low, high = (take(spec, place, key, float) for key in ("min", "max"))
+    step = take(spec, place, "q", float, 1) if kind.startswith("q_") else None
+    if low is None or high is None:
+        return None
+    whole = all(isinstance(each, int) for each in (low, high, step or 1))
+    if kind in ("int_uniform", "uniform", "q_uniform"):
+        return interval(low, high, whole=kind == "int_uniform" or (whole and step is not None), step=step), ""
+    if re.fullmatch(r"(q_|inv_)?log_uniform(_values)?", kind) is None:
+        return None
+    lost = "" if step is None else f"steps of {step} are left out"
+    if kind.endswith("_values"):
+        exact = whole and step == 1 and low >= 1
+        return interval(low, high, whole=exact, log=True), "" if exact else lost
+    low, high = (math.exp(min(each, 700)) for each in ((-high, -low) if kind.startswith("inv_") else (low, high)))
+    return interval(low, high, log=True), "; ".join(filter(None, ["the bounds were exponents of e", lost]))
 
 
 def _flags(values: Sequence[Any]) -> bool:
@@ -198,8 +199,7 @@ def _add_katib(found: Foreign, place: str, given: Any) -> None:
         found.add(name, interval(words["min"], words["max"], whole=kind == "int", log=log, step=step),
                   f"steps of {words['step']} are left out" if log and "step" in words else "")  # fmt: skip
     else:
-        shown = json.dumps(given, default=str)[:200]
-        found.add(name, EXAMPLE, f"{FILL}: {shown} has no counterpart; these bounds are an example")
+        found.add_example(name, given)
     found.leave_all(place, entry | space)
 
 
@@ -213,13 +213,9 @@ def _of_hydra(data: dict[str, Any]) -> Foreign:
         raise RequestError("hydra.sweeper.params: there is none to read")
     for name, text in params.items():
         own = str(name).lstrip("+")
-        spec = (
-            None
-            if own.startswith("~")
-            else _read_override(text if isinstance(text, str) else json.dumps(text, default=str))
-        )
+        spec = None if own.startswith("~") else _read_override(text if isinstance(text, str) else json.dumps(text))
         if spec is None:
-            found.add(own.lstrip("~"), EXAMPLE, f"{FILL}: {str(text)[:200]!r} has no counterpart; an example")
+            found.add_example(own.lstrip("~"), text)
         else:
             found.add(own, spec)
     words = " ".join(shlex.quote(f"{escaped(theirs)}={{{own}}}") for theirs, own in found.names.items())

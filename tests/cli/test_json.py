@@ -169,7 +169,7 @@ def test_wait_ends_with_what_it_has_seen(
     ended, out, _ = run(capfd, *words)
     found = checked("wait", out)
     assert (ended, found["reached"], found["over"]) == (code, code == 0, code in (0, 1))
-    assert found["ended"] == (12 if trials == 99 else trials), "4 trials and 2 confirmations on each of 2 data sets"
+    assert found["ended"] == (16 if trials == 99 else trials), "4 trials and 4 confirmations on each of 2 data sets"
 
 
 @pytest.mark.parametrize("goal", ["trials", "trials=", "trials=-1", "trials=2.5", "done", "finished=1"])
