@@ -92,7 +92,8 @@ def _wandb_interval(kind: str, spec: dict[str, Any], place: str) -> tuple[Any, s
         return None
     whole = all(isinstance(each, int) for each in (low, high, step or 1))
     if kind in ("int_uniform", "uniform", "q_uniform"):
-        return interval(low, high, whole=kind == "int_uniform" or (whole and step is not None), step=step), ""
+        told = f"W&B counts steps of {step} from 0" if step and low % step else ""
+        return interval(low, high, whole=kind == "int_uniform" or (whole and step is not None), step=step), told
     if re.fullmatch(r"(q_|inv_)?log_uniform(_values)?", kind) is None:
         return None
     lost = "" if step is None else f"steps of {step} are left out"

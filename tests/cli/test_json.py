@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from typer.main import get_command
 
@@ -16,7 +17,7 @@ from ablate.cli import app as cli
 from ablate.cli.terminal import print_json
 from ablate.kubernetes.preflight import BlindError
 from ablate.studies.verdict import CONTRARY, OPEN
-from support.commands import LOCAL, checked, run, write_study
+from support.commands import LOCAL, SCHEMA, checked, run, write_study
 from support.paths import REPOSITORY
 from support.searches import run_all
 from support.status_driver import Driver
@@ -101,6 +102,10 @@ def test_what_a_command_prints_fits_its_schema(
     _, out, err = run(capfd, *words, "--json")
     assert out, err
     assert checked(name, out)
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
 def test_the_page_names_every_command_that_has_json_and_no_other() -> None:

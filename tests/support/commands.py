@@ -43,7 +43,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
 def checked(name: str, text: str) -> Any:
     """Return the value of JSON text that a command printed; it fits `name` in docs/json_schema.json."""
     value = json.loads(text)
-    jsonschema.validate(value, SCHEMA | {"$ref": f"#/$defs/{name}"}, cls=jsonschema.Draft202012Validator)
+    jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}).validate(value)
     return value
 
 
