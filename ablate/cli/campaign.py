@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from ablate.cli import options
 from ablate.cli.interruption import interruptible
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import Terminal, print_json
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
 
@@ -58,7 +57,7 @@ def judge(
     with interruptible():
         (found,) = campaign.judge(study, asked, [{"settings": change, **said}], errors, wait=0.0 if no_wait else wait)
     if as_json:
-        print(json.dumps(found.as_values(), indent=1))
+        print_json(found.as_values())
     else:
         _say(found.line())
     sys.exit(found.exit_code)
@@ -83,7 +82,7 @@ def status(study: options.StudyName, asked: Locations, as_json: options.AsJson =
 
     found = read_campaign(study, asked)
     if as_json:
-        print(json.dumps(found.status(), indent=1))
+        print_json(found.status())
     else:
         _say(*found.status_lines())
 
@@ -96,7 +95,7 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
 
     found = read_campaign(study, asked).verdicts()
     if as_json:
-        print(json.dumps([each.as_values() for each in found], indent=1))
+        print_json([each.as_values() for each in found])
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("candidate", "change", "note", "verdict"):

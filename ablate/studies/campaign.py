@@ -85,7 +85,7 @@ class Verdict:
         return self.refused or ("judged-before" if self.again and self.state != "open" else self.found.get("reason"))
 
     def as_values(self) -> dict[str, Any]:
-        """Return plain values (docs/judge_schema.json)."""
+        """Return plain values (docs/json.md)."""
         of, arm, found = self.ledger, self.arm, self.found
         names = ("claim", "gain", "low", "high", "se", "df", "p", "allowed", "bound", "need", "correlation")
         return {

@@ -12,16 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import ablate
 from ablate.ledger import Ledger
-from support.commands import LOCAL, run, write_study
+from support.commands import LOCAL, checked, run, write_study
 from support.paths import REPOSITORY
 from support.searches import url_in
 
-SCHEMA = json.loads((REPOSITORY / "docs" / "judge_schema.json").read_text())
 CODE = """\
 import pathlib
 import time
@@ -83,18 +81,15 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     for options, code, line in cases:
         assert (found := say("judge", "planted", *options))[0] == code, found
         assert line in found[1], options
-    found = json.loads(say("judge", "planted", "--set", "config.effect=0.09", "--json")[1])
-    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    found = checked("judge", say("judge", "planted", "--set", "config.effect=0.09", "--json")[1])
     assert (found["state"], found["k"], found["reign"]) == ("discard", 2, 2), "after the one that waited"
-    listed = json.loads(say("campaign", "list", "planted", "--json")[1])
-    for each in listed:
-        jsonschema.validate(each, SCHEMA, cls=jsonschema.Draft202012Validator)
+    listed = checked("campaign_list", say("campaign", "list", "planted", "--json")[1])
     kept = next(each for each in listed if each["state"] == "keep")
     assert (kept["note"], kept["by"], kept["change"]) == ("why not", "ana", {"config.effect": 0.1})
     assert (kept["gain"], kept["cost"]["params"]) == (pytest.approx(0.1, abs=0.02), [10, 10])
     assert "KEEP" in say("campaign", "list", "planted")[1]
     assert say("campaign", "close", "planted")[0] == 0
-    status = json.loads(say("campaign", "status", "planted", "--json")[1])
+    status = checked("campaign_status", say("campaign", "status", "planted", "--json")[1])
     assert status["closed"]
     assert status["champion"] == {"candidate": kept["candidate"], "settings": kept["settings"]}
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
