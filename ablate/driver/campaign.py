@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
+from ablate.studies.stored import read_study as stored_study
 from ablate.study import Study, read_study
 
 POLL_SECONDS = 0.5  # between two looks for an answer of another driver
@@ -80,24 +82,30 @@ def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
 
 def drive(found: LedgerCampaign, options: RunOptions, console: Console, seconds: float | None) -> bool:
     """Run what a campaign lacks, for `seconds` at most; return False after a pause if another driver does."""
-    name = found.study.name
-    timer = None if seconds is None else threading.Timer(seconds, _stop, (name, options))
+    name, ended, asked = found.study.name, threading.Event(), threading.Event()
+    if seconds is not None:
+        watch = partial(_stop_after, seconds, name, options, ended, asked)
+        threading.Thread(target=watch, name="wait", daemon=True).start()
     try:
-        if timer is not None:
-            timer.start()
         search(options.home(name) / "study.yaml", options, console, text=found.stored.record.file_text)
     except LedgerHeldError:
         time.sleep(POLL_SECONDS if seconds is None else min(POLL_SECONDS, seconds))
         return False
-    except KeyboardInterrupt as interruption:
-        if timer is None or not timer.finished.is_set() or interruption.args[:1] != (signal.SIGTERM,):
+    except KeyboardInterrupt:
+        if not asked.is_set():
             raise
     finally:
-        if timer is not None:
-            timer.cancel()
+        ended.set()
     return True
 
 
-def _stop(name: str, options: RunOptions) -> None:
-    with suppress(AblateError):  # it has ended meanwhile
-        stop(name, options)
+def _stop_after(seconds: float, name: str, options: RunOptions, ended: threading.Event, asked: threading.Event) -> None:
+    """Ask this process to pause its runs once the time is up and it is the driver, unless it has `ended`."""
+    while not ended.wait(seconds):
+        seconds = POLL_SECONDS
+        with suppress(AblateError):  # asked again, as long as this process drives
+            record = stored_study(name, options).record
+            if record.holder_here and record.pid == os.getpid():
+                asked.set()
+                stop(name, options)
+                return
