@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optun
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
     """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`."""
+    scripts = [Markup(bundle()), Markup(asset("figures.js"))] if drawn else []
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (
         environment()
@@ -38,8 +41,8 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: A
             specs=specs,
             palettes=PALETTES,
             style=Markup(asset("page.css")),
-            script=Markup(asset("page.js")),
-            bundle=Markup(bundle() if specs else ""),
+            scripts=scripts,
+            digests=Markup(" ".join(map(digest, scripts))),
             effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
             versions=versions(),
             command=f"ablate report {study.name}",
@@ -102,6 +105,11 @@ def environment() -> jinja2.Environment:
 def asset(name: str) -> str:
     """Return the text of a file of this folder."""
     return resources.files("ablate.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def digest(script: str) -> str:
+    """Return the source by which a content security policy lets this script run, and no other."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 @cache

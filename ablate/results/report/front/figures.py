@@ -80,6 +80,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
         title=f"{name.replace('_', ' ').capitalize()} against {spell_metric(size)} on {found.dataset}",
         caption=_front_caption(found, len(outside), dropped),
         spec=finished(alt.layer(*layers)),
+        tested=found.tested,
     )
 
 

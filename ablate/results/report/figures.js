@@ -1,0 +1,190 @@
+// Draws the figures of a page over their static pictures: tooltips, marks that all figures share, and the switch
+// between validation and test. drawFigures(root) may be called again after a part of the page was replaced.
+(function () {
+  "use strict";
+  const FAINT = 0.07; // opacity of what is not marked
+  const SEARCH = ["search trial", "stopped early"]; // series of validation numbers
+  const SUBJECTS = ["trial", "variant"]; // fields that say what a point is of
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const paper = window.matchMedia("print");
+  const marked = new Map(); // by scope: the values of the subject field that are marked
+  const splits = new Map(); // by figure: the split that its reader chose
+  let views = [];
+
+  const read = (root, id) => JSON.parse(root.querySelector("#" + id).textContent);
+  const layersOf = (spec) => spec.layer || [spec];
+  const rowsOf = (layer, spec) => ((layer.data || spec.data || {}).values || []);
+  const scopeOf = (box) => box.closest("[data-dataset]");
+
+  function painted(part, palette, key) {
+    if (key === "values" || key === "datasets") return part;
+    if (Array.isArray(part)) return part.map((item) => painted(item, palette));
+    if (part !== null && typeof part === "object") {
+      return Object.fromEntries(Object.entries(part).map(([k, v]) => [k, painted(v, palette, k)]));
+    }
+    return typeof part === "string" && Object.hasOwn(palette, part) ? palette[part] : part;
+  }
+
+  // The trials of one network: a search trial and those that confirm it.
+  function relatives(scope, value) {
+    const known = scope ? [...scope.querySelectorAll("details[data-trial]")] : [];
+    const own = known.find((each) => each.dataset.trial === String(value));
+    const source = (own && own.dataset.source) || String(value);
+    const same = known.filter((each) => [each.dataset.trial, each.dataset.source].includes(source));
+    return [...new Set([value, ...same.map((each) => Number(each.dataset.trial))])];
+  }
+
+  // Only the numbers of one split, with the axis named after it and a legend of what is drawn.
+  function onSplit(spec, split, scope) {
+    const all = layersOf(spec).flatMap((layer) => rowsOf(layer, spec));
+    const front = all.filter((row) => row.series === "on the front").flatMap((row) => relatives(scope, row.trial));
+    const kept = (row) => SEARCH.includes(row.series) === (split === "validation");
+    const named = (row) => (SEARCH.includes(row.series) && front.includes(row.trial) ? { ...row, series: "on the front" } : row);
+    const present = new Set(all.filter(kept).map((row) => named(row).series));
+    const limited = (channel) => {
+      if (!channel || !channel.scale) return channel;
+      const places = channel.scale.domain.map((_, place) => place).filter((place) => present.has(channel.scale.domain[place]));
+      const pick = (list) => places.map((place) => list[place]);
+      return { ...channel, scale: { ...channel.scale, domain: pick(channel.scale.domain), range: pick(channel.scale.range) } };
+    };
+    const layers = layersOf(spec).map((layer) => {
+      const encoding = { ...layer.encoding };
+      for (const name of ["color", "shape"]) if (encoding[name]) encoding[name] = limited(encoding[name]);
+      if (encoding.y && encoding.y.title) encoding.y = { ...encoding.y, title: split + " " + encoding.y.title };
+      return { ...layer, encoding, data: { values: rowsOf(layer, spec).filter(kept).map(named) } };
+    });
+    return { ...spec, layer: layers.filter((layer) => layer.data.values.length > 0) };
+  }
+
+  // The specification with a parameter `marked`, which fades the other points, and a brush if it has points to mark.
+  function markable(spec, field) {
+    let brushed = false;
+    const layers = layersOf(spec).map((layer) => {
+      const mark = layer.mark.type || layer.mark;
+      const encoding = layer.encoding;
+      if (!rowsOf(layer, spec).some((row) => field in row) || (["line", "area"].includes(mark) && !encoding.detail)) return layer;
+      const found = { ...layer };
+      if (!brushed && ["point", "circle"].includes(mark)) {
+        found.params = [...(layer.params || []), { name: "brush", select: { type: "interval", zoom: false } }];
+        brushed = true;
+      }
+      const plain = { value: layer.mark.opacity ?? (["point", "circle", "tick"].includes(mark) ? 0.7 : 1) };
+      const opacity = encoding.opacity || plain;
+      if (opacity.value === 0) return found;
+      const place = "indexof(marked, datum['" + field + "'])";
+      const condition = [
+        { test: "length(marked) > 0 && " + place + " < 0", value: FAINT },
+        { test: place + " >= 0", value: 1 },
+        ...[].concat(opacity.condition || []),
+      ];
+      return { ...found, encoding: { ...encoding, opacity: { ...opacity, condition } } };
+    });
+    const shown = spec.layer ? { ...spec, layer: layers } : layers[0];
+    return { ...shown, params: [...(shown.params || []), { name: "marked", value: [] }] };
+  }
+
+  const isWithin = (value, range) => (typeof range[0] === "number" && range.length === 2
+    ? Math.min(...range) <= value && value <= Math.max(...range) : range.includes(value));
+
+  function mark(root, scope, values) {
+    marked.set(scope ? scope.id : "", values);
+    for (const each of views) {
+      if (each.field && each.scope === scope) each.view.signal("marked", values).runAsync();
+    }
+    const line = (scope || root).querySelector(".marked");
+    if (line) line.textContent = values.length ? "Marked: " + values.slice(0, 40).join(", ") + (values.length > 40 ? ", …" : "") : "";
+  }
+
+  function onBrush(root, box, spec, field, selection) {
+    const fields = Object.entries(selection || {});
+    const rows = fields.length ? layersOf(spec).flatMap((layer) => rowsOf(layer, spec)) : [];
+    const inside = rows.filter((row) => field in row && fields.every(([name, range]) => name in row && isWithin(row[name], range)));
+    const scope = scopeOf(box);
+    const values = [...new Set(inside.map((row) => row[field]))];
+    const all = field === "trial" ? values.flatMap((value) => relatives(scope, value)) : values;
+    mark(root, scope, [...new Set(all)]);
+  }
+
+  // The description of a point's trial, or null if the page has none.
+  function described(root, box, field, datum) {
+    const own = field === "trial" ? [datum.trial] : [datum.variant, box.dataset.column];
+    const names = field === "trial" ? ["trial"] : ["variant", "column"];
+    const list = [...(scopeOf(box) || root).querySelectorAll("details[data-" + names[0] + "]")];
+    return list.find((each) => names.every((name, place) => each.dataset[name] === String(own[place]))) || null;
+  }
+
+  function open(root, box, field, datum) {
+    const found = described(root, box, field, datum);
+    const missing = (scopeOf(box) || root).querySelector(".undescribed");
+    if (missing) missing.hidden = found !== null || field !== "trial";
+    if (missing && found === null) missing.querySelector("b").textContent = datum[field];
+    for (let each = found; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    const target = found || (missing && !missing.hidden ? missing : null);
+    if (target) target.scrollIntoView({ block: "center" });
+    if (found) found.querySelector("summary").focus({ preventScroll: true });
+  }
+
+  function tooltip(root, box, field, value, sanitize) {
+    if (value === null || typeof value !== "object") return sanitize(String(value));
+    const found = field && field in value ? described(root, box, field, value) : null;
+    const rows = Object.entries({ ...value, ...(found ? JSON.parse(found.dataset.tip) : {}) });
+    const cells = rows.map(([name, text]) => '<tr><td class="key">' + sanitize(name) + '</td><td class="value">' + sanitize(String(text)) + "</td></tr>");
+    return "<table><tbody>" + cells.join("") + "</tbody></table>";
+  }
+
+  async function draw(root, box, original, palette, theme) {
+    const figure = box.closest("figure");
+    const field = SUBJECTS.find((name) => layersOf(original).some((layer) => rowsOf(layer, original).some((row) => name in row)));
+    const split = "tested" in figure.dataset ? splits.get(box.dataset.figure) || "test" : null;
+    const scope = scopeOf(box);
+    const data = split ? onSplit(original, split, scope) : original;
+    const spec = painted(field ? markable(data, field) : data, palette);
+    const formatTooltip = (value, sanitize) => tooltip(root, box, field, value, sanitize);
+    const options = { actions: false, renderer: "canvas", ast: true, tooltip: { theme, formatTooltip } };
+    const { view } = await window.vegaEmbed(box, spec, options);
+    box.view = view;
+    views.push({ view, field, scope });
+    view.addEventListener("click", (event, item) => {
+      if (field && item && item.datum && field in item.datum) open(root, box, field, item.datum);
+    });
+    if (!field) return;
+    view.signal("marked", marked.get(scope ? scope.id : "") || []).runAsync();
+    if (spec.layer && spec.layer.some((layer) => (layer.params || []).some((each) => each.name === "brush"))) {
+      view.addSignalListener("brush", (name, selection) => onBrush(root, box, data, field, selection));
+    }
+  }
+
+  async function drawAll(root) {
+    const specs = read(root, "specs");
+    const theme = dark.matches && !paper.matches ? "dark" : "light";
+    const palette = read(root, "palettes")[theme];
+    for (const each of views) each.view.finalize();
+    views = [];
+    for (const part of root.querySelectorAll(".live")) part.hidden = false;
+    for (const box of root.querySelectorAll("[data-figure]")) {
+      const figure = box.closest("figure");
+      const picture = figure.querySelector(".static");
+      picture.hidden = true;
+      try {
+        await draw(root, box, specs[box.dataset.figure], palette, theme);
+      } catch (error) {
+        picture.hidden = false;
+        for (const part of figure.querySelectorAll(".live")) part.hidden = true;
+        console.error(error);
+      }
+    }
+    for (const button of root.querySelectorAll("figure input[type=radio]")) {
+      button.onchange = () => {
+        splits.set(button.dataset.of, button.value);
+        window.drawFigures(root);
+      };
+    }
+  }
+
+  let drawing = Promise.resolve(); // one drawing after the other
+  window.drawFigures = (root) => (drawing = drawing.then(() => drawAll(root)));
+  const redraw = () => window.drawFigures(document);
+  dark.addEventListener("change", redraw);
+  paper.addEventListener("change", redraw);
+  redraw();
+})();
