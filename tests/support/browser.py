@@ -21,7 +21,7 @@ SECONDS = 120.0
 
 
 class Page:
-    """One tab. `events` are the protocol's events so far; `errors` are the messages of its console."""
+    """One tab. `events` are the protocol's events so far; `errors` are what went wrong."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._buffer, self._count = write, read, b"", 0
@@ -72,16 +72,17 @@ class Page:
             assert time.monotonic() < deadline, self.errors
             time.sleep(0.05)
 
-    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+    def mouse(self, kind: str, x: float, y: float, *, dragged: bool = False) -> None:
         """Send one event of the mouse: Moved, Pressed or Released."""
-        pressed = {} if kind == "Moved" and not more else {"button": "left", "buttons": 1, "clickCount": 1}
-        self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **pressed, **more)
+        pressed = {"button": "left", "buttons": 1, "clickCount": 1} if dragged or kind != "Moved" else {}
+        self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **pressed)
 
     @property
     def errors(self) -> list[Any]:
-        """What the page reported as errors: exceptions, refused scripts, messages of its console."""
-        kinds = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
-        return [event["params"] for event in self.events if event.get("method") in kinds]
+        """What the page reported as errors: exceptions, refused scripts, and errors in its console."""
+        found = [e["params"] for e in self.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        said = (e["params"] for e in self.events if e.get("method") == "Runtime.consoleAPICalled")
+        return found + [each for each in said if each["type"] == "error"]
 
     @property
     def requests(self) -> list[str]:

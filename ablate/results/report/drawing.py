@@ -55,6 +55,8 @@ PALETTES: dict[str, dict[str, str]] = {
 class Figure:
     """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
 
+    `key` explains the marks that the figure's own legend does not: a glyph of parts.html.j2 and its meaning.
+
     A figure of `panels`, each with a separate scale, has no specification itself. A `tested` one has numbers of the
     test split beside the validation numbers of search trials.
     """
@@ -65,6 +67,7 @@ class Figure:
     spec: dict[str, Any] = field(default_factory=dict)
     panels: tuple[Figure, ...] = ()
     tested: bool = False
+    key: tuple[tuple[str, str], ...] = ()
 
     def _repr_png_(self) -> bytes:
         """Return the figure as a notebook shows it."""

@@ -105,34 +105,34 @@
     mark(root, scope, [...new Set(all)]);
   }
 
-  // The description of a point's trial, or null if the page has none.
+  // The descriptions of a point's trial, or of the trials of its variant in the column of its panel.
   function described(root, box, field, datum) {
-    const own = field === "trial" ? [datum.trial] : [datum.variant, box.dataset.column];
-    const names = field === "trial" ? ["trial"] : ["variant", "column"];
-    const list = [...(scopeOf(box) || root).querySelectorAll("details[data-" + names[0] + "]")];
-    return list.find((each) => names.every((name, place) => each.dataset[name] === String(own[place]))) || null;
+    const all = [...(scopeOf(box) || root).querySelectorAll("details[data-trial]")];
+    if (field === "trial") return all.filter((each) => each.dataset.trial === String(datum.trial));
+    const columns = root.querySelector("[data-columns]");
+    const places = columns ? JSON.parse(columns.dataset.columns)[box.dataset.column] || [] : [];
+    return all.filter((each) => each.dataset.variant === datum.variant && places.includes(each.dataset.place));
   }
 
   function open(root, box, field, datum) {
     const found = described(root, box, field, datum);
     const missing = (scopeOf(box) || root).querySelector(".undescribed");
-    if (missing) missing.hidden = found !== null || field !== "trial";
-    if (missing && found === null) missing.querySelector("b").textContent = datum[field];
-    for (let each = found; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
-    const target = found || (missing && !missing.hidden ? missing : null);
-    if (target) target.scrollIntoView({ block: "center" });
-    if (found) found.querySelector("summary").focus({ preventScroll: true });
+    missing.hidden = found.length > 0;
+    missing.querySelector("b").textContent = field + " " + datum[field];
+    for (const own of found) for (let each = own; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    (found[0] || missing).scrollIntoView({ block: "center" });
+    if (found[0]) found[0].querySelector("summary").focus({ preventScroll: true });
   }
 
   function tooltip(root, box, field, value, sanitize) {
     if (value === null || typeof value !== "object") return sanitize(String(value));
-    const found = field && field in value ? described(root, box, field, value) : null;
-    const rows = Object.entries({ ...value, ...(found ? JSON.parse(found.dataset.tip) : {}) });
+    const found = field && field in value ? described(root, box, field, value) : [];
+    const rows = Object.entries({ ...value, ...(found.length === 1 ? JSON.parse(found[0].dataset.tip) : {}) });
     const cells = rows.map(([name, text]) => '<tr><td class="key">' + sanitize(name) + '</td><td class="value">' + sanitize(String(text)) + "</td></tr>");
     return "<table><tbody>" + cells.join("") + "</tbody></table>";
   }
 
-  async function draw(root, box, original, palette, theme) {
+  async function draw(root, box, original, palette) {
     const figure = box.closest("figure");
     const field = SUBJECTS.find((name) => layersOf(original).some((layer) => rowsOf(layer, original).some((row) => name in row)));
     const split = "tested" in figure.dataset ? splits.get(box.dataset.figure) || "test" : null;
@@ -140,7 +140,7 @@
     const data = split ? onSplit(original, split, scope) : original;
     const spec = painted(field ? markable(data, field) : data, palette);
     const formatTooltip = (value, sanitize) => tooltip(root, box, field, value, sanitize);
-    const options = { actions: false, renderer: "canvas", ast: true, tooltip: { theme, formatTooltip } };
+    const options = { actions: false, renderer: "canvas", ast: true, tooltip: { disableDefaultStyle: true, formatTooltip } };
     const { view } = await window.vegaEmbed(box, spec, options);
     box.view = view;
     views.push({ view, field, scope });
@@ -156,8 +156,7 @@
 
   async function drawAll(root) {
     const specs = read(root, "specs");
-    const theme = dark.matches && !paper.matches ? "dark" : "light";
-    const palette = read(root, "palettes")[theme];
+    const palette = read(root, "palettes")[dark.matches && !paper.matches ? "dark" : "light"];
     for (const each of views) each.view.finalize();
     views = [];
     for (const part of root.querySelectorAll(".live")) part.hidden = false;
@@ -166,7 +165,7 @@
       const picture = figure.querySelector(".static");
       picture.hidden = true;
       try {
-        await draw(root, box, specs[box.dataset.figure], palette, theme);
+        await draw(root, box, specs[box.dataset.figure], palette);
       } catch (error) {
         picture.hidden = false;
         for (const part of figure.querySelectorAll(".live")) part.hidden = true;

@@ -1,4 +1,4 @@
-"""The trials behind a page's figures, one by one: settings, numbers, last output, error, and commands to go on."""
+"""The trials of a page, one by one: settings, numbers, last output, error, and commands to go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.base.plain_text import counted, short_name
+from ablate.base.plain_text import counted, settings_text
 from ablate.core.objectives import quality_objective
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import REPORT_COLUMNS
@@ -24,35 +24,34 @@ MOST_EPOCHS, MOST_LINES = 8, 10  # of a trial: reports, and lines of its output
 
 
 def described_trials(results: Results, trials: pl.DataFrame, drawn: Sequence[Figure]) -> dict[str, Any]:
-    """Return the template's values for the trials of one data set: those confirmed, then those in most figures.
+    """Return the template's values for `trials`: at most MOST_DESCRIBED of them, `others` are left out.
 
-    At most MOST_DESCRIBED are described; `others` are left out.
+    Confirmations come first, then the trials that most of the figures `drawn` show.
     """
     figures = Counter(n for figure in drawn for n in {row["trial"] for row in drawn_rows(figure) if "trial" in row})
-    rows = sorted(trials.iter_rows(named=True), key=lambda row: (row["stage"] == "search", -figures[row["trial"]]))
-    kept = sorted(rows[:MOST_DESCRIBED], key=lambda row: int(row["trial"]))
-    numbers = [row["trial"] for row in kept]
-    reports = results.reports
-    own = reports.filter(pl.col("trial").is_in(numbers), dataset=trials["dataset"][0]) if reports.height else reports
-    by_trial = {key[0]: part for key, part in own.partition_by("trial", as_dict=True).items()} if own.height else {}
+    rows = sorted(trials.iter_rows(named=True), key=lambda row: (row["stage"] != "confirm", -figures[row["trial"]]))
+    kept = sorted(rows[:MOST_DESCRIBED], key=lambda row: (row["dataset"], row["trial"]))
+    reports = results.reports.partition_by("dataset", "trial", as_dict=True) if results.reports.height else {}
     return {
         "command": shlex.join(["ablate", "trial", results.study.name]),
         "others": trials.height - len(kept),
-        "trials": [_described(results, row, by_trial.get(row["trial"])) for row in kept],
+        "trials": [_described(results, row, reports.get((row["dataset"], row["trial"]))) for row in kept],
     }
 
 
 def _described(results: Results, row: Mapping[str, Any], reports: pl.DataFrame | None) -> dict[str, Any]:
     study = results.study
-    settings = json.loads(row["parameters"])
+    settings = json.loads(row["parameters"] or "{}")
     seeds = [] if reports is None else reports["seed"].unique(maintain_order=True).to_list()
-    tip = {"settings": printable(", ".join(f"{short_name(n)} {_written(v)}" for n, v in settings.items()))}
+    tip = {"settings": printable(settings_text(settings, settings))}
     tip |= {"seeds": ", ".join(map(str, seeds))} if seeds else {}
     output = results.output(row["dataset"], row["trial"]) if results.output is not None else ""
     return {
         "number": row["trial"],
+        "dataset": row["dataset"],
+        "name": f"Trial {row['trial']}" if len(study.labels) == 1 else f"{row['dataset']}, trial {row['trial']}",
         "source": row["source"],
-        "variant": row["variant"],
+        "variant": printable(row["variant"] or ""),
         "network": printable(network(study, dict(row))),
         "state": row["state"],
         "tip": json.dumps(tip),
