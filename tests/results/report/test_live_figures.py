@@ -102,6 +102,7 @@ def test_a_brush_marks_the_trials_in_all_figures_and_a_click_ends_that(
     accuracy = found.filter(pl.col("model.width") == width)["val_accuracy"]
     ends = [pixel(tab, figure, width, 100 * value) for value in (accuracy.min(), accuracy.max())]
     corners = (ends[0][0] - 4, ends[0][1] + 4), (ends[1][0] + 4, ends[1][1] - 4)
+    tab.mouse("Moved", *corners[0])
     tab.mouse("Pressed", *corners[0])
     tab.mouse("Moved", *corners[1], dragged=True)
     tab.mouse("Released", *corners[1])
@@ -111,12 +112,9 @@ def test_a_brush_marks_the_trials_in_all_figures_and_a_click_ends_that(
     for other in ("slices-digits-val_accuracy-model_width", "curves-digits", "parallel-digits", "front-digits"):
         signal = f"document.querySelector('[data-figure=\"{other}\"]').view.signal('marked')"
         tab.until(lambda asked=signal: set(tab.value(asked)) == marked)  # type: ignore[misc]
-        drawn = set(tab.value("[...new Set(JSON.parse(document.querySelector('#specs').textContent)[%r].layer"
-                              ".flatMap((layer) => layer.data?.values ?? []).map((row) => row.trial))]" % other))  # fmt: skip
         faint = set(tab.value(FAINT % other))
         assert faint, other
         assert not faint & marked
-        assert faint <= drawn - marked
     assert tab.value("document.querySelector('.marked').textContent").startswith("Marked: ")
     corner = pixel(tab, figure, found["model.width"].min(), 100 * found["val_accuracy"].max())
     click(tab, *corner)
