@@ -24,15 +24,13 @@ PLACE = """(() => {
   const frame = box.querySelector("canvas").getBoundingClientRect();
   return [frame.x + x + pad.left + view.scale("x")(%s), frame.y + y + pad.top + view.scale("y")(%s)];
 })()"""
-FAINT = """(() => {
-  const view = document.querySelector('[data-figure="%s"]').view, seen = {};
-  const walk = (item) => {
-    if (item.datum && "trial" in item.datum && item.opacity > 0) seen[item.datum.trial] = item.opacity;
-    (item.items || []).forEach(walk);
-  };
-  walk(view.scenegraph().root);
-  return Object.keys(seen).filter((trial) => seen[trial] < 0.1).map(Number);
+DRAWN = """(() => {
+  const walk = (item) => [item, ...(item.items || []).flatMap(walk)];
+  const items = walk(document.querySelector('[data-figure="%s"]').view.scenegraph().root);
+  return items.filter((item) => item.datum && "trial" in item.datum && item.opacity > 0)
+    .map((item) => [item.datum.trial, item.opacity, item.datum.quality]);
 })()"""
+OPENED = """[...document.querySelectorAll("details.trial[open]")].map((each) => each.dataset.variant + " " + each.dataset.place)"""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[pl.DataFrame, Path]:
-    """A study whose first trial failed to have a harmless variant and output; its trials and its page."""
+    """The trials of a study with a hostile variant and output, and its page."""
     study = make_study(variants=[{"name": WICKED}])
     trials, reports = plant(study)
     trials = trials.with_columns(pl.lit(WICKED).alias("variant"))
@@ -73,7 +71,8 @@ def test_a_pointer_shows_the_trial_and_a_click_opens_it(tab: Page, planted: tupl
     point = pixel(tab, "front-digits", row["params"], 100 * row["test_accuracy"])
     tab.mouse("Moved", *point)
     tab.until(lambda: bool(tab.value("document.querySelector('#vg-tooltip-element.visible')?.innerText")))
-    lines = dict(line.split("\t", 1) for line in tab.value("document.querySelector('#vg-tooltip-element').innerText").split("\n"))
+    text = tab.value("document.querySelector('#vg-tooltip-element').innerText")
+    lines = dict(line.split("\t", 1) for line in text.split("\n"))
     assert lines["trial"] == str(row["trial"])
     assert lines["seeds"] == "1000000, 1000001, 1000002"
     assert f"width {row['model.width']} · no mlp · learning rate 0.001" in lines["settings"]
@@ -112,7 +111,7 @@ def test_a_brush_marks_the_trials_in_all_figures_and_a_click_ends_that(
     for other in ("slices-digits-val_accuracy-model_width", "curves-digits", "parallel-digits", "front-digits"):
         signal = f"document.querySelector('[data-figure=\"{other}\"]').view.signal('marked')"
         tab.until(lambda asked=signal: set(tab.value(asked)) == marked)  # type: ignore[misc]
-        faint = set(tab.value(FAINT % other))
+        faint = {trial for trial, opacity, _ in tab.value(DRAWN % other) if opacity < 0.1}
         assert faint, other
         assert not faint & marked
     assert tab.value("document.querySelector('.marked').textContent").startswith("Marked: ")
@@ -124,16 +123,17 @@ def test_a_brush_marks_the_trials_in_all_figures_and_a_click_ends_that(
 def test_the_switch_shows_numbers_of_one_split(tab: Page, planted: tuple[pl.DataFrame, Path]) -> None:
     trials, path = planted
     tab.open(path)
-    box = "document.querySelector('[data-figure=\"front-digits\"]')"
-    shown = f"(() => {{ const walk = (i) => [...(i.datum && 'trial' in i.datum ? [i.datum] : []), ...(i.items || [])" \
-            f".flatMap(walk)]; return walk({box}.view.scenegraph().root).map((row) => [row.trial, row.quality]); }})()"  # fmt: skip
-    tested = {number: value for number, value in tab.value(shown)}
-    assert set(tested) == set(trials.filter(stage="confirm")["trial"])
+
+    def shown() -> dict[int, float]:
+        return {trial: quality for trial, _, quality in tab.value(DRAWN % "front-digits")}
+
+    confirmed = set(trials.filter(stage="confirm")["trial"])
+    assert set(shown()) == confirmed
     tab.value("document.querySelector('input[value=validation]').click()")
-    tab.until(lambda: 0 in {number for number, _ in tab.value(shown)})
+    tab.until(lambda: 0 in shown())
     expected = {row["trial"]: 100 * row["val_accuracy"] for row in complete(trials).iter_rows(named=True)}
-    assert {n: v for n, v in tab.value(shown) if n in expected} == pytest.approx(expected, rel=1e-4)
-    assert not set(tested) & {number for number, _ in tab.value(shown)}
+    assert {trial: value for trial, value in shown().items() if trial in expected} == pytest.approx(expected, rel=1e-4)
+    assert not confirmed & set(shown())
 
 
 def test_a_variant_is_marked_and_opened_in_a_comparison(tab: Page, tmp_path: Path) -> None:
@@ -146,9 +146,7 @@ def test_a_variant_is_marked_and_opened_in_a_comparison(tab: Page, tmp_path: Pat
     x, y = pixel(tab, figure, kv["ours"], "kv")
     y += tab.value(f"document.querySelector('[data-figure=\"{figure}\"]').view.scale('y').bandwidth?.() ?? 0") / 2
     click(tab, x, y)
-    opened = "[...document.querySelectorAll('details.trial[open]')].map((each) => [each.dataset.variant, each.dataset.place])"
-    tab.until(lambda: bool(tab.value(opened)))
-    assert {tuple(pair) for pair in tab.value(opened)} == {("kv", "short"), ("kv", "long")}
+    tab.until(lambda: set(tab.value(OPENED)) == {"kv short", "kv long"})
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -159,15 +157,15 @@ def test_the_page_is_one_file_and_nothing_written_in_it_runs(
     tab.open(planted[1], scripts=scripts)
     assert tab.requests == [planted[1].resolve().as_uri()]
     assert tab.errors == []
-    nodes = tab.call("DOM.getDocument", depth=-1)  # works without scripts
-    assert "ran" not in json.dumps([node for node in _tags(nodes["root"]) if node["nodeName"] == "IMG"])
+    nodes = list(_tags(tab.call("DOM.getDocument", depth=-1)["root"]))  # works without scripts
+    assert not [node for node in nodes if node["nodeName"] == "IMG"]
     if scripts:
         assert tab.value("typeof ran") == "undefined"
-        assert tab.value("[...document.querySelectorAll('.static')].every((each) => each.hidden)")
-    pictures = [node for node in _tags(nodes["root"]) if "static" in node.get("attributes", [])]
-    assert pictures
-    assert all(any(part["nodeName"] == "svg" for part in _tags(picture)) for picture in pictures)
-    assert all(("hidden" in picture["attributes"]) == scripts for picture in pictures)
+    pictures = [node for node in nodes if "static" in node.get("attributes", [])]
+    assert len(pictures) == 4
+    for picture in pictures:
+        assert any(part["nodeName"] == "svg" for part in _tags(picture))
+        assert ("hidden" in picture["attributes"]) == scripts
 
 
 def _tags(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
