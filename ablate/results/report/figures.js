@@ -3,12 +3,14 @@
 (function () {
   "use strict";
   const FAINT = 0.07; // opacity of what is not marked
+  const MOST_NAMED = 40; // marked trials in words
   const SEARCH = ["search trial", "stopped early"]; // series of validation numbers
   const SUBJECTS = ["trial", "variant"]; // fields that say what a point is of
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const paper = window.matchMedia("print");
   const marked = new Map(); // by scope: the values of the subject field that are marked
   const splits = new Map(); // by figure: the split that its reader chose
+  let networks = new Map(); // by scope
   let views = [];
 
   const read = (root, id) => JSON.parse(root.querySelector("#" + id).textContent);
@@ -25,13 +27,19 @@
     return typeof part === "string" && Object.hasOwn(palette, part) ? palette[part] : part;
   }
 
-  // The trials of one network: a search trial and those that confirm it.
-  function relatives(scope, value) {
-    const known = scope ? [...scope.querySelectorAll("details[data-trial]")] : [];
-    const own = known.find((each) => each.dataset.trial === String(value));
-    const source = (own && own.dataset.source) || String(value);
-    const same = known.filter((each) => [each.dataset.trial, each.dataset.source].includes(source));
-    return [...new Set([value, ...same.map((each) => Number(each.dataset.trial))])];
+  // By trial: the trials of its network, which are a search trial and those that confirm it.
+  function networksOf(scope) {
+    const groups = new Map();
+    for (const each of scope.querySelectorAll("details[data-trial]")) {
+      const source = Number(each.dataset.source || each.dataset.trial);
+      groups.set(source, [...(groups.get(source) || [source]), Number(each.dataset.trial)]);
+    }
+    return new Map([...groups.values()].flatMap((group) => group.map((trial) => [trial, group])));
+  }
+
+  function relatives(scope, trial) {
+    if (!networks.has(scope)) networks.set(scope, scope ? networksOf(scope) : new Map());
+    return networks.get(scope).get(trial) || [trial];
   }
 
   // Only the numbers of one split, with the axis named after it and a legend of what is drawn.
@@ -39,13 +47,14 @@
     const all = layersOf(spec).flatMap((layer) => rowsOf(layer, spec));
     const front = all.filter((row) => row.series === "on the front").flatMap((row) => relatives(scope, row.trial));
     const kept = (row) => SEARCH.includes(row.series) === (split === "validation");
-    const named = (row) => (SEARCH.includes(row.series) && front.includes(row.trial) ? { ...row, series: "on the front" } : row);
+    const isSource = (row) => SEARCH.includes(row.series) && front.includes(row.trial);
+    const named = (row) => (isSource(row) ? { ...row, series: "on the front" } : row);
     const present = new Set(all.filter(kept).map((row) => named(row).series));
     const limited = (channel) => {
       if (!channel || !channel.scale) return channel;
-      const places = channel.scale.domain.map((_, place) => place).filter((place) => present.has(channel.scale.domain[place]));
-      const pick = (list) => places.map((place) => list[place]);
-      return { ...channel, scale: { ...channel.scale, domain: pick(channel.scale.domain), range: pick(channel.scale.range) } };
+      const { domain, range } = channel.scale;
+      const pick = (list) => list.filter((_, place) => present.has(domain[place]));
+      return { ...channel, scale: { ...channel.scale, domain: pick(domain), range: pick(range) } };
     };
     const layers = layersOf(spec).map((layer) => {
       const encoding = { ...layer.encoding };
@@ -62,7 +71,8 @@
     const layers = layersOf(spec).map((layer) => {
       const mark = layer.mark.type || layer.mark;
       const encoding = layer.encoding;
-      if (!rowsOf(layer, spec).some((row) => field in row) || (["line", "area"].includes(mark) && !encoding.detail)) return layer;
+      if (!rowsOf(layer, spec).some((row) => field in row)) return layer;
+      if (["line", "area"].includes(mark) && !encoding.detail) return layer; // one path for all trials
       const found = { ...layer };
       if (!brushed && ["point", "circle"].includes(mark)) {
         found.params = [...(layer.params || []), { name: "brush", select: { type: "interval", zoom: false } }];
@@ -86,21 +96,28 @@
   const isWithin = (value, range) => (typeof range[0] === "number" && range.length === 2
     ? Math.min(...range) <= value && value <= Math.max(...range) : range.includes(value));
 
+  const marksOf = (scope) => marked.get(scope ? scope.id : "") || [];
+
   function mark(root, scope, values) {
     marked.set(scope ? scope.id : "", values);
     for (const each of views) {
       if (each.field && each.scope === scope) each.view.signal("marked", values).runAsync();
     }
-    const line = (scope || root).querySelector(".marked");
-    if (line) line.textContent = values.length ? "Marked: " + values.slice(0, 40).join(", ") + (values.length > 40 ? ", …" : "") : "";
+    say(scope || root, values);
+  }
+
+  function say(place, values) {
+    const more = values.length > MOST_NAMED ? ", …" : "";
+    const named = "Marked: " + values.slice(0, MOST_NAMED).join(", ") + more;
+    place.querySelector(".marked").textContent = values.length ? named : "";
   }
 
   function onBrush(root, box, spec, field, selection) {
     const fields = Object.entries(selection || {});
     const rows = fields.length ? layersOf(spec).flatMap((layer) => rowsOf(layer, spec)) : [];
-    const inside = rows.filter((row) => field in row && fields.every(([name, range]) => name in row && isWithin(row[name], range)));
+    const isInside = (row) => fields.every(([name, range]) => name in row && isWithin(row[name], range));
     const scope = scopeOf(box);
-    const values = [...new Set(inside.map((row) => row[field]))];
+    const values = rows.filter((row) => field in row && isInside(row)).map((row) => row[field]);
     const all = field === "trial" ? values.flatMap((value) => relatives(scope, value)) : values;
     mark(root, scope, [...new Set(all)]);
   }
@@ -119,7 +136,9 @@
     const missing = (scopeOf(box) || root).querySelector(".undescribed");
     missing.hidden = found.length > 0;
     missing.querySelector("b").textContent = field + " " + datum[field];
-    for (const own of found) for (let each = own; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    for (let each of found) {
+      for (; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    }
     (found[0] || missing).scrollIntoView({ block: "center" });
     if (found[0]) found[0].querySelector("summary").focus({ preventScroll: true });
   }
@@ -128,19 +147,22 @@
     if (value === null || typeof value !== "object") return sanitize(String(value));
     const found = field && field in value ? described(root, box, field, value) : [];
     const rows = Object.entries({ ...value, ...(found.length === 1 ? JSON.parse(found[0].dataset.tip) : {}) });
-    const cells = rows.map(([name, text]) => '<tr><td class="key">' + sanitize(name) + '</td><td class="value">' + sanitize(String(text)) + "</td></tr>");
-    return "<table><tbody>" + cells.join("") + "</tbody></table>";
+    const cell = (kind, text) => '<td class="' + kind + '">' + sanitize(String(text)) + "</td>";
+    const lines = rows.map(([name, text]) => "<tr>" + cell("key", name) + cell("value", text) + "</tr>");
+    return "<table><tbody>" + lines.join("") + "</tbody></table>";
   }
 
   async function draw(root, box, original, palette) {
     const figure = box.closest("figure");
-    const field = SUBJECTS.find((name) => layersOf(original).some((layer) => rowsOf(layer, original).some((row) => name in row)));
+    const all = layersOf(original).flatMap((layer) => rowsOf(layer, original));
+    const field = SUBJECTS.find((name) => all.some((row) => name in row));
     const split = "tested" in figure.dataset ? splits.get(box.dataset.figure) || "test" : null;
     const scope = scopeOf(box);
     const data = split ? onSplit(original, split, scope) : original;
     const spec = painted(field ? markable(data, field) : data, palette);
     const formatTooltip = (value, sanitize) => tooltip(root, box, field, value, sanitize);
-    const options = { actions: false, renderer: "canvas", ast: true, tooltip: { disableDefaultStyle: true, formatTooltip } };
+    const shown = { disableDefaultStyle: true, formatTooltip };
+    const options = { actions: false, renderer: "canvas", ast: true, tooltip: shown }; // ast: without eval
     const { view } = await window.vegaEmbed(box, spec, options);
     box.view = view;
     views.push({ view, field, scope });
@@ -148,7 +170,7 @@
       if (field && item && item.datum && field in item.datum) open(root, box, field, item.datum);
     });
     if (!field) return;
-    view.signal("marked", marked.get(scope ? scope.id : "") || []).runAsync();
+    view.signal("marked", marksOf(scope)).runAsync();
     if (spec.layer && spec.layer.some((layer) => (layer.params || []).some((each) => each.name === "brush"))) {
       view.addSignalListener("brush", (name, selection) => onBrush(root, box, data, field, selection));
     }
@@ -159,6 +181,7 @@
     const palette = read(root, "palettes")[dark.matches && !paper.matches ? "dark" : "light"];
     for (const each of views) each.view.finalize();
     views = [];
+    networks = new Map();
     for (const part of root.querySelectorAll(".live")) part.hidden = false;
     for (const box of root.querySelectorAll("[data-figure]")) {
       const figure = box.closest("figure");
@@ -172,7 +195,9 @@
         console.error(error);
       }
     }
+    for (const each of views) if (each.field) say(each.scope || root, marksOf(each.scope));
     for (const button of root.querySelectorAll("figure input[type=radio]")) {
+      button.checked = button.value === (splits.get(button.dataset.of) || "test");
       button.onchange = () => {
         splits.set(button.dataset.of, button.value);
         window.drawFigures(root);

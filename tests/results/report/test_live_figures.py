@@ -19,7 +19,8 @@ from support.planted_study import make_study, plant
 pytestmark = [pytest.mark.services, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")]
 WICKED = """</script><script>ran = 1</script><svg onload="ran = 1"><img src=x onerror="ran = 1">'"&lt;b"""
 PLACE = """(() => {
-  const box = document.querySelector('[data-figure="%s"]'), view = box.view, [x, y] = view.origin(), pad = view.padding();
+  const box = document.querySelector('[data-figure="%s"]'), view = box.view;
+  const [x, y] = view.origin(), pad = view.padding();
   box.scrollIntoView({block: "center"});
   const frame = box.querySelector("canvas").getBoundingClientRect();
   return [frame.x + x + pad.left + view.scale("x")(%s), frame.y + y + pad.top + view.scale("y")(%s)];
@@ -30,7 +31,8 @@ DRAWN = """(() => {
   return items.filter((item) => item.datum && "trial" in item.datum && item.opacity > 0)
     .map((item) => [item.datum.trial, item.opacity, item.datum.quality]);
 })()"""
-OPENED = """[...document.querySelectorAll("details.trial[open]")].map((each) => each.dataset.variant + " " + each.dataset.place)"""
+OPENED = """[...document.querySelectorAll("details.trial[open]")]
+  .map((each) => each.dataset.variant + " " + each.dataset.place)"""
 
 
 @pytest.fixture(scope="module")
