@@ -146,7 +146,10 @@
   function tooltip(root, box, field, value, sanitize) {
     if (value === null || typeof value !== "object") return sanitize(String(value));
     const found = field && field in value ? described(root, box, field, value) : [];
-    const rows = Object.entries({ ...value, ...(found.length === 1 ? JSON.parse(found[0].dataset.tip) : {}) });
+    const { low, high, ...own } = field ? value : {};
+    const interval = high === undefined ? {} : { "95% interval": low + " to " + high };
+    const tip = found.length === 1 ? JSON.parse(found[0].dataset.tip) : {};
+    const rows = Object.entries(field ? { ...own, ...interval, ...tip } : value);
     const cell = (kind, text) => '<td class="' + kind + '">' + sanitize(String(text)) + "</td>";
     const lines = rows.map(([name, text]) => "<tr>" + cell("key", name) + cell("value", text) + "</tr>");
     return "<table><tbody>" + lines.join("") + "</tbody></table>";

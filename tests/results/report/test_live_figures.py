@@ -79,7 +79,7 @@ def test_a_pointer_shows_the_trial_and_a_click_opens_it(tab: Page, planted: tupl
     assert lines["seeds"] == "1000000, 1000001, 1000002"
     assert f"width {row['model.width']} · no mlp · learning rate 0.001" in lines["settings"]
     assert lines["network"].startswith("</script><script>ran")
-    assert {"low", "high", "replicates"} <= set(lines)
+    assert {"quality", "95% interval", "replicates"} <= set(lines)
 
     own = f"document.querySelector('details[data-trial=\"{row['trial']}\"]')"
     assert not tab.value(f"{own}.checkVisibility()")
