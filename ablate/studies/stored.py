@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,9 +14,10 @@ import polars as pl
 from rich.console import RenderableType
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.base.files import refuse_links
+from ablate.base.files import disk_path, refuse_links
 from ablate.core.objectives import signed
-from ablate.core.trial import TrialConfig, TrialState
+from ablate.core.trial import OUTPUT, TrialConfig, TrialState, checkpoint_folder
+from ablate.functions.output import read_output
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.results.analysis import confirmed, front, metric_values, pooled
 from ablate.results.analysis.results import Results
@@ -109,7 +110,24 @@ def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
-    return write_report(Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events), home)
+    covered = cover_datasets(study, snapshot.trials)
+    return write_report(Results(covered, trials, reports, snapshot.events, output_of(snapshot)), home)
+
+
+def output_of(snapshot: Snapshot) -> Callable[[str, int], str] | None:
+    """Return what reads the kept output of a trial on a disk; None for an object store: one request for each trial."""
+    if snapshot.checkpoints is None or (root := disk_path(snapshot.checkpoints)) is None:
+        return None
+    origins = {(trial.key.dataset, trial.key.number): trial.config.origin.key for trial in snapshot.trials}
+
+    def read(dataset: str, number: int) -> str:
+        folder = Path(checkpoint_folder(root, origins[dataset, number]))
+        try:
+            return "" if any(path.is_symlink() for path in (folder, folder / OUTPUT)) else read_output(folder)
+        except RequestError as error:
+            return str(error)
+
+    return read
 
 
 def figures_of(found: Stored) -> list[Figure]:
