@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ exclude_patterns = ["images"]
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"  # of a console block, the command without its prompt and its output
 html_theme = "furo"
+html_theme_options = {"top_of_page_buttons": []}
 html_title = "ablate"
 html_show_copyright = False
 html_show_sphinx = False
@@ -36,12 +38,14 @@ def _adapt(app: Any, name: str, source: list[str]) -> None:
 
 
 def _linked(text: str, folder: Path) -> str:
-    """Return a text of `folder` with links that are right for a page of the site, which lies in docs/ if it is the README."""
+    """Return a text of `folder` with links that are right for the site, whose first page is the README."""
+    page = HERE if folder == HERE.parent else folder
 
     def link(found: re.Match[str]) -> str:
-        target, anchor = (folder / found[2]).resolve(), found[3] or ""
+        target = (folder / found[2]).resolve()
+        target = HERE / "index.md" if target == HERE.parent / "README.md" else target
         if target.is_relative_to(HERE):
-            return f"[{found[1]}]({target.relative_to(HERE) if folder == HERE.parent else found[2]}{anchor})"
+            return f"[{found[1]}]({os.path.relpath(target, page)}{found[3] or ''})"
         named = f"`{target.relative_to(HERE.parent)}`"
         return found[1] if found[1] == named else f"{found[1]} ({named})"
 

@@ -137,6 +137,7 @@ def _item(code: str, text: str) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a docstring as Markdown: outside code, it uses no emphasis and no HTML."""
+    """Return a docstring as Markdown: outside code, it uses no emphasis and no HTML, and names of pages are links."""
     signs = {"*": r"\*", "<": "&lt;"}
-    return re.sub(r"(`[^`]*`|^ {4}.*$)|[*<]", lambda found: found[1] or signs[found[0]], text, flags=re.M)
+    text = re.sub(r"(`[^`]*`|^ {4}.*$)|[*<]", lambda found: found[1] or signs[found[0]], text, flags=re.M)
+    return re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", text)
