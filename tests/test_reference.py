@@ -106,7 +106,7 @@ def test_the_pages_of_python_show_each_call_with_its_arguments(generated: Module
         thing = getattr(import_module(module), name)
         arguments = inspect.signature(thing).parameters if inspect.isfunction(thing) else {}
         assert [each for each in arguments if each not in part] == [], name
-        assert (inspect.getdoc(thing) or "").split("\n")[0][:20] in part
+        assert inspect.cleandoc(thing.__doc__ or "").split("\n")[0][:20] in part
 
 
 @pytest.mark.slow
