@@ -1,4 +1,4 @@
-"""The reference of the Python interface, read from the source: signatures, fields, methods and docstrings as Markdown."""
+"""The reference of the Python interface, read from the source: signatures, fields and docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from inspect import cleandoc
 from pathlib import Path
 from textwrap import wrap
 
+Sections = dict[str, dict[str, tuple[str, ...]]]  # by title: modules, and the names to describe; all if there are none
 LIBRARIES = ("huggingface", "keras", "lightgbm", "lightning", "xgboost")  # their modules import what may be missing
-USED = {
+USED: Sections = {
     "A study": {"ablate": ("search", "compare", "load_study", "choice", "real", "whole", "StudyHandle")},
     "A training function": {
         "ablate.functions.run": ("Run",),
@@ -25,7 +26,7 @@ USED = {
     },
     "Errors": {"ablate.base.errors": ()},
 }
-RECORDS = {
+RECORDS: Sections = {
     "Study": {"ablate.study": ("Study", "load_study", "parse_study", "read_study")},
     "Trials and configurations": {"ablate.core.trial": (), "ablate.core.config": ()},
     "Ledger": {"ablate.ledger": ()},
@@ -33,7 +34,7 @@ RECORDS = {
         "ablate.results.analysis": ("front", "confirmed", "confirmations", "Confirmations", "pooled", "hypervolume")
     },
 }
-PARTS = {
+PARTS: Sections = {
     "Search": {"ablate.tuning": ("Search",)},
     "Trainables": {"ablate.core.trainable": (), "ablate.functions.settings": ()},
     "Tasks": {"ablate.engine.tasks": ()},
@@ -57,7 +58,7 @@ def python_parts() -> str:
     return _sections(PARTS)
 
 
-def _sections(sections: dict[str, dict[str, tuple[str, ...]]]) -> str:
+def _sections(sections: Sections) -> str:
     lines = []
     for title, modules in sections.items():
         lines += [f"## {title}", ""]
@@ -107,15 +108,16 @@ def _members(node: ast.ClassDef) -> list[str]:
     lines = []
     for member, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(member, ast.AnnAssign) and not ast.unparse(member.target).startswith("_"):
-            text = ast.literal_eval(after.value) if _is_text(after) else ""
-            lines += _item(ast.unparse(member), text)
+            lines += _item(ast.unparse(member), _text(after))
         elif isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
             lines += _item(_call(member), ast.get_docstring(member) or "")
     return [*lines, ""] if lines else []
 
 
-def _is_text(node: ast.stmt | None) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _text(node: ast.stmt | None) -> str:
+    """Return the text of a statement that is one, which describes the field before it."""
+    value = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _call(node: ast.FunctionDef) -> str:
