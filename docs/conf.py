@@ -17,6 +17,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["images"]
 myst_heading_anchors = 4
+smartquotes = False  # two hyphens begin an option
 copybutton_exclude = ".linenos, .gp, .go"  # of a console block, the command without its prompt and its output
 html_theme = "furo"
 html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
