@@ -93,7 +93,7 @@ def trial(
 @options.gather("runs_dir", "storage")
 def report(study: options.StudyName, asked: Locations) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
-    from ablate.studies.stored import rebuild
+    from ablate.studies.report import rebuild
 
     _, page = rebuild(study, asked)
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)

@@ -47,8 +47,8 @@ def draw_figures(results: Results) -> list[Figure]:
 def write_report(results: Results, home: Path) -> Path:
     """Write home/report/index.html, *.csv and *.png; return the page's path.
 
-    A study with `compare` has its own kind of page (docs/compare.md). Raises AblateError, in one line, if the folder
-    cannot be written.
+    A study with `compare` or `campaign` has its own kind of page (docs/compare.md, docs/campaign.md). Raises
+    AblateError, in one line, if the folder cannot be written.
     """
     path: Path = _page_of(results).write(results, home)
     return path
@@ -56,4 +56,6 @@ def write_report(results: Results, home: Path) -> Path:
 
 def _page_of(results: Results) -> Any:
     """Return the module of the page; it imports altair and vl-convert, which takes a second."""
-    return import_module(f"ablate.results.report.{'front' if results.study.compare is None else 'comparison'}.page")
+    study = results.study
+    kind = "campaign" if study.campaign is not None else "front" if study.compare is None else "comparison"
+    return import_module(f"ablate.results.report.{kind}.page")
