@@ -9,11 +9,11 @@ study.front()
 # Nothing is imported here: `python -m ablate` runs this file while the current folder is still searched for modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ablate.api import StudyHandle, choice, compare, load_study, real, search, whole
+    from ablate.api import StudyHandle, campaign, choice, compare, load_study, real, search, whole
     from ablate.engine.tasks.arrays.task import Task
 
 __version__ = "0.1.0"
-__all__ = ["StudyHandle", "Task", "choice", "compare", "load_study", "real", "search", "whole"]
+__all__ = ["StudyHandle", "Task", "campaign", "choice", "compare", "load_study", "real", "search", "whole"]
 
 
 def __getattr__(name: str) -> object:

@@ -14,12 +14,15 @@ from rich.console import Console
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
 from ablate.core.objectives import is_evaluated, losses
+from ablate.driver import campaign as driver_campaign
 from ablate.driver.alone import only_study
+from ablate.driver.campaign import change_of
 from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.locations import RUNS
 from ablate.studies.report import figures_of, rebuild
 from ablate.studies.stored import Stored, read_study, result_rows, search_front, verdicts_of
@@ -193,6 +196,52 @@ def compare(
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
     found = run_study(Path(file), asked, Console(), scale=scale)
     return StudyHandle(found.study.name, asked)
+
+
+@dataclass(frozen=True)
+class CampaignHandle:
+    """A campaign that is open: changes are judged in the order of the calls (docs/campaign.md)."""
+
+    name: str
+    options: RunOptions
+
+    def __enter__(self) -> CampaignHandle:
+        """Return itself: every call drives the campaign by itself, so there is nothing to end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    def judge(self, settings: Mapping[str, Any] | None = None, **more: Any) -> Verdict:
+        """Judge a change from the champion: settings by dotted name, or `part="mlp"`; `note`, `by` and `runs` as typed.
+
+        Raises RequestError for a change that cannot be judged.
+        """
+        return self.judge_all([{"settings": settings or {}, **more}])[0]
+
+    def judge_all(self, changes: Sequence[Mapping[str, Any]], *, wait: float | None = None) -> list[Verdict]:
+        """Judge several changes from the same champion beside each other; return their verdicts in this order."""
+        study = read_study(self.name, self.options).study
+        asked = [
+            {name: value for name, value in change.items() if name != "part"}
+            | {"settings": change_of(study, change.get("settings", {}), change.get("part"))}
+            for change in changes
+        ]
+        return driver_campaign.judge(self.name, self.options, asked, Console(quiet=True), wait=wait)
+
+    def status(self) -> dict[str, Any]:
+        """Return champion, candidates by state, and what is spent."""
+        return read_campaign(self.name, self.options).status()
+
+    def close(self) -> dict[str, Any]:
+        """Compare the last champion with the first one on fresh seeds, once; return the status with the closing."""
+        return driver_campaign.close(self.name, self.options, Console(quiet=True)).status()
+
+
+def campaign(file: Path | str, *, runs_dir: Path | str = RUNS, **options: Any) -> CampaignHandle:
+    """Open the campaign of a study file, or continue it; `options` are those of `ablate judge`."""
+    asked = RunOptions(runs_dir=Path(runs_dir), **options)
+    return CampaignHandle(driver_campaign.open_campaign(Path(file), asked, Console(quiet=True)).study.name, asked)
 
 
 def load_study(name: str, *, runs_dir: Path | str = RUNS, **options: Any) -> StudyHandle:

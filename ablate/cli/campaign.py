@@ -50,10 +50,10 @@ def judge(
 ) -> None:
     """Judge a change against a campaign's champion; exit with 0 if it is kept, 3 if discarded, 4 if undecided."""
     from ablate.driver import campaign
-    from ablate.studies.campaign import exit_code
+    from ablate.driver.requests import typed_settings
     from ablate.studies.stored import read_study
 
-    change = campaign.change_of(read_study(study, asked).study, settings or [], part)
+    change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
     said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
     with interruptible():
         (found,) = campaign.judge(study, asked, [{"settings": change, **said}], errors, wait=0.0 if no_wait else wait)
@@ -61,7 +61,7 @@ def judge(
         print(json.dumps(found.as_values(), indent=1))
     else:
         _say(found.line())
-    sys.exit(exit_code([found]))
+    sys.exit(found.exit_code)
 
 
 @campaign_app.command("open", epilog="Example: ablate campaign open nano.yaml")

@@ -14,12 +14,11 @@ from rich.console import Console
 
 from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_you_mean
 from ablate.driver.options import RunOptions
-from ablate.driver.requests import ask_campaign, split_setting, stop
+from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.study import Study, read_study
-from ablate.study.yaml_text import read_scalar
 
 POLL_SECONDS = 0.5  # between two looks for an answer of another driver
 
@@ -33,8 +32,8 @@ def open_campaign(file: Path, options: RunOptions, console: Console) -> LedgerCa
     return read_campaign(study.name, options)
 
 
-def change_of(study: Study, words: Sequence[str] = (), part: str | None = None) -> dict[str, Any]:
-    """Return settings by dotted name: those of a row of `parts` or `variants`, and of words NAME=VALUE."""
+def change_of(study: Study, settings: Mapping[str, Any], part: str | None = None) -> dict[str, Any]:
+    """Return settings by dotted name: those of a row of `parts` or `variants`, and `settings` over them."""
     found: dict[str, Any] = {}
     if part is not None:
         rows = {row.name: row.given() for row in study.rows}
@@ -42,7 +41,7 @@ def change_of(study: Study, words: Sequence[str] = (), part: str | None = None) 
         if row is None:
             raise RequestError(f"--part {part}: the study file has no such row. {did_you_mean(part, rows)}")
         found = dict(row)
-    return found | {name: read_scalar(value) for name, value in map(split_setting, words)}
+    return found | dict(settings)
 
 
 def judge(
@@ -68,12 +67,15 @@ def judge(
 
 def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
     """Compare the last champion with the first one on fresh seeds, once; the same call continues."""
-    found = read_campaign(name, options)
+    found, request = read_campaign(name, options), None
     if found.campaign.closed is None:
-        ask_campaign(name, options, CLOSE, {})
+        request = ask_campaign(name, options, CLOSE, {})
     while not drive(found, options, console, None):
         pass
-    return read_campaign(name, options)
+    found = read_campaign(name, options)
+    if request is not None and (refused := found.verdict_on(request).refused):
+        raise RequestError(f"campaign {name!r} is not closed: {refused}")
+    return found
 
 
 def drive(found: LedgerCampaign, options: RunOptions, console: Console, seconds: float | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
@@ -26,7 +26,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
     Raises RequestError, with nothing written, for a setting or value that the study does not search, for a
     configuration that is in the study already, and for a comparison or a deterministic study.
     """
-    typed = dict(split_setting(word) for word in words)
+    typed = dict(_setting(word) for word in words)
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         label = _label(found, dataset)
@@ -86,8 +86,12 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" for name, value in settings.items()]
 
 
-def split_setting(word: str) -> tuple[str, str]:
-    """Return name and value of NAME=VALUE."""
+def typed_settings(words: Iterable[str]) -> dict[str, Any]:
+    """Return settings from words NAME=VALUE, each value read as in a study file."""
+    return {name: read_scalar(value) for name, value in map(_setting, words)}
+
+
+def _setting(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise RequestError(f"{word!r}: write NAME=VALUE, as in model.depth=2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -222,7 +222,7 @@ class LedgerCampaign:
     def spent(self) -> dict[str, float]:
         """Return the runs of the whole campaign, and the part of the error rate that is spent since it restarted."""
         rates = [self.campaign.rule.rate(k) for k in range(1, self.campaign.k + 1)]
-        return {"runs": len(self.search.search_trials()), "error": sum(rates)}
+        return {"runs": len(self.search.search_trials()), "error": math.fsum(rates)}
 
     def sd(self) -> float:
         """Return the standard deviation of a run over seeds, NaN before two runs have ended."""
@@ -325,12 +325,6 @@ def campaign_of(stored: Stored) -> LedgerCampaign:
     with suppress(StudyFailedError):  # a driver says so; here, candidates get the numbers of their last look
         search.campaign.decision()
     return LedgerCampaign(stored=stored, search=search)
-
-
-def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Return the exit code for several candidates: 0 if one is kept, 3 if all are discarded, otherwise 4."""
-    codes = {each.exit_code for each in verdicts}
-    return 0 if 0 in codes else codes.pop() if len(codes) == 1 else OPEN
 
 
 def _finite(value: Any) -> Any:

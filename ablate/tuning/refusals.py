@@ -63,7 +63,7 @@ def _about_campaign(request: Request, campaign: Campaign) -> str | None:
     if campaign.closed is not None:
         return "the campaign is closed. A further one needs another name, and another test split"
     if request.command == CLOSE:
-        return f"{len(campaign.open)} candidates are open: judge them first" if campaign.open else None
+        return "a candidate is open: judge it to the end first" if campaign.open else None
     try:
         change = Change.model_validate(request.parameters)
     except ValidationError as error:
