@@ -239,8 +239,8 @@ class Campaign:
             arm.looked = n
             if arm.latest.state != "open":
                 claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
-                reason = "hopeless" if arm.latest.state == "discard" else None
-                return _event(arm, {"claim": claim, "reason": reason, **asdict(arm.latest)})
+                hopeless = "hopeless" if arm.latest.state == "discard" else None
+                return _event(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest)})
         return None
 
     def _shift(self, arm: Arm) -> float:

@@ -329,7 +329,7 @@ class Search(SearchStages):
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""
-        self._requests.refresh()
+        self._requests.refresh(at_once=self.study.campaign is not None)
         if self._requests.carry_out(self._subsearches, held=self._out, end=self._end):
             self._restore()
 

@@ -45,11 +45,9 @@ class SearchStages(SearchView):
                 continue
             while (found := subsearch.campaign.decision()) is not None:
                 self._note(subsearch, JUDGED, **found)
-            self._requests.refresh(at_once=True)
             self._requests.submit(subsearch)
             if (event := self._requests.closing(subsearch)) is not None:
                 self._add(subsearch, subsearch.closing(), event)
-                self._requests.refresh(at_once=True)
             for run in subsearch.trials.values():
                 waits = not run.state.finished and run.key not in self._out
                 if waits and subsearch.campaign.is_over(run):
