@@ -223,9 +223,7 @@ def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
     def shown(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {
-                name: shown(each) for name, each in value.items() if name not in HIDDEN and on_validation(name) == name
-            }
+            return {name: shown(each) for name, each in value.items() if not _is_hidden(name)}
         if isinstance(value, list | tuple):
             return [shown(each) for each in value]
         return None if isinstance(value, float) and value - value != 0 else value

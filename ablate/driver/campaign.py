@@ -18,6 +18,7 @@ from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
+from ablate.studies.report import rebuild
 from ablate.study import Study, read_study
 
 POLL_SECONDS = 0.5  # between two looks for an answer of another driver
@@ -75,6 +76,7 @@ def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
     found = read_campaign(name, options)
     if request is not None and (refused := found.verdict_on(request).refused):
         raise RequestError(f"campaign {name!r} is not closed: {refused}")
+    rebuild(name, options)
     return found
 
 

@@ -39,7 +39,8 @@ def timeline(rows: Sequence[Row]) -> Figure:
     metric, drawn = rows[0]["metric"], shown(rows)
     points, runs = [_point(row) for row in drawn], [run for row in drawn for run in _runs(row)]
     y, x = row_axes("candidate", [point["candidate"] for point in points], label=220, zero=True)
-    color = alt.Color("state:N", scale=alt.Scale(domain=[*COLORS], range=[*COLORS.values()]), legend=_legend())
+    legend_of = alt.Legend(orient="top", direction="horizontal", title=None, symbolOpacity=1, columns=2)
+    color = alt.Color("state:N", scale=alt.Scale(domain=[*COLORS], range=[*COLORS.values()]), legend=legend_of)
     tip = tips("candidate", "state", "gain", "low", "high", "bound", "runs", "note", "by")
     spans = [point for point in points if point["low"] is not None]
     bounds = [point for point in points if point["bound"] is not None]
@@ -78,9 +79,9 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     if ends:
         layers += [
             inline_chart(ends).mark_rule(strokeWidth=2, color="role:second").encode(x=x, y="low:Q", y2="high:Q"),
-            inline_chart(ends).mark_point(filled=True, size=80, color="role:second").encode(x=x, y="mean:Q"),
+            inline_chart(ends).mark_point(filled=True, size=80, opacity=1, color="role:second").encode(x=x, y="mean:Q"),
         ]
-    line = inline_chart(spent).mark_line(interpolate="step-after", color="role:accent", strokeWidth=2)
+    line = inline_chart(spent).mark_line(interpolate="step", color="role:accent", strokeWidth=2)
     error = line.encode(x=x, y=alt.Y("spent:Q", title=None), tooltip=tips("candidate", "spent"))
     claim = " The point with a bar is the closing's." if ends else ""
     panels = (
@@ -97,12 +98,8 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
             spec=finished(error, height=HEIGHT // 2),
         ),
     )
-    caption = f"The gains of a keep flatter.{claim} The error rate starts again after a keep if `error` is `each`."
+    caption = f"The gains of a keep flatter.{claim} The error rate starts again after a keep, unless it is one of all."
     return Figure(stem="campaign-course", title="Champions and error rate", caption=caption, panels=panels)
-
-
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="top", direction="horizontal", title=None, symbolOpacity=1)
 
 
 def _point(row: Row) -> dict[str, Any]:

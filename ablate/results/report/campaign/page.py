@@ -17,7 +17,7 @@ from ablate.results.report.frame import render_page, write_files
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import DASH, format_signed, printable, spell_metric
 
-HEADINGS = ("Candidate", "Change", "Note", "By", "Runs", "Gain", "95% interval", "Deciding bound", "Cost", "Verdict")
+HEADINGS = ("Candidate", "Verdict", "Runs", "Gain", "95% interval", "Deciding bound", "Cost", "Change", "Note", "By")
 DROPPED = ("campaign", "settings", "champion", "spent", "warnings", "gains", "line", "cost", "scale", "better")
 
 
@@ -34,7 +34,7 @@ def write(results: Results, home: Path) -> Path:
         results.study,
         drawn,
         status=_status(results),
-        lines=campaign["lines"],
+        lines=[*campaign["lines"][2:], *campaign["lines"][:2]],  # the closing first
         figures=drawn,
         listed=listed,
         methods=_methods(results),
@@ -70,10 +70,12 @@ def _groups(campaign: Mapping[str, Any]) -> dict[str, list[list[str]]]:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     metric, change = row["metric"], row["change"] or {}
     gain, low, high, bound = (format_signed(metric, row[name]) for name in ("gain", "low", "high", "bound"))
-    costs = [f"{own / other - 1:+.0%} {spell_metric(n)}" for n, (own, other) in row["cost"].items() if other]
-    cells = [row["candidate"], ", ".join(f"{n}={v}" for n, v in change.items()), row["note"] or "", row["by"] or ""]
-    cells += [row["runs"], gain, DASH if low == DASH else f"{low} to {high}", bound, ", ".join(costs) or DASH]
-    return [printable(str(cell)) for cell in (*cells, row["line"])]
+    costs = [f"{own / other:.2g}× {spell_metric(n)}" for n, (own, other) in row["cost"].items() if other]
+    verdict = row["state"] if row["reason"] is None else f"{row['state']}: {row['reason']}"
+    interval = DASH if low == DASH else f"{low} to {high}"
+    words = ", ".join(f"{name}={value}" for name, value in change.items())
+    cells = (row["candidate"], verdict, row["runs"], gain, interval, bound, ", ".join(costs) or DASH)
+    return [printable(str(cell)) for cell in (*cells, words, row["note"] or "", row["by"] or "")]
 
 
 def _status(results: Results) -> list[tuple[str, str]]:
