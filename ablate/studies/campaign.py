@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ablate.base.errors import RequestError, StudyFailedError
@@ -17,7 +16,7 @@ from ablate.ledger.requests import ANSWERED
 from ablate.results.analysis.intervals import Interval, t_interval
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
-from ablate.tuning.campaign import Arm, Campaign
+from ablate.tuning.campaign import JUDGED, Arm, Campaign
 from ablate.tuning.recorded import RecordedSearch, recorded_searches
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
@@ -37,7 +36,10 @@ FRUGAL, THOROUGH = (0.0, 2.1, 11, 11, 3), (0.0, 3.6, 12, 20, 6)
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is known of a candidate: its state, and of the gain an interval; `again` if it was submitted before."""
+    """What is known of a candidate: its state, and of the gain an interval.
+
+    `again`: it had been decided before it was submitted. Without an arm, no driver has taken it up yet.
+    """
 
     ledger: LedgerCampaign
     arm: Arm | None
@@ -189,18 +191,17 @@ class LedgerCampaign:
         """Return a difference of the metric, in points for a share."""
         return f"{100 * value:.2f}" if is_share(self.campaign.quality.metric) else f"{value:.3g}"
 
-    @cached_property
-    def _answers(self) -> Mapping[int, Mapping[str, Any]]:
-        events = (event.payload for event in self.stored.snapshot.events if event.kind == ANSWERED)
-        return {payload["request"]: payload for payload in events if "request" in payload}
-
     def verdict_on(self, request: int) -> Verdict:
         """Return the verdict on the candidate that a request submitted."""
-        answer = self._answers.get(request, {})
-        if "refused" in answer:
-            return Verdict(ledger=self, arm=None, refused=str(answer["refused"]))
-        arm = self.campaign.find(answer["candidate"]) if "candidate" in answer else None
-        return Verdict(ledger=self, arm=arm, again=arm is not None and "settings" not in answer)
+        events = self.stored.snapshot.events
+        found = next((e for e in events if e.kind == ANSWERED and e.payload.get("request") == request), None)
+        if found is None or "candidate" not in found.payload:
+            refused = "" if found is None else str(found.payload.get("refused", ""))
+            return Verdict(ledger=self, arm=None, refused=refused)
+        number = found.payload["candidate"]
+        decided = [e.rowid for e in events if e.kind == JUDGED and e.payload["candidate"] == number]
+        again = bool(decided) and decided[-1] < found.rowid
+        return Verdict(ledger=self, arm=self.campaign.find(number), again=again)
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdicts on all candidates."""

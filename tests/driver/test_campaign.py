@@ -1,0 +1,158 @@
+"""`ablate campaign` and `ablate judge` on planted gains, alone, beside each other and after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import ablate
+from ablate.ledger import Ledger
+from support.commands import LOCAL, run, write_study
+from support.paths import REPOSITORY
+from support.searches import url_in
+
+SCHEMA = json.loads((REPOSITORY / "docs" / "judge_schema.json").read_text())
+CODE = """\
+import pathlib
+import time
+
+
+def train(config, run):
+    pathlib.Path("training").touch()
+    while config["held"] and not pathlib.Path("allowed").exists():
+        time.sleep(0.05)
+    if config["arm"] == "crash":
+        raise ValueError("boom")
+    noise = 0.005 * run.stream("noise", config["arm"], str(config["effect"])).standard_normal()
+    return {"val_loss": 1 - config["effect"] + 0.01 * run.stream("seed").standard_normal() + noise, "params": config["size"]}
+"""
+STUDY = """\
+study: planted
+trainable: campaign_code:train
+config: {effect: 0.0, arm: none, size: 10, held: 0}
+objectives: [{metric: val_loss, direction: minimize}]
+variants: [{name: whole}, {name: strong, config: {effect: 0.1}}]
+campaign: {runs: 16, close: {test: false, replicates: 3}}
+"""
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Say:
+    """A command in the folder of a campaign that is open: its exit code and the last of what it prints."""
+    write_study(tmp_path, {"campaign_code.py": CODE, "study.yaml": STUDY})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def command(*words: str) -> tuple[int, str]:
+        code, out, err = run(capfd, *words, *([] if words[1] in ("status", "list") else LOCAL))
+        return code, " ".join((out or err).split())
+
+    code, out = command("campaign", "open", "study.yaml")
+    assert code == 0
+    assert out.startswith("4 runs, 0 candidates.")
+    assert "12 for 2 sd (= 0.0" in out
+    return command
+
+
+@pytest.mark.services
+def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
+    cases = [
+        (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0.1"),
+        (["--set", "config.effect=-0.1"], 3, "DISCARD: judged before, after 1 run (no run spent)."),
+        (["--set", "config.arm=crash"], 3, "DISCARD: crashed in run 1: campaign_code.py:10: ValueError: boom"),
+        (["--set", "config.size=11"], 3, "DISCARD after 1 run: same numbers as the champion to the last bit."),
+        (["--set", "config.effct=1"], 2, "config.effct is no setting of the study file. Did you mean 'config.effect'?"),
+        (["--set", "config.effect=0.0"], 2, "it is the champion's configuration"),
+        (["--part", "weak"], 2, "--part weak: the study file has no such row."),
+        (["--set", "config.effect=0.05", "--runs", "2"], 4, "UNDECIDED after 2 runs: gain 0.0"),
+        (["--part", "strong", "--note", "why not", "--by", "ana"], 0, "KEEP gain 0.1"),
+        (["--set", "config.arm=b", "--no-wait"], 4, "OPEN: 0 runs, 0 running; no keep before 8."),
+    ]
+    for options, code, line in cases:
+        assert (found := say("judge", "planted", *options))[0] == code, found
+        assert line in found[1], options
+    found = json.loads(say("judge", "planted", "--set", "config.effect=0.09", "--json")[1])
+    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    assert (found["state"], found["k"], found["reign"]) == ("discard", 2, 2), (
+        "the one before it had waited for a driver"
+    )
+    listed = json.loads(say("campaign", "list", "planted", "--json")[1])
+    for each in listed:
+        jsonschema.validate(each, SCHEMA, cls=jsonschema.Draft202012Validator)
+    kept = next(each for each in listed if each["state"] == "keep")
+    assert (kept["note"], kept["by"], kept["change"]) == ("why not", "ana", {"config.effect": 0.1})
+    assert (kept["gain"], kept["cost"]["params"]) == (pytest.approx(0.1, abs=0.02), [10, 10])
+    assert "KEEP" in say("campaign", "list", "planted")[1]
+    assert say("campaign", "close", "planted")[0] == 0
+    status = json.loads(say("campaign", "status", "planted", "--json")[1])
+    assert (status["closed"], status["champion"]) == (
+        True,
+        {"candidate": kept["candidate"], "settings": kept["settings"]},
+    )
+    assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
+    assert "Validation, 3 fresh seeds: 0.1" in say("campaign", "status", "planted")[1]
+    assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]
+
+
+def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """Start `ablate judge` as a process and return it once its run trains."""
+    (folder / "training").unlink(missing_ok=True)
+    words = [sys.executable, "-m", "ablate", "judge", "planted", *options, *LOCAL]
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{folder}"}
+    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    while not (folder / "training").exists():
+        assert process.poll() is None, "it ended before it trained"
+        time.sleep(0.05)
+    return process
+
+
+def terms(folder: Path) -> list[int]:
+    with Ledger.open(url_in(folder / "runs" / "planted")) as ledger:
+        return [event.driver_term for event in ledger.events("planted") if event.kind == "judged"]
+
+
+@pytest.mark.services
+def test_of_two_callers_one_drives_and_the_other_gets_its_answer(say: Say, tmp_path: Path) -> None:
+    driver = begin(tmp_path, "--set", "config.held=1", "--set", "config.effect=-0.1")
+    assert say("judge", "planted", "--set", "config.effect=-0.2", "--wait", "0.5")[0] == 4
+    (tmp_path / "allowed").touch()
+    code, line = say("judge", "planted", "--set", "config.effect=-0.2")
+    assert (code, line.startswith("DISCARD after 1 run")) == (3, True)
+    assert driver.wait() == 3
+    assert len(set(terms(tmp_path))) == 1, "one driver judged both"
+
+
+@pytest.mark.services
+def test_a_killed_caller_is_continued_by_the_same_command(say: Say, tmp_path: Path) -> None:
+    change = ("--set", "config.held=1", "--set", "config.effect=-0.1")
+    driver = begin(tmp_path, *change)
+    driver.kill()
+    driver.wait()
+    assert say("judge", "planted", *change, "--wait", "1", "--grace", "0")[0] == 4, "it paused what it drove"
+    (tmp_path / "allowed").touch()
+    code, line = say("judge", "planted", *change)
+    assert (code, line.startswith("DISCARD after 1 run")) == (3, True)
+    assert len(json.loads(say("campaign", "list", "planted", "--json")[1])) == 1
+
+
+@pytest.mark.services
+def test_the_python_interface_judges_in_the_order_of_the_calls(say: Say) -> None:
+    options: dict[str, Any] = {"executor": "local", "tracker": "none"}
+    with ablate.campaign("study.yaml", **options) as campaign:
+        found = campaign.judge_all([{"settings": {"config.effect": effect}} for effect in (-0.1, -0.2)])
+        assert [each.state for each in found] == ["discard"] * 2
+        kept = campaign.judge(part="strong", note="why not")
+        assert (kept.state, kept.runs, kept.need) == ("keep", 8, None)
+        assert kept.low < 0.1 < kept.high
+        assert campaign.status()["champion"]["settings"] == {"config.effect": 0.1}
+        assert campaign.close()["closing"]["mean"] == pytest.approx(0.1, abs=0.02)
