@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 mcp_app = typer.Typer()
 LONGEST_WAIT, POLL_SECONDS = 50.0, 1.0
-HIDDEN = ("seed", "seeds", "outlying_seeds", "test_opened", "closing")
 INSTRUCTIONS = """Before you change training code or settings, call campaign_status.
 Make one change, for one reason. Call judge_change with the reason, then wait_for until the state is not open.
 keep: go on from it. discard, undecided or refused: undo the change, and do not submit variants of it.
@@ -232,7 +231,7 @@ def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name in HIDDEN or on_validation(name) != name
+    return "seed" in name or name == "closing" or on_validation(name) != name
 
 
 def _explained(tool: Callable[..., dict[str, Any]], error: type[Exception]) -> Callable[..., dict[str, Any]]:
