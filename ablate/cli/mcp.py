@@ -99,7 +99,7 @@ class Judging:
         from ablate.driver.requests import ask_campaign
         from ablate.ledger.requests import JUDGE
 
-        change = change_of(self.read().study, (), part) | (settings or {})
+        change = change_of(self.read().study, settings or {}, part)
         said = {name: value for name, value in (("note", note), ("by", by)) if value is not None}
         request = ask_campaign(self.name, self.asked, JUDGE, {"settings": change, **said})
         return self.wait_for(request, 0)
