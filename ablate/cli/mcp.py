@@ -97,11 +97,10 @@ class Judging:
         """
         from ablate.driver.campaign import change_of
         from ablate.driver.requests import ask_campaign
-        from ablate.ledger.requests import JUDGE
 
         change = change_of(self.read().study, settings or {}, part)
         said = {name: value for name, value in (("note", note), ("by", by)) if value is not None}
-        request = ask_campaign(self.name, self.asked, JUDGE, {"settings": change, **said})
+        request = ask_campaign(self.name, self.asked, "judge", {"settings": change, **said})
         return self.wait_for(request, 0)
 
     def wait_for(self, request: int, seconds: float = LONGEST_WAIT) -> dict[str, Any]:
