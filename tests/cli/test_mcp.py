@@ -25,7 +25,7 @@ Call = Callable[..., Awaitable[Any]]
 
 def served(folder: Path, *words: str, use: Callable[[Any, Call], Awaitable[None]]) -> None:
     """Let `use` call a server that runs in `folder`; `call(NAME, ...)` returns an answer or the text of an error."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}"}
     command = ["-m", "ablate", "mcp", *words, *LOCAL]
     server = mcp.StdioServerParameters(command=sys.executable, args=command, cwd=folder, env=environment)
 
