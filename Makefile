@@ -13,7 +13,7 @@ TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-.PHONY: help install demo test quick slow all every lint types imports unit coverage faults docs schema bench calibration lock sbom clean
+.PHONY: help install demo test quick slow all lint types imports unit coverage faults docs schema bench calibration lock sbom clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,11 +43,8 @@ quick: $(STAMP) ## pytest without engine/ and without what starts Ray, a server,
 slow: $(STAMP) ## pytest: the slow proofs that `make test` leaves out
 	$(PYTEST) -m slow
 
-all: $(STAMP) $(DOCS) ## what .ci/run runs: all checks, the documentation, and all tests in one run of pytest
-	$(MAKE) --no-print-directory --jobs 4 lint types imports docs every
-
-every: $(STAMP)
-	$(PYTEST)
+all: $(STAMP) $(DOCS) ## what .ci/run runs: `make test` and the documentation
+	$(MAKE) --no-print-directory --jobs 4 lint types imports docs unit
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
@@ -86,6 +83,7 @@ bench: $(STAMP) ## the measured claims of docs/benchmarks.md
 calibration: $(STAMP) ## simulations with known answers: what intervals, tests and fits do (docs/calibration.md)
 	$(RUN_ENV) $(BIN)/python benchmarks/calibration.py
 	$(RUN_ENV) $(BIN)/python benchmarks/outside_seeds.py
+	$(RUN_ENV) $(BIN)/python benchmarks/judging_seeds.py
 
 $(TOOLS)/.installed: tools.lock
 	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)

@@ -42,6 +42,7 @@ from calibration_intervals import (
     unequal_tuning,
     winners_curse,
 )
+from calibration_judging import collapsing_changes, normal_changes, other_changes
 from calibration_rows import Row
 from calibration_samples import best_of_several, other_samples, populations
 from calibration_shapes import answer_shapes, verdict_shapes
@@ -87,6 +88,9 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     true_laws,
     exponents,
     other_laws,
+    normal_changes,
+    other_changes,
+    collapsing_changes,
 )
 CSV = RESULTS / "calibration.csv"
 PAGE = ROOT / "docs" / "calibration.md"

@@ -1,4 +1,4 @@
-"""Rows on importance: a planted world in which only the width matters, searched by random draws and by TPE.
+"""Rows on importance: a planted world in which only the width matters, searched by random draws, TPE and `front`.
 
 And importance for the number of parameters in the digits' space: draws and a forest against all networks.
 """
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -20,12 +20,16 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState
 
 from ablate.core.trainable import load_trainable
+from ablate.core.trial import Decision, Report
+from ablate.core.trial import TrialState as State
 from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
 from ablate.results.analysis.importance import importances
-from ablate.study import read_study
+from ablate.study import Study, read_study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
+from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.search_space import SearchSpace, decode, inner_at_share
+from ablate.tuning.trial_progress import ReportSummary
 
 SPACE = SearchSpace.of(
     Space(
@@ -47,26 +51,30 @@ SAMPLERS = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPES
 def importance_rows(share: float) -> Iterator[Row]:
     """How often the right setting is first, in the forest of the reports and in PED-ANOVA, and false alarms."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for sampler, trials in (("random", 60), ("tpe", 60), ("tpe", 200)):
+    for sampler, trials in (("random", 60), ("tpe", 60), ("tpe", 200), ("front", 60)):
         first, compared, false = [], [], []
         for seed in range(repetitions(40, share)):
-            settings, losses, study = searched(sampler, trials, seed, gain=1.0)
+            search = Front(seed, trials) if sampler == "front" else Optuna(sampler, seed)
+            settings, losses = searched(search, sampler, trials, seed, gain=1.0)
             found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
             first.append(found.order[0] == "width")
             false += [row.is_told for row in found.rows if row.parameter != "width"]
-            compared.append(ped_anova(study) == "width")
+            if isinstance(search, Optuna):
+                compared.append(ped_anova(search.study) == "width")
         setting = f"{sampler}, {trials} trials, early stopping"
         yield rate("importance: the setting that matters is first", setting, first, (0.8, 1.0))
-        yield rate("importance by PED-ANOVA (not used): it is first", setting, compared, (0.0, 0.6))
+        if compared:
+            yield rate("importance by PED-ANOVA (not used): it is first", setting, compared, (0.0, 0.6))
         yield rate("importance: told of a setting without influence", setting, false, (0.0, 0.01))
-    false = []
-    for seed in range(repetitions(40, share)):
-        settings, losses, _ = searched("tpe", 60, seed, gain=0.0)
-        found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
-        false += [row.is_told for row in found.rows]
-    yield rate(
-        "importance: told of a setting where none has influence", "tpe, 60 trials, early stopping", false, (0, 0.05)
-    )
+    for sampler in ("tpe", "front"):
+        false = []
+        for seed in range(repetitions(40, share)):
+            search = Front(seed, 60) if sampler == "front" else Optuna(sampler, seed)
+            settings, losses = searched(search, sampler, 60, seed, gain=0.0)
+            found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
+            false += [row.is_told for row in found.rows]
+        setting = f"{sampler}, 60 trials, early stopping"
+        yield rate("importance: told of a setting where none has influence", setting, false, (0, 0.05))
 
 
 def size_rows(share: float) -> Iterator[Row]:
@@ -111,29 +119,83 @@ def _random_points(space: Space, number: int, seed: int) -> list[dict[str, Any]]
     ]
 
 
+class Optuna:
+    """A search of the loss by an Optuna sampler."""
+
+    def __init__(self, sampler: str, seed: int) -> None:
+        self.study = optuna.create_study(direction="minimize", sampler=SAMPLERS[sampler](seed=seed))
+
+    def ask(self) -> dict[str, Any]:
+        """Return the next configuration."""
+        self._trial = self.study.ask(dict(SPACE.distributions))
+        return SPACE.decode(self._trial.params)
+
+    def tell(self, curve: list[float]) -> None:
+        """End the trial after the epochs of a curve."""
+        for epoch, loss in enumerate(curve, 1):
+            self._trial.report(loss, epoch)
+        if len(curve) == EPOCHS:
+            self.study.tell(self._trial, curve[-1])
+        else:
+            self.study.tell(self._trial, state=TrialState.PRUNED)
+
+
+class Front:
+    """A search of the accuracy and the number of parameters of digits' transformers by `sampler: front`."""
+
+    NAMES: ClassVar = {f"model.{name}": name for name in ("width", "depth", "mlp", "heads")} | {
+        "training.learning_rate": "rate"
+    }
+
+    def __init__(self, seed: int, trials: int) -> None:
+        specs = {
+            name: spec.model_dump(by_alias=True, exclude_defaults=True) for name, spec in SPACE.space.ranges.items()
+        }
+        fields = {"study": "planted", "seed": seed, "datasets": {"digits": {}}, "scheduler": {"name": "none"}}
+        fields["training"] = {"epochs": EPOCHS, "learning_rate": specs.pop("rate")}
+        fields["model"] = specs | {"mlp": {"choices": ["none", 64]}}
+        study = Study.model_validate(fields | {"confirm": None, "budget": {"trials": trials}})
+        assert study.sampler_name == "front"
+        trainable = load_trainable(study.trainable)
+        facts = trainable.find_facts(study.task("digits"), None)
+        self._search = DatasetSearch.of(study, "digits", measure=trainable.measure, facts_of=lambda label: facts)
+
+    def ask(self) -> dict[str, Any]:
+        """Return the next configuration."""
+        new = self._search.suggest()
+        assert new is not None
+        self._trial = self._search.add(new)
+        self._trial.state = State.RUNNING
+        values = {self.NAMES[name]: value for name, value in new.config.parameters.items()}
+        return values | {"mlp": values["mlp"] != "none"}
+
+    def tell(self, curve: list[float]) -> None:
+        """End the trial after the epochs of a curve."""
+        whole = len(curve) == EPOCHS
+        for epoch, loss in enumerate(curve, 1):
+            last = whole and epoch == EPOCHS
+            report = Report(epoch=epoch, metrics=({"val_accuracy": 0.5 - loss / 100},), wall_seconds=1.0, final=last)
+            self._trial.take(ReportSummary.of(self._trial.key, report, Decision.CONTINUE))
+        self._trial.state = State.COMPLETE if whole else State.PRUNED
+        self._search.tell(self._trial)
+
+
 def searched(
-    sampler: str, trials: int, seed: int, *, gain: float
-) -> tuple[list[dict[str, Any]], list[float], optuna.Study]:
-    """Return settings and losses of a search with early stopping, stopped trials forecast, and its Optuna study."""
+    search: Optuna | Front, sampler: str, trials: int, seed: int, *, gain: float
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """Return settings and losses of a search with early stopping, the losses of stopped trials forecast."""
     random = generator("importance", sampler, trials, seed, str(gain))
-    study = optuna.create_study(direction="minimize", sampler=SAMPLERS[sampler](seed=seed))
     curves: list[tuple[dict[str, Any], list[float]]] = []
     rungs: dict[int, list[float]] = {rung: [] for rung in RUNGS}
     for _ in range(trials):
-        trial = study.ask(dict(SPACE.distributions))
-        values = SPACE.decode(trial.params)
+        values = search.ask()
         curve = learning_curve(gain * GAIN[values["width"]], random)
         length = next((rung for rung in RUNGS if stopped(rungs[rung], curve[rung - 1])), EPOCHS)
-        for epoch in range(length):
-            trial.report(curve[epoch], epoch + 1)
-        if length == EPOCHS:
-            study.tell(trial, curve[-1])
-        else:
-            study.tell(trial, state=TrialState.PRUNED)
+        search.tell(curve[:length])
         curves.append((values, curve[:length]))
     whole = [curve for _, curve in curves if len(curve) == EPOCHS]
     gains = {rung: median(curve[-1] - curve[rung - 1] for curve in whole) for rung in (*RUNGS, EPOCHS)}
-    return [values for values, _ in curves], [curve[-1] + gains[len(curve)] for _, curve in curves], study
+    return [values for values, _ in curves], [curve[-1] + gains[len(curve)] for _, curve in curves]
 
 
 def learning_curve(quality: float, random: np.random.Generator) -> list[float]:

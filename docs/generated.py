@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
@@ -19,6 +20,7 @@ from ablate.core.registry import OWN_TASK, TASKS
 from ablate.core.registry import task_settings as settings_of
 from ablate.study.schema import described_schema, json_schema
 
+JSON_SCHEMA = json.loads((Path(__file__).parent / "json_schema.json").read_text())
 MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")
 
 
@@ -107,6 +109,8 @@ def _kind(value: dict[str, Any]) -> str:
         if key in value:
             kinds = dict.fromkeys(_kind(each) for each in value[key] if each.get("type") != "null")
             return " or ".join(kinds)
+    if isinstance(value.get("type"), list):
+        return " or ".join(_kind(value | {"type": kind}) for kind in value["type"])
     if "enum" in value or "const" in value:
         return ", ".join(_code(str(each)) for each in value.get("enum", [value.get("const")]))
     if value.get("type") == "array":
@@ -115,7 +119,13 @@ def _kind(value: dict[str, Any]) -> str:
     if value.get("type") == "object":
         inner = value.get("additionalProperties")
         return f"mapping of name to {_kind(inner)}" if isinstance(inner, dict) and inner else "mapping"
-    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
+    words = {
+        "null": "null",
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "`true` or `false`",
+    }
     return words.get(value.get("type", ""), "any value") + _bounds(value)
 
 
@@ -123,6 +133,21 @@ def _bounds(value: dict[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     found = [f"{sign} {value[key]:,}" for key, sign in signs.items() if key in value]
     return f" {', '.join(found)}" if found else ""
+
+
+def json_output() -> str:
+    """Return one section for each object that a command prints with `--json`: its keys, their types and meaning."""
+    parts = []
+    for name, part in JSON_SCHEMA["$defs"].items():
+        lines = [f"## {name}", "", part.get("description", ""), ""]
+        if part.get("properties"):
+            kinds = {key: (_kind(value), value.get("description", "")) for key, value in part["properties"].items()}
+            rows = [f"| `{key}` | {kind} | {text.replace('|', '')} |" for key, (kind, text) in kinds.items()]
+            lines += ["| key | value | what it holds |", "|---|---|---|", *rows]
+        else:
+            lines.append(f"Value: {_kind(part)}.")
+        parts.append("\n".join([*lines, ""]))
+    return "\n".join(parts)
 
 
 def exit_codes() -> str:
@@ -155,4 +180,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "study_file": study_file,
     "task_settings": task_settings,
     "exit_codes": exit_codes,
+    "json_output": json_output,
 }

@@ -203,7 +203,8 @@ def judge(
     """Return the state of candidate k after its n runs, on a scale where more is better.
 
     `shared` are the reference's runs on the candidate's seeds, in the same order; `reference` are all of its runs, two
-    at least; all values are finite. The candidate must be better than -`shift`: a margin is a positive shift, a least gain a negative one.
+    at least; all values are finite. The candidate must be better than -`shift`: a margin is a positive shift, a least
+    gain a negative one.
     """
     n, m = len(candidate), len(reference)
     assert n == len(shared) >= 1, (n, len(shared))

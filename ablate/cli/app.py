@@ -19,6 +19,7 @@ from ablate.cli.campaign import campaign_app, judge_app
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
+from ablate.cli.events import print_event, print_events
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
 from ablate.cli.interruption import interruptible
@@ -26,7 +27,7 @@ from ablate.cli.mcp import mcp_app
 from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
-from ablate.cli.terminal import PlainFormatter, Terminal
+from ablate.cli.terminal import PlainFormatter, Terminal, print_json
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
@@ -57,12 +58,12 @@ console = Terminal()
 errors = Terminal(stderr=True)
 
 
-@app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --format csv")
+@app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --json")
 @options.gather("runs_dir", "storage")
 def plan(
     file: options.StudyFile,
     output: Annotated[
-        Literal["table", "csv", "json"], typer.Option("--format", help="Format of the output.")
+        Literal["table", "csv"], typer.Option("--format", help="Format of the output without --json.")
     ] = "table",
     scale: options.Scale = None,
     only: options.Only = None,
@@ -73,6 +74,7 @@ def plan(
     from_study: options.EarlierStudy = None,
     *,
     asked: Locations,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
     from ablate.cli.tables import plan_lines
@@ -84,27 +86,38 @@ def plan(
     study = load_study(file, scale=scale, only=only)
     earlier = None if from_study is None else read_earlier(from_study, study, asked)
     with errors.status("Sizing every architecture and timing a few steps"):
-        made = make_plan(study, data_dir=data_dir, measure_time=measure_time and output != "csv", earlier=earlier)
-    if output == "csv":
+        made = make_plan(
+            study, data_dir=data_dir, measure_time=measure_time and (as_json or output != "csv"), earlier=earlier
+        )
+    if as_json:
+        print_json(made.as_values())
+    elif output == "csv":
         print(csv_text(made.table()), end="")
-    elif output == "json":
-        print(made.to_json())
     else:
         console.print(plan_lines(made))
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
 @options.gather(*options.RUN, "deterministic", "extend", "from_study")
-def search(file: options.StudyFile, asked: RunOptions, deterministic: bool = False) -> None:
+@print_events
+def search(
+    file: options.StudyFile, asked: RunOptions, deterministic: bool = False, as_json: options.EventsAsJson = False
+) -> Path:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
-    _drive(file, asked, deterministic=deterministic)
+    return _drive(file, asked, deterministic=deterministic, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
 @options.gather(*options.RUN, "extend")
+@print_events
 def compare(
-    file: options.StudyFile, scale: options.Scale = None, only: options.Only = None, *, asked: RunOptions
-) -> None:
+    file: options.StudyFile,
+    scale: options.Scale = None,
+    only: options.Only = None,
+    *,
+    asked: RunOptions,
+    as_json: options.EventsAsJson = False,
+) -> Path:
     """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
     from ablate.study import load_study
 
@@ -112,11 +125,12 @@ def compare(
         _refuse_name(str(file), asked)
     if load_study(file, scale=scale, only=only).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
-    _drive(file, asked, scale=scale, only=only)
+    return _drive(file, asked, scale=scale, only=only, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
 @options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker")
+@print_events
 def wrap(
     command: Annotated[
         str,
@@ -154,7 +168,8 @@ def wrap(
     shell: Annotated[bool, typer.Option("--shell", help="Run the command by a shell; values are quoted.")] = False,
     *,
     asked: RunOptions,
-) -> None:
+    as_json: options.EventsAsJson = False,
+) -> Path:
     """Search the settings of a command that prints a metric, without a line of code; the same command continues it."""
     from ablate.cli.wrap import study_text
 
@@ -162,7 +177,7 @@ def wrap(
         command, settings or [], name=name, metrics=metric, tests=test_metric or [], epoch=epoch, parts=parts or [],
         maximize=not minimize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
     )  # fmt: skip
-    _drive(asked.home(name) / "study.yaml", asked, text=text)
+    return _drive(asked.home(name) / "study.yaml", asked, text=text, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate new widths --function mine:train")
@@ -177,22 +192,32 @@ def new(
         str | None,
         typer.Option(help="What --command prints: NAME=PATTERN. (default: 'val_accuracy={number}')"),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Sweep of W&B, Katib Experiment, configuration with hydra.sweeper, or sqlite:///FILE of Optuna.",
+        ),
+    ] = None,
 ) -> None:
     """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""
     from ablate.cli.new import write_study
 
-    file = write_study(name, task=task, function=function, command=command, metric=metric)
+    file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
     console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False)
     console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False)
 
 
 @app.command(epilog="Example: ablate resume digits")
 @options.gather(*options.RUN)
-def resume(study: options.StudyName, asked: RunOptions) -> None:
+@print_events
+def resume(study: options.StudyName, asked: RunOptions, as_json: options.EventsAsJson = False) -> Path:
     """Continue a study by its name, with the study file that its ledger holds."""
     from ablate.studies.stored import read_study
 
-    _drive(asked.home(study) / "study.yaml", asked, text=read_study(study, asked).record.file_text)
+    text = read_study(study, asked).record.file_text
+    return _drive(asked.home(study) / "study.yaml", asked, text=text, as_json=as_json)
 
 
 @app.callback(invoke_without_command=True)
@@ -228,22 +253,29 @@ def _drive(
     only: list[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
-) -> None:
+    as_json: bool = False,
+) -> Path:
+    """Run a study and return its report; with `as_json` its events go to standard output, and words to the other."""
     if asked.address is not None:
         options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
     if text is None and not file.is_file():
         _refuse_name(str(file), asked)
+    screen = errors if as_json else console
     with interruptible():
         from ablate.driver.run import search as run
 
-        outcome = run(file, asked, console, scale=scale, only=only, deterministic=deterministic, text=text)
+        outcome = run(
+            file, asked, screen, scale=scale, only=only, deterministic=deterministic, text=text,
+            tell=print_event if as_json else None,
+        )  # fmt: skip
     if outcome.study.campaign is not None:
-        return  # `ablate campaign status` says what was found
-    console.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
+        return outcome.report.absolute()  # `ablate campaign status` says what was found
+    screen.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
     if "mlflow" in asked.trackers and not asked.tracking_uri:
         page = shlex.join(["ablate", "ui", *asked.runs_option()])
-        console.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
+        screen.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
     require_printed()
+    return outcome.report.absolute()
 
 
 def _refuse_name(name: str, locations: Locations) -> None:

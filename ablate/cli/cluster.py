@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,8 @@ import typer
 
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.options import duration
+from ablate.cli.terminal import Terminal, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -77,18 +79,6 @@ Retries = Annotated[
 ]
 StartMinutes = Annotated[int, typer.Option(help="Minutes within which the nodes of one cluster must have started.")]
 AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")]
-
-
-def _duration(text: str) -> float:
-    """Return `text` in seconds; raise BadParameter where it is not a duration."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from ablate.study.sections import Duration
-
-    try:
-        return TypeAdapter(Duration).validate_python(text)
-    except ValidationError:
-        raise typer.BadParameter("must be a time, such as 90s, 10m or 1h30m.") from None
 
 
 @cluster_app.command(epilog="Example: ablate submit search_spaces/vision.yaml --address http://head:8265 --gpus 8")
@@ -201,26 +191,33 @@ def doctor(
     wait: Annotated[
         float | None,
         typer.Option(
-            metavar="TIME", parser=_duration, help="Repeat the checks until all pass, for at most this time (90s, 10m)."
+            metavar="TIME", parser=duration, help="Repeat the checks until all pass, for at most this time (90s, 10m)."
         ),
     ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check what a study needs on this machine: software, ledger, store, tracking server, data sets, devices."""
-    from ablate.driver.doctor import examine, look_until_sound
+    from ablate.driver.doctor import examine, is_sound, look_until
 
     if wait is None:
-        found = [_show(finding) for finding in examine(asked, file)]
+        found = list(examine(asked, file)) if as_json else [_show(finding) for finding in examine(asked, file)]
     else:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # none for process 1 of a container
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         said: set[Examination] = set()  # what is sound is shown once, what is not each time
 
         def look() -> list[Examination]:
-            now = [_show(each, clock=True) if each not in said else each for each in examine(asked, file)]
+            now = list(examine(asked, file))
+            for each in now:
+                if each not in said and not as_json:
+                    _show(each, clock=True)
             said.update(each for each in now if each.good)
             return now
 
-        found = look_until_sound(look, _show_pause, seconds=wait)
+        pause = _show_pause if not as_json else lambda *_: None
+        found = look_until(look, is_sound, pause, seconds=wait)
+    if as_json:
+        print_json([asdict(each) for each in found])
     if faulty := _faulty(found):
         errors.print(f"ablate: {faulty} failed the check; nothing was started.", style="red")
         sys.exit(RequestError.exit_code)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,8 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ablate.base.errors import RESUMABLE
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import Terminal, print_json
 from ablate.core.objectives import STATE_ORDER
 from ablate.studies.locations import Locations
 
@@ -38,7 +40,7 @@ def status(
     read = read_study(study, asked)
     found = status_of(read, asked)
     if as_json:
-        print(json.dumps(found | results_as_values(read), indent=1))
+        print_json(found | results_as_values(read))
         return
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
@@ -57,7 +59,7 @@ def list_studies(asked: Locations, as_json: options.AsJson = False) -> None:
 
     found = overview(asked)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
     elif found:
         console.print(_states_table(found))
     elif not known_names(asked):
@@ -83,19 +85,61 @@ def trial(
         print(found["output"], end="")
         return
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return
     for line in details_lines(found):
         console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
 
 
+@look_app.command(epilog="Example: ablate wait digits --for trials=20 --timeout 2h")
+@options.gather("runs_dir", "storage")
+def wait(
+    study: options.StudyName,
+    goal: Annotated[
+        str, typer.Option("--for", metavar="finished|trials=N", help="The end of the study, or of N of its trials.")
+    ] = "finished",
+    timeout: Annotated[
+        float | None, typer.Option(metavar="TIME", parser=options.duration, help="Wait at most this time (90s, 10m).")
+    ] = None,
+    *,
+    asked: Locations,
+    as_json: options.AsJson = False,
+) -> None:
+    """Wait for a study; exit with 0 when the goal is reached, 1 when it never will be, 75 when the time is over."""
+    from ablate.driver.doctor import look_until
+    from ablate.studies.status import Waiting, read_goal, wait_for
+
+    trials = read_goal(goal)
+    said: list[str] = []
+
+    def tell(now: Waiting, seconds: float) -> None:
+        if now.state == "interrupted" and not said:
+            said.append(f"Interrupted; waiting for a driver. To continue: {now.resume}")
+            errors.print(said[0], highlight=False, soft_wrap=True)
+
+    found = look_until(
+        lambda: wait_for(study, asked, trials), lambda now: now.over, tell, pauses=(1.0, 2.0, 5.0),
+        seconds=math.inf if timeout is None else timeout,
+    )  # fmt: skip
+    if as_json:
+        print_json(asdict(found) | {"for": goal})
+    else:
+        console.print(f"{study}: {found.state}, {found.ended} trials have ended", highlight=False)
+    sys.exit(0 if found.reached else 1 if found.over else RESUMABLE)
+
+
 @look_app.command(epilog="Example: ablate report digits")
 @options.gather("runs_dir", "storage")
-def report(study: options.StudyName, asked: Locations) -> None:
+def report(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
+    from ablate.results.analysis.tables import REPORTS_FILE, TRIALS_FILE
     from ablate.studies.report import rebuild
 
     _, page = rebuild(study, asked)
+    if as_json:
+        tables = [str(asked.home(study).absolute() / name) for name in (TRIALS_FILE, REPORTS_FILE)]
+        print_json({"study": study, "report": str(page.absolute()), "tables": tables})
+        return
     console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
 
 
@@ -169,27 +213,51 @@ def maps(
 
 
 @look_app.command(epilog="Example: ablate ui --port 5000")
-@options.gather("runs_dir", "tracking_uri")
+@options.gather("runs_dir", "storage", "store", "tracking_uri")
 def ui(
     asked: Locations,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the page is served.")] = 5000,
+    port: Annotated[
+        int, typer.Option(min=1, max=65534, help="Port of the pages; MLflow's are served on the next one.")
+    ] = 5000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Another one than 127.0.0.1 requires a token: ABLATE_UI_TOKEN.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File that holds the token. (default: $ABLATE_UI_TOKEN, otherwise a new one)")
+    ] = None,
+    root_path: Annotated[
+        str, typer.Option(help="Path that a reverse proxy puts before the addresses of the pages and does not remove.")
+    ] = "",
+    mlflow: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|URL",
+            help="MLflow's pages, which trials link: start them if studies are tracked here, or those at URL.",
+        ),
+    ] = "auto",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser if there is a display.")] = True,
 ) -> None:
-    """Serve MLflow's page on all studies, and print the address of each study's runs.
+    """Serve a live page of all studies and trials, and MLflow's pages beside it, until Ctrl-C.
 
     The server answers only a browser that has opened a printed address, and it changes nothing.
     """
-    from ablate.tracking import StudyPage, default_uri, serve, ui_command
+    from ablate.studies.live import Views, listening, live_server, mlflow_beside, read_token
+    from ablate.tracking import StudyPage, serve
 
-    command = ui_command(asked.tracking_uri or default_uri(asked.root), port=port)
-    console.print(f"MLflow: {command.url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+    token, is_new = read_token(host, token_file)
+    command, link = mlflow_beside(asked, mlflow, port + 1)
+    url = f"http://{host}:{port}{root_path}/" + (f"?token={token}" if is_new else "")
+    display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
 
     def show(pages: list[StudyPage]) -> None:
-        for page in pages:
-            console.print(f"{page.study}: {page.url}", soft_wrap=True, highlight=False)
+        assert command is not None
+        for line in (f"MLflow: {command.url}", *(f"{page.study}: {page.url}" for page in pages)):
+            console.print(line, soft_wrap=True, highlight=False)
 
-    display = console.is_terminal and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ)
-    sys.exit(serve(command, ready=show, browser=browser and display))
+    with listening(host, port) as listener:
+        live = live_server(Views(asked), listener, token=token, mlflow=link, root_path=root_path)
+        console.print(f"Studies: {url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+        sys.exit(serve(command, live, ready=show, browser=url if browser and display and is_new else None))
 
 
 @look_app.command(epilog="Example: ablate schema > search_spaces/schema.json")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
+from ablate.cli.foreign import content_of
+from ablate.cli.foreign_formats import read_source
 from ablate.cli.wrap import check_text, command_content, named
 from ablate.core.registry import TASKS, task_settings
 from ablate.study.yaml_text import flow_yaml
@@ -36,22 +38,29 @@ NOTES = {
 }
 
 
-def write_study(name: str, *, task: str | None, function: str | None, command: str | None, metric: str | None) -> Path:
+def write_study(
+    name: str, *, task: str | None, function: str | None, command: str | None, metric: str | None, source: str | None
+) -> Path:
     """Write NAME.yaml into the current folder and return its path.
 
-    Raises RequestError if the file exists, or if more than one of task, function and command is given.
+    Raises RequestError if the file exists, or if more than one of task, function, command and source is given.
     """
-    if sum(kind is not None for kind in (task, function, command)) > 1:
-        raise RequestError("give one of --task, --function and --command: a study tunes one thing")
+    if sum(kind is not None for kind in (task, function, command, source)) > 1:
+        raise RequestError("give one of --task, --function, --command and --from: a study tunes one thing")
     if metric is not None and command is None:
         raise RequestError(f"--metric {metric!r} belongs to --command: it reads what the command prints")
-    if function is not None:
+    head = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n"
+    if source is not None:
+        found = read_source(source)
+        content, notes = content_of(found, name)
+        head += "".join(f"# {line}\n" for line in [f"From: {found.tool}.", *found.lines()])
+    elif function is not None:
         content, notes = _of_function(name, function)
     elif command is not None:
         content, notes = _of_command(name, command, metric or "val_accuracy={number}")
     else:
         content, notes = _of_task(name, task or "digits")
-    text = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n{commented(content, notes)}"
+    text = head + commented(content, notes)
     check_text(text, "ablate new")  # a name that cannot be one is refused before a file is made
     file = Path(f"{name}.yaml")
     try:

@@ -68,6 +68,21 @@ OfDataset = Annotated[
 ]
 Replicate = Annotated[int, typer.Option(min=0, help="Replicate of the trial, counted from 0.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+EventsAsJson = Annotated[
+    bool, typer.Option("--json", help="Print each event as one line of JSON, and words on standard error.")
+]
+
+
+def duration(text: str) -> float:
+    """Return `text` in seconds; raise BadParameter where it is not a duration."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from ablate.study.sections import Duration
+
+    try:
+        return TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        raise typer.BadParameter("must be a time, such as 90s, 10m or 1h30m.") from None
 
 
 def pack_size(text: object) -> int | Literal["auto"]:

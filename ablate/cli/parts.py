@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from ablate.base.errors import RequestError
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import Terminal, print_json
 
 parts_app = typer.Typer()
 console = Terminal()
@@ -40,7 +39,7 @@ def parts(
     given = _read(values or ())
     found = list_parts(target, given, data_dir=data_dir)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return
     console.print(_table(found))
     if not found["called"]:

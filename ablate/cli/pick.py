@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import typer
 
 from ablate.base.errors import RequestError
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import Terminal, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def pick_network(
     if write is not None and chosen:
         write_study(found, chosen[0], write)
     if as_json:
-        print(json.dumps([as_values(each) for each in picks], indent=1))
+        print_json([as_values(each) for each in picks])
     else:
         _print(picks, write, study)
     if len(chosen) < len(picks):

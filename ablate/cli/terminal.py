@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +32,19 @@ class Terminal(Console):
         """Yield the segments of `renderable`; rich's own control segments stay as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def print_json(value: Any, *, indent: int | None = 1) -> None:
+    """Print `value` as JSON (docs/json.md), on one line without `indent`; NaN and infinity become null."""
+    print(json.dumps(_finite(value), indent=indent, allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class PlainFormatter(logging.Formatter):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import Terminal, print_json
 from ablate.studies.locations import Locations
 
 verdict_app = typer.Typer()
@@ -40,7 +39,7 @@ def verdict(
 
     found = judge(read_study(study, asked), metric=metric, required=require or ())
     if as_json:
-        print(json.dumps(found.as_values(), indent=1))
+        print_json(found.as_values())
     else:
         console.print(verdict_lines(found.study, found.table, found.metric, found.warnings, found.step))
         for each in found.required:

@@ -22,6 +22,7 @@ from typing import Any
 
 from ablate.base.errors import AblateError, RegistryError, did_you_mean
 from ablate.base.redaction import error_text
+from ablate.core.code_version import base_trainable
 from ablate.core.config import TaskConfig, TrainableSettings
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -255,8 +256,10 @@ def trainable_settings(trainable: str) -> type[TrainableSettings]:
 def trainable_kind(trainable: str) -> str:
     """Return the registered name of what a name stands for: itself, a function of the user's or a command of theirs.
 
-    Raises RegistryError if the name is neither registered nor an import path or a command.
+    A code version is what its base is. Raises RegistryError if the name is neither registered nor an import path or a
+    command.
     """
+    trainable = base_trainable(trainable)
     TRAINABLES.check(trainable)
     if trainable in TRAINABLES.names():
         return trainable

@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict, Unpack
 
 from ablate.base.files import Place
 from ablate.core import config
+from ablate.core.code_version import base_trainable
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.core.trial import Report, TrialConfig, TrialKey
@@ -92,7 +93,7 @@ class TrialContext(TypedDict):
 
     `checkpoints` is the trial's folder, None to write no checkpoint; `attempt` counts how often the trial was handed
     out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint. A user's code that runs on after
-    its last report is ended after `grace_seconds`.
+    its last report is ended after `grace_seconds`. `versions` holds the folders of code versions.
     """
 
     data_dir: Path | None
@@ -101,6 +102,7 @@ class TrialContext(TypedDict):
     attempt: int
     pause: Callable[[], bool]
     grace_seconds: NotRequired[float]
+    versions: NotRequired[Path | None]
 
 
 class Trainable(Protocol):
@@ -186,8 +188,10 @@ class Trainable(Protocol):
 def load_trainable(name: str) -> Trainable:
     """Return the trainable called `name`, or for an import path that of the function there.
 
-    Raises RegistryError if the name is not known; the function itself is imported when it is first needed.
+    For a code version it is that of its base; `train` finds the version in the trial's own `trainable`. Raises
+    RegistryError if the name is not known; the function itself is imported when it is first needed.
     """
+    name = base_trainable(name)
     kind = trainable_kind(name)
     trainable: Trainable = TRAINABLES.load(kind)() if kind == name else OWN_TRAINABLES.load(kind)(name)
     return trainable

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, repeat
 from pathlib import Path
+from typing import TypeVar
 
 from ablate import __version__
 from ablate.base.errors import AblateError, RequestError
@@ -22,6 +23,7 @@ from ablate.tracking import default_uri, reachable, require_mlflow
 
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
 PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between checks; the last one repeats
+T = TypeVar("T")
 WITHOUT_TRACKING = "The study runs without it and catches up later."
 
 
@@ -56,23 +58,29 @@ def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     yield _look("devices", _devices)
 
 
-def look_until_sound(
-    look: Callable[[], Iterable[Examination]],
-    tell: Callable[[Sequence[Examination], float], object],
+def is_sound(found: Sequence[Examination]) -> bool:
+    """Return whether a study can start."""
+    return not any(each.is_fault for each in found)
+
+
+def look_until(
+    look: Callable[[], T],
+    is_enough: Callable[[T], bool],
+    tell: Callable[[T, float], object],
     *,
     seconds: float,
     pauses: Sequence[float] = PAUSES,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-) -> list[Examination]:
-    """Return what `look` finds as soon as nothing is at fault, or after `seconds`.
+) -> T:
+    """Return what `look` finds as soon as it is enough, or after `seconds`.
 
     Before each pause `tell` receives the results and the length of the pause in seconds.
     """
     end = clock() + seconds
     for pause in chain(pauses, repeat(pauses[-1])):
-        found, left = list(look()), end - clock()
-        if left <= 0 or not any(each.is_fault for each in found):
+        found, left = look(), end - clock()
+        if left <= 0 or is_enough(found):
             break
         tell(found, min(pause, left))
         sleep(min(pause, left))

@@ -116,9 +116,9 @@ class Plan:
             "factors": {factor.name: [level or "removed" for level in factor.levels] for factor in study.factors},
         }
 
-    def to_json(self) -> str:
-        """Return the plan as JSON text."""
-        content = {
+    def as_values(self) -> dict[str, Any]:
+        """Return the plan as plain values (docs/json.md)."""
+        return {
             "study": self.study.name,
             "trials": self.trials,
             "tuning_trials": self.tuning,
@@ -136,7 +136,6 @@ class Plan:
             **({"design": self._design()} if self.study.parts else {}),
             "rows": [row.columns() for row in self.rows],
         }
-        return json.dumps(content, indent=1)
 
 
 def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -68,12 +67,10 @@ class PlannedPower:
     needed: tuple[SeedsNeeded, ...]
 
     def content(self) -> dict[str, Any]:
-        """Return the values as JSON content; infinite ones are None."""
+        """Return plain values."""
         found = asdict(self) | {"spread": None}
         if self.spread is not None:
             found["spread"] = {**asdict(self.spread), "upper": self.spread.upper}
-        if math.isinf(self.smallest_in_sd):
-            found["smallest_in_sd"] = None
         return found
 
 

@@ -35,6 +35,7 @@ from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.compared_plan import note_plan
 from ablate.driver.data_checks import check_data
+from ablate.driver.events import Tell, follow
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.options import RunOptions
 from ablate.driver.own_sizes import refuse_impossible_parts
@@ -77,11 +78,12 @@ def search(
     only: Sequence[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
+    tell: Tell | None = None,
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
     `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
-    given, it is the study, and `file` is only its name in messages.
+    given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
     cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was
@@ -93,10 +95,10 @@ def search(
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.
     with only_study(study.name), processes_ended():
-        return _search(study, text, options, console)
+        return _search(study, text, options, console, tell)
 
 
-def _search(study: Study, text: str, options: RunOptions, console: Console) -> FinishedStudy:
+def _search(study: Study, text: str, options: RunOptions, console: Console, tell: Tell | None) -> FinishedStudy:
     _refuse_other(study, text, options)
     facts = _check_first(study, options)
     home, trainable, files = options.home(study.name), trainable_of(study), own.source_files(study)
@@ -131,7 +133,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console) -> F
                 gpus_per_trial=options.gpus_per_trial,
             )
             count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
-            report, unshown = _run(engine, executor, ledger, writer, options, console, count)
+            report, unshown = _run(engine, executor, ledger, writer, options, console, count, tell)
             if study.campaign is not None:  # its commands say what was found
                 return FinishedStudy(study=study, home=home, report=report)
             if found is not None:
@@ -221,6 +223,7 @@ def _run(
     options: RunOptions,
     console: Console,
     count: Callable[[], None],
+    tell: Tell | None,
 ) -> tuple[Path, Sequence[str]]:
     """Run a study to its end, `count` the networks of its space, then write its report and publish it.
 
@@ -228,25 +231,23 @@ def _run(
     """
     study, home = engine.study, options.home(engine.study.name)
     tracker = build_trackers(
-        options.trackers,
-        uri=options.tracking_uri,
-        study=study,
-        ledger=ledger,
-        writer=writer,
-        home=home,
+        options.trackers, uri=options.tracking_uri, study=study, ledger=ledger, writer=writer, home=home,
         store=options.checkpoint_root(study.name),
-    )
+    )  # fmt: skip
     try:
         watched = serve_metrics(engine, options.metrics_port, host=options.metrics_host)
         standings = partial(engine.standings, planned_trials(study))
+        events = follow(ledger, study.name, tell)
         display = ProgressDisplay(study, console, standings=standings, front=engine.front)
         with sync_periodically(tracker.sync), watched, display as progress:
 
             def on_event() -> None:
                 collect_as_usual()  # a trial was handed out: what a search needs is imported
                 progress.update()
+                events()
 
             executor.run(engine, on_event=on_event)
+            events()
         if engine.finished and study.campaign is None:
             count()
         tracker.sync()  # the tables name each trial's run

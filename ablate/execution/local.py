@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.base.files import Place
+from ablate.core.code_version import VERSIONS
 from ablate.core.trainable import Member, PackSize
 from ablate.core.trial import TrialConfig
 from ablate.execution.pack_run import Assignment, PackRun
@@ -48,18 +49,19 @@ class LocalExecutor:
                 on_event()
                 assignment = Assignment(
                     members=tuple(pack.members.values()),
-                    data_dir=self.data_dir,
+                    data_dir=self.data_dir.absolute() if self.data_dir else None,
                     device=device,
                     trainer=self.trainer,
                     threads=self.threads,
                     packed=pack.packed,
                     measure=pack.measures,
+                    versions=self.home.absolute() / VERSIONS,
                     grace_seconds=self.grace_seconds,
                 )
                 _run_pack(packing, pack, assignment, interruption, on_event)
 
     def _member(self, search: Search) -> Callable[[TrialConfig], Member]:
-        return partial(member_of, search=search, store=self.home if self.store is None else self.store)
+        return partial(member_of, search=search, store=self.home.absolute() if self.store is None else self.store)
 
 
 def _run_pack(

@@ -11,12 +11,14 @@ from typing import Any
 
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
+from ablate.core.code_version import CODE_PREFIX, base_trainable
 from ablate.core.registry import Registry
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
 from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.memory import keep_freed_memory
 
 TRAINERS = Registry("trainer", {})
@@ -30,7 +32,7 @@ class Assignment:
     measures how many such trials it should train together, at most that many. `device` is a torch device, never
     `auto`. `trainer`, an import path, takes the place of the trainable's `train`. Parts given by import path are also
     searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
-    was sent. A user's code may take `grace_seconds` for its end.
+    was sent. `versions` holds the folders of code versions. A user's code may take `grace_seconds` for its end.
     """
 
     members: tuple[Member, ...]
@@ -42,6 +44,7 @@ class Assignment:
     measure: int = 0
     search_path: tuple[str, ...] = ()
     code: Any = None
+    versions: Path | None = None
     grace_seconds: float = 25.0
 
     def __str__(self) -> str:
@@ -99,22 +102,26 @@ class PackRun:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)  # read when torch is imported, which may be later
         sys.path.extend(place for place in given.search_path if place not in sys.path)
         place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
+        config = given.members[0].config
         if self._guarded:
             pack: Pack = GuardedPack(
-                given.members[0].config.trainable,
+                base_trainable(config.trainable),
                 packed=given.packed,
                 threads=given.threads,
                 grace_seconds=given.grace_seconds,
                 place=place,
-                processes=processes_of(given.members[0].config),
+                processes=processes_of(config),
+                folder=CodeFolder.of(config.trainable, given.versions),
             )
         else:
-            trainable = load_trainable(given.members[0].config.trainable)
+            trainable = load_trainable(config.trainable)
             train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
             if torch := sys.modules.get("torch"):
                 torch.set_num_threads(given.threads)
-            grace = {} if given.trainer else {"grace_seconds": given.grace_seconds}
-            pack = trainable.open_pack(**place) if given.packed else Alone(train, place | grace)
+            more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
+            if config.trainable.startswith(CODE_PREFIX):
+                more["versions"] = given.versions
+            pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
         return pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import ray
 
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
+from ablate.core.code_version import SHORT, VERSIONS, CodeVersion
 from ablate.core.trainable import PackSize
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.carried_code import pack as pack_files
@@ -100,6 +101,14 @@ class RayExecutor:
         on_event: Callable[[], None],
     ) -> TuneSession:
         code = ray.put(pack_files(self.code)) if self.code and self.address else None
+
+        @lru_cache(maxsize=2)  # a worker that has a version's code keeps it
+        def carried(trainable: str) -> Any:
+            version = CodeVersion.of(trainable)
+            if version is None or not self.address:
+                return code
+            return ray.put(pack_files([self._versions / tree[:SHORT] for tree in version.trees], every=True))
+
         store = self.home.absolute() if self.store is None else self.store
 
         def slots() -> int:
@@ -110,7 +119,7 @@ class RayExecutor:
         return TuneSession(
             search=search,
             packing=Packing(search=search, member=member, most=most),
-            assign=lambda pack: self._assignment(pack, held, code),
+            assign=lambda pack: self._assignment(pack, held, carried),
             on_event=on_event,
             interruption=interruption,
             answers=answers,
@@ -118,6 +127,10 @@ class RayExecutor:
             slots=slots,
             request=self._request(held),
         )
+
+    @property
+    def _versions(self) -> Path:
+        return self.home.absolute() / VERSIONS
 
     def _plan(self, nodes: Sequence[Mapping[str, float]]) -> SlotPlan:
         return plan(
@@ -135,10 +148,11 @@ class RayExecutor:
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
         return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
 
-    def _assignment(self, pack: RunningPack, held: SlotPlan, code: Any) -> Assignment:
+    def _assignment(self, pack: RunningPack, held: SlotPlan, carried: Callable[[str], Any]) -> Assignment:
+        members = tuple(pack.members.values())
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
         return Assignment(
-            members=tuple(pack.members.values()),
+            members=members,
             data_dir=self.data_dir.absolute() if self.data_dir else None,
             device=device,
             trainer=self.trainer,
@@ -146,6 +160,7 @@ class RayExecutor:
             packed=pack.packed,
             measure=pack.measures,
             search_path=tuple(sys.path),
-            code=code,
+            code=carried(members[0].config.trainable),
+            versions=self._versions,
             grace_seconds=self.grace_seconds,
         )

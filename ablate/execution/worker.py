@@ -7,10 +7,12 @@ from ablate.base.garbage import collecting_rarely
 with collecting_rarely():  # a worker begins with these imports; else a fifth of their time goes into collections
     import threading
     from collections.abc import Mapping, Sequence
+    from dataclasses import replace
     from typing import Any
 
     import ray
 
+    from ablate.core.code_version import CODE_PREFIX
     from ablate.core.trainable import Member
     from ablate.core.trial import TrialKey
     from ablate.execution.carried_code import unpack
@@ -65,5 +67,7 @@ class TrialActor:
         assignment: Assignment = config[ASSIGNMENT]
         if assignment.code is not None:
             content: Any = ray.get(assignment.code)
-            unpack(content)
+            folder = unpack(content)
+            if assignment.members[0].config.trainable.startswith(CODE_PREFIX):
+                assignment = replace(assignment, versions=folder)
         self._run = PackRun(assignment, self._pause.is_set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Unpack
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.base.files import Place
+from ablate.core.code_version import CodeVersion
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.core.trial import Report, TrialConfig
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
@@ -118,18 +121,19 @@ class CommandTrainable(OwnTrainable):
                 return
 
     def _reports(self, config: TrialConfig, context: TrialContext, *, begin: int, again: bool) -> Iterator[Report]:
+        version = CodeFolder.of(config.trainable, context.get("versions"))
         log = OutputLog(context["checkpoints"])
         runs: list[SeedRun] = []
         try:
             for seed in config.seeds:
-                runs.append(SeedRun(self.given, self.readers, config, seed, context, log, again=again))
+                run = SeedRun(self.given, self.readers, config, seed, context, log, again=again, version=version)
+                runs.append(run)
             for epoch in range(begin + 1, config.epochs + 1):
                 found = [run.report(epoch) for run in runs]
                 report = Report(epoch=epoch, metrics=tuple(found), wall_seconds=max(run.seconds() for run in runs))
                 gone = tuple(run.diverged(epoch) for run in runs)
                 report = replace(report, diverged=gone if any(gone) else ())
-                grace = context.get("grace_seconds", OWN_END_SECONDS)
-                yield self._finished(report, config, runs, grace) if epoch == config.epochs else report
+                yield self._finished(report, config, runs, context) if epoch == config.epochs else report
         finally:
             for run in runs:
                 run.ask_to_end()
@@ -137,14 +141,21 @@ class CommandTrainable(OwnTrainable):
                 run.end()
             log.close()
 
-    def _finished(self, report: Report, config: TrialConfig, runs: Sequence[SeedRun], grace: float) -> Report:
-        """Wait up to `grace` seconds for the commands to end; return the last report with metrics of the test split."""
+    def _finished(self, report: Report, config: TrialConfig, runs: Sequence[SeedRun], context: TrialContext) -> Report:
+        """Wait for a time for the commands to end; return the last report with metrics of the test split.
+
+        The `evaluate` of a code version waits for their end, and what it prints replaces what they have printed.
+        """
+        version = CodeVersion.of(config.trainable)
+        evaluates = version is not None and version.evaluate is not None
         reads_test = config.stage == "confirm"
         for run in runs:
             # a comparison reads the test split of its rows later
-            waits = bool(self.readers.tested) and (reads_test or config.variant is not None)
-            run.finish(None if waits else grace)
-        if reads_test:
+            waits = evaluates or (bool(self.readers.tested) and (reads_test or config.variant is not None))
+            run.finish(None if waits else context.get("grace_seconds", OWN_END_SECONDS))
+        if version is not None and version.evaluate is not None:
+            report = self._evaluated(report, version, version.evaluate, runs, context, reads_test=reads_test)
+        elif reads_test:
             tests = [run.tests() for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
         printed = max(run.printed for run in runs)
@@ -156,6 +167,23 @@ class CommandTrainable(OwnTrainable):
             )
             report = replace(report, note=note)
         return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
+
+    def _evaluated(
+        self,
+        report: Report,
+        version: CodeVersion,
+        command: str,
+        runs: Sequence[SeedRun],
+        context: TrialContext,
+        *,
+        reads_test: bool,
+    ) -> Report:
+        folder = CodeFolder.of_reference(version, context.get("versions"))
+        readers = [*self.readers.searched, *(self.readers.tested if reads_test else ())]
+        found = [run.evaluate(command, readers, folder) for run in runs]
+        gone = tuple(not all(map(math.isfinite, metrics.values())) for metrics in found)
+        metrics = tuple({**a, **b} for a, b in zip(report.metrics, found, strict=True))
+        return replace(report, metrics=metrics, diverged=gone if any(gone) else report.diverged)
 
     def _tested(self, config: TrialConfig, place: Place | None) -> Report:
         records = [read_record(place, seed) for seed in config.seeds]

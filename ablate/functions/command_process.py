@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from ablate.base.errors import PausedError, TrialError, TrialFault
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LineReader
 
 TOKEN = "ABLATE_PROCESS"  # the variable by which every process of a command is found, whatever its group and session
@@ -34,7 +35,7 @@ class Running:
     """A command that runs; a thread gives each line of its output to `read`.
 
     `token` is unique to the trial and seed. `say` gets the lines for the trial's log. Raises TrialError if the command
-    cannot be started.
+    cannot be started. With a `folder` it starts there, and imports what is there first.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Running:
         read: Callable[[str], None],
         say: Callable[[Sequence[str]], None],
         pause: Callable[[], bool],
+        folder: CodeFolder | None = None,
     ) -> None:
         self._begun, self._ended_at = perf_counter(), 0.0
         self._token, self._read_line, self._say, self._pause = token, read, say, pause
@@ -54,6 +56,7 @@ class Running:
         self._over = False
         self._error: BaseException | None = None
         self._kills = _kernel_kills()
+        own = {"PYTHONUNBUFFERED": "1", TOKEN: token}
         try:
             self._process = subprocess.Popen(
                 command,
@@ -63,7 +66,8 @@ class Running:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
-                env={**environment, "PYTHONUNBUFFERED": "1", TOKEN: token},
+                cwd=None if folder is None else folder.start,
+                env={**(folder.environment(environment) if folder else environment), **own},
             )
         except OSError as error:
             raise TrialError(f"the command cannot be started: {error}") from error

@@ -6,9 +6,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.core.trial import TrialConfig
+from ablate.functions.code_folder import CodeFolder
+from ablate.functions.command_evaluate import evaluate
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
@@ -35,10 +37,10 @@ class Readers:
 class SeedRun:
     """Starts the command of one seed, unless an earlier attempt has seen its end.
 
-    A command continues in its folder if its epochs are read and two reports are known of it: these are given out
-    again, and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
-    command that finds a checkpoint there would leave out reports. Raises TrialError if the command cannot be started,
-    and CheckpointDownError if the folder cannot be read or written.
+    A command continues in its folder if its epochs are read and two reports are known of it: these are given out again,
+    and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
+    command that finds a checkpoint there would leave out reports. It runs in the folder of a code `version`. Raises
+    TrialError if the command cannot be started, and CheckpointDownError if the folder cannot be read or written.
     """
 
     def __init__(
@@ -51,10 +53,13 @@ class SeedRun:
         log: OutputLog,
         *,
         again: bool,
+        version: CodeFolder | None = None,
     ) -> None:
         self._config, self._seed, self._place, self._log = config, seed, context["checkpoints"], log
         self._record = record = read_record(self._place, seed)
+        self._version, self._pause = version, context["pause"]
         folder = seed_folder(self._place, seed)
+        self._values = self._given(command, context, str(folder))
         whole = record.ended and all(reader.name in record.tests for reader in readers.tested)
         goes_on = readers.epoch is not None and len(record.reports) > 1
         self._reader = ReportReader(
@@ -72,12 +77,21 @@ class SeedRun:
             end_leftovers(str(folder))
         if again or not goes_on:
             empty(folder)
-        self._running = self._start(command, context, str(folder))
+        self._running = Running(
+            (line_of if command.shell else words_of)(command.command, self._values),
+            environment=self._environment(),
+            token=str(folder),
+            read=self._read,
+            say=self._say,
+            pause=self._pause,
+            folder=version,
+        )
 
-    def _start(self, command: Command, context: TrialContext, folder: str) -> Running:
+    def _given(self, command: Command, context: TrialContext, folder: str) -> Mapping[str, Any]:
+        """Return the values of the placeholders by name."""
         config = self._config
         assert isinstance(config.settings, FunctionSettings)
-        values = config.settings.config | {
+        return config.settings.config | {
             "seed": self._seed,
             "epochs": config.epochs,
             "device": context["device"],
@@ -87,15 +101,10 @@ class SeedRun:
             "folder": folder,
             "gpus": _gpus(context["device"]) if "gpus" in placeholders(command.command) else 1,
         }
-        told = {f"ABLATE_{name.upper()}": str(values[name]) for name in ("folder", "trial", "seed")}
-        return Running(
-            (line_of if command.shell else words_of)(command.command, values),
-            environment=own_environment(os.environ) | told,
-            token=folder,
-            read=self._read,
-            say=self._say,
-            pause=context["pause"],
-        )
+
+    def _environment(self) -> dict[str, str]:
+        told = {f"ABLATE_{name.upper()}": str(self._values[name]) for name in ("folder", "trial", "seed")}
+        return own_environment(os.environ) | told
 
     @property
     def printed(self) -> int:
@@ -142,6 +151,19 @@ class SeedRun:
             raise self._running.failure(f" after its last report ({self.printed} of {self._config.epochs})")
         self._finished = True
         self._keep(ended=True)
+
+    def evaluate(self, command: str, readers: Sequence[NumberReader], folder: CodeFolder) -> Mapping[str, float]:
+        """Return the metrics that `command` prints in `folder` of what the seed's command has written."""
+        self.end()
+        return evaluate(
+            command,
+            readers,
+            {**self._values, "output": self._values["folder"]},
+            folder=folder,
+            environment=self._environment(),
+            say=self._say,
+            pause=self._pause,
+        )
 
     def ask_to_end(self) -> None:
         """Ask the command to end, if it runs."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from ablate.ledger.ledger import Ledger
-from ablate.ledger.records import EventRecord, NewEvent, NewTrial, ReportRecord, Snapshot, StudyRecord, TrialRecord
+from ablate.ledger.records import (
+    EventRecord,
+    Glance,
+    NewEvent,
+    NewTrial,
+    ReportRecord,
+    Snapshot,
+    StudyRecord,
+    TrialRecord,
+)
 from ablate.ledger.study_writer import StudyWriter
 
 __all__ = [
     "EventRecord",
+    "Glance",
     "Ledger",
     "NewEvent",
     "NewTrial",

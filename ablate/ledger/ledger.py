@@ -17,6 +17,7 @@ from ablate.ledger.database import Database
 from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim
 from ablate.ledger.records import (
     EventRecord,
+    Glance,
     ReportRecord,
     Snapshot,
     StudyRecord,
@@ -176,12 +177,18 @@ class Ledger:
         query = _REPORTS.where(study_table.c.name == name, report_table.c.id > rowid)
         return self._made(partial(report_from_row, study=name), self._rows(query.order_by(report_table.c.id)))
 
-    def snapshot(self, name: str) -> Snapshot:
-        """Return a study with its trials, reports and events as of one moment, in one read transaction."""
+    def snapshot(self, name: str, number: int | None = None) -> Snapshot:
+        """Return a study with its trials, reports and events as of one moment, in one read transaction.
+
+        With `number`, trials and reports are those of that number only.
+        """
+        trials_asked, reports_asked = (
+            query if number is None else query.where(trial_table.c.number == number) for query in (_TRIALS, _REPORTS)
+        )
         queries = (
             self._studies().where(study_table.c.name == name),
-            _TRIALS.where(study_table.c.name == name).order_by(*_BY_TRIAL),
-            _REPORTS.where(study_table.c.name == name).order_by(*_BY_REPORT),
+            trials_asked.where(study_table.c.name == name).order_by(*_BY_TRIAL),
+            reports_asked.where(study_table.c.name == name).order_by(*_BY_REPORT),
             _NOTES.where(study_table.c.name == name),
         )
         studies, trials, reports, events = self._database.read(
@@ -215,12 +222,18 @@ class Ledger:
 
     def counts(self, name: str) -> dict[str, dict[TrialState, int]]:
         """Return for each data set how many of its trials are in each state that occurs."""
-        columns = (trial_table.c.dataset, trial_table.c.state)
-        query = select(*columns, func.count().label("n")).join(study_table).where(study_table.c.name == name)
-        found: dict[str, dict[TrialState, int]] = {}
-        for row in self._rows(query.group_by(*columns).order_by(*columns)):
-            found.setdefault(row["dataset"], {})[TrialState(row["state"])] = row["n"]
-        return found
+        return _counted(self._rows(_COUNTS.where(study_table.c.name == name)))
+
+    def glance(self, name: str) -> Glance | None:
+        """Return a study without its trials, reports and events, in one read transaction; None if there is none."""
+        newest = select(func.max(note_table.c.id).label("rowid")).join(study_table)
+        queries: tuple[Select[Any], ...] = (self._studies(), _COUNTS, newest)
+        studies, counts, events = self._database.read(
+            lambda connection: [_fetch(connection, query.where(study_table.c.name == name)) for query in queries]
+        )
+        if not studies:
+            return None
+        return Glance(study=study_from_row(studies[0]), counts=_counted(counts), last_event=events[0]["rowid"] or 0)
 
     def _made(self, make: Callable[[RowMapping], R], rows: Iterable[RowMapping]) -> list[R]:
         """Return the records of rows; raise LedgerError that names this ledger if one is damaged."""
@@ -235,6 +248,13 @@ class Ledger:
 
     def _rows(self, query: Select[Any]) -> list[RowMapping]:
         return self._database.read(lambda connection: _fetch(connection, query))
+
+
+def _counted(rows: Iterable[RowMapping]) -> dict[str, dict[TrialState, int]]:
+    found: dict[str, dict[TrialState, int]] = {}
+    for row in rows:
+        found.setdefault(row["dataset"], {})[TrialState(row["state"])] = row["n"]
+    return found
 
 
 def _fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any] | None = None) -> list[RowMapping]:
@@ -253,4 +273,6 @@ _REQUESTS = _NOTES.where(
     study_table.c.name == bindparam("study"), or_(*(note_table.c.kind == kind for kind in (REQUESTED, ANSWERED)))
 )
 _BY_TRIAL = (trial_table.c.dataset, trial_table.c.number)
+_STATE = (trial_table.c.dataset, trial_table.c.state)
+_COUNTS = select(*_STATE, func.count().label("n")).join(study_table).group_by(*_STATE).order_by(*_STATE)
 _BY_REPORT = (*_BY_TRIAL, report_table.c.epoch, report_table.c.replicate)

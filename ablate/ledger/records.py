@@ -155,6 +155,15 @@ class NewEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Glance:
+    """A study at one moment: its trials by data set and state, and the rowid of its newest event (0 without one)."""
+
+    study: StudyRecord
+    counts: dict[str, dict[TrialState, int]]
+    last_event: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The whole record of one study at one moment; `study` is None if the ledger has no such study.
 

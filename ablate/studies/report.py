@@ -40,7 +40,12 @@ def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
 
 def figures_of(found: Stored) -> list[Figure]:
     """Return the figures of a study's page, drawn from its ledger."""
-    return draw_figures(replace(found.results, campaign=campaign_values(found.study, found.snapshot)))
+    return draw_figures(results_of_page(found))
+
+
+def results_of_page(found: Stored) -> Results:
+    """Return the results of a study with what a campaign's page shows."""
+    return replace(found.results, campaign=campaign_values(found.study, found.snapshot))
 
 
 def campaign_values(study: Study, snapshot: Snapshot) -> dict[str, Any] | None:

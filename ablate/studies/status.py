@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ablate.base.errors import AblateError
+from ablate.base.errors import AblateError, RequestError
 from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
@@ -62,17 +62,17 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
 def results_as_values(found: Stored) -> dict[str, Any]:
     """Return the results of page and terminal as plain values: front and best by data set, or a comparison's cells.
 
-    If page and terminal give no answer yet, `best` is null and `withheld` states why. NaN and infinity become null.
+    If page and terminal give no answer yet, `best` is null and `withheld` states why.
     """
     if found.results.study.compare is not None:
-        return {"comparison": _plain(cells(found.results).to_dicts())}
+        return {"comparison": cells(found.results).to_dicts()}
     known = findings(found.results)
     withheld = {name: each.withheld for name, each in known.items()}
     best = {name: None if withheld[name] else best_row(each.results.study, each.front) for name, each in known.items()}
     rows = {name: each.front.to_dicts() for name, each in known.items()}
     answers = {name: withheld[name] or each.summary[0] for name, each in known.items()}
     reasons = {name: text or None for name, text in withheld.items()}
-    return {"front": _plain(rows), "best": _plain(best), "answer": answers, "withheld": reasons}
+    return {"front": rows, "best": best, "answer": answers, "withheld": reasons}
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:
@@ -84,6 +84,44 @@ def overview(locations: Locations) -> list[Mapping[str, Any]]:
         except AblateError as error:
             logger.warning("%s is left out: %s", name, error)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A study that is waited for: its state, its ended trials, and whether the goal is reached.
+
+    `over` is true if it is reached, or if the study is finished, so that it never will be.
+    """
+
+    study: str
+    state: str
+    ended: int
+    reached: bool
+    over: bool
+    resume: str | None
+
+
+def read_goal(text: str) -> int | None:
+    """Return the N of `trials=N`, or None for `finished`; raise RequestError for another goal."""
+    name, _, number = text.partition("=")
+    if text == "finished":
+        return None
+    if name != "trials" or not (number.isascii() and number.isdigit() and 0 < len(number) < 10):
+        raise RequestError(f"--for {text!r}: write finished, or trials=N with a whole number N")
+    return int(number)
+
+
+def wait_for(name: str, locations: Locations, trials: int | None) -> Waiting:
+    """Return how far study `name` is from its end, or from `trials` trials that have ended."""
+    found = status_of(read_study(name, locations), locations)
+    finished = found["state"] == "finished"
+    counts = [count for each in found["trials"].values() for count in each.items()]
+    ended = sum(count for state, count in counts if TrialState(state).finished)
+    reached = finished if trials is None else ended >= trials
+    return Waiting(
+        study=name, state=found["state"], ended=ended, reached=reached, over=reached or finished,
+        resume=found["resume"],
+    )  # fmt: skip
 
 
 def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
@@ -190,11 +228,3 @@ def _budget_text(budget: Mapping[str, Any]) -> str:
     if (hours := budget["gpu_hours"]) is not None:
         parts.append(hours_text(hours, left=True))
     return f"Budget left: {', '.join(parts)}."
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -41,19 +41,22 @@ class Stored:
         return Results.of(cover_datasets(self.study, self.snapshot.trials), self.snapshot)
 
     @staticmethod
-    def of(ledger: Ledger, name: str) -> Stored:
-        """Read study `name` in one transaction; raise RequestError with the known names if it does not exist."""
-        snapshot = ledger.snapshot(name)
+    def of(ledger: Ledger, name: str, number: int | None = None) -> Stored:
+        """Read study `name` in one transaction; raise RequestError with the known names if it does not exist.
+
+        With `number`, only trials of that number are read.
+        """
+        snapshot = ledger.snapshot(name, number)
         if snapshot.study is None:
             raise RequestError(_explain_unknown(name, [record.name for record in ledger.studies()], ledger.url))
         study = parse_study(snapshot.study.file_text, name, known_good=True)
         return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
 
 
-def read_study(name: str, locations: Locations) -> Stored:
-    """Read study `name` from its ledger as of one moment; raise RequestError with the known names."""
+def read_study(name: str, locations: Locations, number: int | None = None) -> Stored:
+    """Read study `name` from its ledger as of one moment (`Stored.of`); raise RequestError with the known names."""
     with open_ledger(name, locations) as ledger:
-        found = Stored.of(ledger, name)
+        found = Stored.of(ledger, name, number)
     return replace(found, snapshot=with_files(found.snapshot, locations))
 
 

@@ -31,7 +31,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
 
     Raises RequestError if there is no such trial, or if several data sets have one and none is named.
     """
-    found = read_study(name, locations)
+    found = read_study(name, locations, number)
     refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
@@ -100,11 +100,17 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"MLflow run: {found['mlflow_run']}")
     if found["reports"]:
         yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
-        yield _epochs(found["reports"], found["unit"])
+        headings, rows = epoch_rows(found["reports"], found["unit"])
+        table = Table(box=None, pad_edge=False, show_edge=False)
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        yield table
         if tested := _test(found["reports"]):
             yield Text(f"On the test split: {tested}")
     for event in found["events"]:
-        yield Text(f"{_utc(event['at'])} {event['event']}{_rest(event)}", style="yellow")
+        yield Text(event_text(event), style="yellow")
         if event.get("detail"):
             yield Text(event["detail"].rstrip(), style="dim")
     lines = found["output"].splitlines()
@@ -116,24 +122,22 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{found['state']}: {found['error']}", style="red")
 
 
-def _epochs(reports: Sequence[Mapping[str, Any]], unit: str) -> Table:
-    """Return a table with a line of means for each epoch, called `unit`; the middle of a long trial is omitted."""
+def epoch_rows(reports: Sequence[Mapping[str, Any]], unit: str) -> tuple[list[str], list[list[str]]]:
+    """Return headings and a row of means for each epoch, called `unit`; one row replaces the middle of a long trial."""
     by_epoch: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         by_epoch.setdefault(report["epoch"], []).append(report)
     names = sorted({name for report in reports for name in report["metrics"] if not name.startswith(TEST)})
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for name in (unit, *names, "decision"):
-        table.add_column(name.replace("_", " "), justify="right")
     shown_epochs = sorted(by_epoch)
     hidden = shown_epochs[EPOCHS_SHOWN // 2 : -EPOCHS_SHOWN // 2] if len(by_epoch) > EPOCHS_SHOWN else []
+    rows = []
     for epoch in shown_epochs:
         if epoch in hidden[:1]:
-            table.add_row("…")
+            rows.append(["…", *("" for _ in names), ""])
         if epoch not in hidden:
             values = [quantity(name, _mean(by_epoch[epoch], name)) for name in names]
-            table.add_row(str(epoch), *values, by_epoch[epoch][0]["decision"])
-    return table
+            rows.append([str(epoch), *values, by_epoch[epoch][0]["decision"]])
+    return [name.replace("_", " ") for name in (unit, *names, "decision")], rows
 
 
 def _test(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -148,11 +152,9 @@ def _mean(reports: Sequence[Mapping[str, Any]], name: str) -> float:
     return mean(report["metrics"].get(name) for report in reports)
 
 
-def _rest(event: Mapping[str, Any]) -> str:
+def event_text(event: Mapping[str, Any]) -> str:
+    """Return an event of a trial in one line, with its time in UTC."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event["at"]))
     epoch = f" at epoch {event['epoch']}" if event.get("epoch") is not None else ""
     refused = f": refused: {event['refused']}" if event.get("refused") else ""
-    return epoch + (f": {event['message']}" if event.get("message") else "") + refused
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+    return f"{at} {event['event']}{epoch}" + (f": {event['message']}" if event.get("message") else "") + refused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -61,9 +60,9 @@ class Judgement:
         return CONTRARY if REFUTED in answers else OPEN if UNDECIDED in answers else 0
 
     def as_values(self) -> dict[str, Any]:
-        """Return plain values (docs/verdict_schema.json)."""
+        """Return plain values (docs/json.md)."""
         assert self.study.compare is not None
-        rows = [{name: _plain(value) for name, value in row.items()} for row in self.table.iter_rows(named=True)]
+        rows = self.table.to_dicts()
         for row in rows:
             for name in ("claims", "refuted"):
                 row[name] = None if row[name] is None else list(filter(None, row[name].split(", ")))
@@ -140,7 +139,3 @@ def _answered(asked: Requirement, table: pl.DataFrame, *, finished: bool) -> Req
     answers = {answer_to(asked.claim, row) for row in own.iter_rows(named=True)} if finished else set()
     answer = REFUTED if REFUTED in answers else HOLDS if answers == {HOLDS} else UNDECIDED
     return Requirement(**{**vars(asked), "answer": answer})
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

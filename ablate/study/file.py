@@ -65,7 +65,7 @@ def read_study(
     as YAML. Raises StudyFileError if the file has faults or has its own `scale` or `only`; its own `deterministic` is
     kept.
     """
-    text = _read(path)
+    text = read_text(path)
     data, lines = read_yaml(text, str(path))
     study = _shaped(data, lines, str(path))
     asked = {"scale": scale, "only": None if only is None else list(only)}
@@ -82,10 +82,11 @@ def read_study(
     return study, text
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a study file, or of a file that describes one; raise StudyFileError if it cannot be read."""
     try:
         if path.stat().st_size > SIZE_LIMIT_BYTES:
-            refuse(str(path), f"a study file has at most {SIZE_LIMIT_BYTES:,} bytes")
+            refuse(str(path), f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         refuse(str(path), "no such file." + _near(path))

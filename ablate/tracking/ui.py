@@ -1,4 +1,4 @@
-"""Starts MLflow's pages on a store for `ablate ui`, finds the page of each study, and ends the server."""
+"""Starts MLflow's pages on a store for `ablate ui`, finds the page of each study, and ends what was started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -99,37 +99,52 @@ class StudyPage:
     url: str
 
 
-def serve(command: UiCommand, *, ready: Callable[[list[StudyPage]], None], browser: bool = False) -> int:
-    """Run MLflow's server until it ends or this process receives a signal to end, and return the exit code.
+def serve(
+    command: UiCommand | None,
+    live: AbstractContextManager[None],
+    *,
+    ready: Callable[[list[StudyPage]], None],
+    browser: str | None = None,
+) -> int:
+    """Serve inside `live` and run MLflow's server, if any, until that ends or a signal arrives; return the exit code.
 
-    `ready` is called once, when the server answers, with the page of each study; then `browser` opens the page of the
-    only study, or the list of all. SIGTERM, SIGINT and SIGHUP end every
-    process of the server, and none of them outlives this call. If this process is killed, the kernel ends the server.
-    Raises RequestError if another program listens on the port.
+    `ready` is called once, when MLflow's server answers, with the page of each study. `browser` is an address to open.
+    Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP end every process of the server, and none of them
+    outlives this call. If this process is killed, the kernel ends the server. Raises RequestError if another program
+    listens on the port.
     """
+    server = None if command is None else _start(command)
+    try:
+        with _signals_raised(), scratch_folder("ui") as folder, live:
+            if browser is not None:
+                _open(browser, folder)
+            if command is None or server is None:
+                while True:
+                    signal.pause()
+            while (pages := study_pages(command)) is None:
+                if _ended(server, POLL_SECONDS):
+                    return server.returncode
+            ready(pages)
+            return server.wait()
+    except _ToldError as told:
+        if server is not None:
+            _send(server.pid, signal.SIGTERM)  # after SIGINT the server prints a traceback
+            _ended(server, END_SECONDS)
+        return 0 if told.number == signal.SIGINT else 128 + told.number
+    finally:
+        if server is not None:
+            _send(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def _start(command: UiCommand) -> subprocess.Popen[bytes]:
     _require_free(command)
-    server = subprocess.Popen(
+    return subprocess.Popen(
         command.arguments,
         env=dict(command.environment),
         start_new_session=True,
         preexec_fn=_end_with(os.getpid()),
     )
-    try:
-        with _signals_raised(), scratch_folder("ui") as folder:
-            while (pages := study_pages(command)) is None:
-                if _ended(server, POLL_SECONDS):
-                    return server.returncode
-            ready(pages)
-            if browser:
-                _open(pages[0].url if len(pages) == 1 else command.url, folder)
-            return server.wait()
-    except _ToldError as told:
-        _send(server.pid, signal.SIGTERM)  # after SIGINT the server prints a traceback
-        _ended(server, END_SECONDS)
-        return 128 + told.number
-    finally:
-        _send(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 def study_pages(command: UiCommand) -> list[StudyPage] | None:

@@ -122,7 +122,7 @@ def test_plan_prints_the_21_counts_of_the_paper(capfd: pytest.CaptureFixture[str
 def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
-    code, out, _ = run(capfd, "plan", str(path), "--format", "json")
+    code, out, _ = run(capfd, "plan", str(path), "--json")
     plan = json.loads(out)
     assert code == 0
     assert plan["trials"] == {"digits": 3}
@@ -151,7 +151,7 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
         (["report", "absent", "--runs-dir", "{tmp}/none"], 2, r"no study in"),
         (["resume", "absent", "--runs-dir", "{tmp}/none"], 2, r"no study in"),
         (["data", "fetch", "minst"], 2, r"Did you mean 'mnist'"),
-        (["ui", "--runs-dir", "{tmp}/none"], 2, r"no study has been tracked"),
+        (["ui", "--runs-dir", "{tmp}/none", "--host", "0.0.0.0"], 2, r"Set ABLATE_UI_TOKEN"),
         (["search", "{tiny}", "--runs-dir", "{tmp}", "--tracker", "mlfow"], 2, r"Did you mean 'mlflow'"),
     ],
 )  # fmt: skip

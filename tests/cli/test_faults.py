@@ -88,7 +88,7 @@ def test_the_estimate_counts_the_samples_that_are_used(
 
     def seconds(text: str) -> float:
         tiny.write_text(text)
-        return float(json.loads(run(capfd, "plan", str(tiny), "--format", "json")[1])["seconds_per_trial"]["digits"])
+        return float(json.loads(run(capfd, "plan", str(tiny), "--json")[1])["seconds_per_trial"]["digits"])
 
     assert seconds(TINY) < 0.5 * seconds(TINY.replace(", train_limit: 128", ""))
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import polars as pl
 import pytest
@@ -21,11 +19,9 @@ from ablate.results.analysis.next_step import next_step
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.verdicts import p_two_sided, verdicts
 from ablate.results.report.comparison.verdicts import step_text
-from support.commands import LOCAL, run, write_study
-from support.paths import REPOSITORY
+from support.commands import LOCAL, checked, run, write_study
 from support.planted_comparison import make_study, plant
 
-SCHEMA = json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text())
 CODE = """\
 def train(config, run):
     seed = 0.8 + 0.02 * run.stream("seed").standard_normal()
@@ -85,8 +81,7 @@ def test_a_look_is_a_number_of_seeds_whose_results_could_be_read() -> None:
 
 def read(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
     _, out, err = run(capfd, "verdict", "looked", "--json")
-    found: dict[str, Any] = json.loads(out or err)
-    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    found: dict[str, Any] = checked("verdict", out or err)
     return found
 
 

@@ -40,7 +40,7 @@ def test_a_plan_without_an_earlier_study_gives_the_smallest_difference_in_units_
     assert "3 seeds show a difference of 5.2 sd(d) or more" in text
     assert "shared by 2 comparisons as in Holm's first step" in text
     assert "--from STUDY" in text
-    (part,) = json.loads(planned(COMPARISON).to_json())["power"]
+    (part,) = planned(COMPARISON).as_values()["power"]
     assert part["smallest_in_sd"] == pytest.approx(smallest_effect(3, level=1 - 0.04 / 2))
     assert (part["metric"], part["seeds"], part["spread"], part["smallest"]) == ("val_accuracy", 3, None, None)
 
@@ -97,7 +97,7 @@ def test_the_spread_is_read_from_a_study_that_has_run(tmp_path: Path, capfd: pyt
     code, _, err = run(capfd, "compare", str(file), *runs, "--executor", "local", "--tracker", "none")
     assert code == 0, err
     file.write_text(COMPARISON.replace("study: pilot", "study: full").replace("replicates: 3", "replicates: 10"))
-    code, out, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot", "--format", "json")
+    code, out, err = run(capfd, "plan", str(file), *runs, "--no-time", "--from", "pilot", "--json")
     assert code == 0, err
     (part,) = json.loads(out)["power"]
     assert part["spread"]["freedom"] == 4

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from jsonschema import validate
 
-from support.commands import LOCAL, run, run_once, write_study
+from support.commands import LOCAL, checked, run, run_once, write_study
 from support.page_reader import Reader
-from support.paths import REPOSITORY
 
 pytestmark = pytest.mark.services  # each searches or compares
 
@@ -119,8 +117,7 @@ def test_page_tables_and_terminal_say_what_tuning_cost_and_found(here: Path, cap
 
 def test_a_placebo_has_a_difference_and_no_verdict(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capfd, "verdict", "tuned", "--json")
-    rows = {row["variant"]: row for row in json.loads(out)["verdicts"]}
-    validate(json.loads(out), json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text()))
+    rows = {row["variant"]: row for row in checked("verdict", out)["verdicts"]}
     assert rows["placebo"]["verdict"] is None
     assert rows["placebo"]["p_adjusted"] is None
     assert abs(rows["placebo"]["difference"]) < 0.01
@@ -143,7 +140,7 @@ def test_a_plan_prices_both_stages(here: Path, capfd: pytest.CaptureFixture[str]
     said = " ".join(out.split())
     assert "First 24 tuning trials on 6 seeds: the same 8 for every row. 144 runs of tuning, then 18 runs" in said
     assert "lack the luck of tuning" not in said
-    _, out, _ = run(capfd, "plan", "study.yaml", "--format", "json")
+    _, out, _ = run(capfd, "plan", "study.yaml", "--json")
     found = json.loads(out)
     assert (found["trials"], found["tuning_trials"], found["tuning_runs"]) == ({"here": 3}, {"here": 24}, {"here": 144})
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import polars as pl
 import pytest
 
 from ablate.ledger import Ledger
-from support.commands import LOCAL, run, run_once, write_study
-from support.paths import REPOSITORY
+from support.commands import LOCAL, checked, run, run_once, write_study
 
-SCHEMA = json.loads((REPOSITORY / "docs" / "verdict_schema.json").read_text())
 CODE = """\
 import math
 
@@ -60,8 +56,7 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 def as_json(capfd: pytest.CaptureFixture[str], *more: str, study: str = "planted") -> dict[str, Any]:
     _, out, err = run(capfd, "verdict", study, "--json", *more)
-    found: dict[str, Any] = json.loads(out or err)
-    jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
+    found: dict[str, Any] = checked("verdict", out or err)
     return found
 
 

@@ -95,7 +95,8 @@ def test_the_secret_has_the_keys_that_pods_ask_for(folder: str, kind: str, tmp_p
         AWS_ACCESS_KEY_ID="id", AWS_SECRET_ACCESS_KEY="key",
     )  # fmt: skip
     assert made.code == 0, made.said
-    wanted = {(name, key) for name, key, needed in references(built(folder), "secretKeyRef") if needed or kind == "gpu"}
+    deployed = [*built(folder), *built("ui")]
+    wanted = {(name, key) for name, key, needed in references(deployed, "secretKeyRef") if needed or kind == "gpu"}
     wanted |= {(name, key) for name, key, needed in references(manifest(study()), "secretKeyRef") if needed}
     assert {name for name, _ in wanted} == {"ablate"}
     assert {key for _, key in wanted} <= set(made.data)
@@ -164,6 +165,11 @@ def test_the_optional_parts_name_what_there_is() -> None:
     cluster_queue = one(built("kueue/queue"), "ClusterQueue", "ablate")
     labels = cluster_queue["spec"]["namespaceSelector"]["matchLabels"]
     assert labels == {"kubernetes.io/metadata.name": one(base, "Namespace", "ablate")["metadata"]["name"]}
+    together = [*local, *built("ui")]
+    page = End(tuple(pod_of(one(together, "Deployment", "ablate-ui"))["metadata"]["labels"].items()))
+    assert connects(together, page, ENDS["postgres"], 5432)
+    assert not any(connects(together, ENDS[name], page, 5005) for name in ("a pod of ours", "a pod elsewhere"))
+    assert {name for _, name, _ in references(together, "configMapKeyRef")} <= {*PLACES, "MLFLOW_ARTIFACTS_DESTINATION"}
     job = one(built("data"), "Job", "ablate-data")
     assert claims([job]) == {study().data_claim}
     assert job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][1]["mountPath"] == DATA

@@ -12,7 +12,7 @@ import pytest
 import ablate.base.files
 from ablate.base.errors import CheckpointDownError
 from ablate.driver import run as drive
-from ablate.driver.doctor import Examination, examine, look_until_sound
+from ablate.driver.doctor import Examination, examine, is_sound, look_until
 from ablate.driver.options import RunOptions
 from ablate.ledger import Ledger
 from support.postgres import PASSWORD, PostgresServer
@@ -178,8 +178,8 @@ def test_the_doctor_looks_again_with_growing_pauses_until_the_last_moment() -> N
         now[0] += seconds
 
     bad = [Examination(what="ledger", good=False, seen="no")]
-    found = look_until_sound(
-        lambda: bad, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
+    found = look_until(
+        lambda: bad, is_sound, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
     )
     assert found == bad
     assert slept == told == [5, 10, 20, 40, 25], "the last look is when the time is over"
@@ -193,6 +193,6 @@ def test_the_doctor_ends_as_soon_as_nothing_that_is_needed_is_at_fault() -> None
         tracking = Examination(what="tracking", good=False, seen="away", needed=False)
         return [tracking, Examination(what="ledger", good=next(looks), seen="")]
 
-    found = look_until_sound(look, lambda *_: None, seconds=600.0, sleep=slept.append)
+    found = look_until(look, is_sound, lambda *_: None, seconds=600.0, sleep=slept.append)
     assert [each.good for each in found] == [False, True]
     assert slept == [5, 10]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from ablate.cli import app as cli
+from support.paths import REPOSITORY
 
+SCHEMA = json.loads((REPOSITORY / "docs" / "json_schema.json").read_text())
 TINY = """\
 study: tiny
 datasets: {digits: {patch: 4, train_limit: 128}}
@@ -33,6 +38,13 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
         sys.argv = former
     out, err = capfd.readouterr()
     return code, out, err
+
+
+def checked(name: str, text: str) -> Any:
+    """Return the value of JSON text that a command printed; it fits `name` in docs/json_schema.json."""
+    value = json.loads(text)
+    jsonschema.Draft202012Validator(SCHEMA | {"$ref": f"#/$defs/{name}"}).validate(value)
+    return value
 
 
 LOCAL = ("--executor", "local", "--tracker", "none")

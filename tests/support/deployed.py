@@ -20,7 +20,7 @@ from support.paths import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 OVERLAYS = ("overlays/local", "overlays/gpu")
-PARTS = ("cluster", "kueue", "kueue/queue", "monitoring", "data")
+PARTS = ("cluster", "kueue", "kueue/queue", "monitoring", "data", "ui")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 FOREIGN = {  # kinds of other projects, whose schemas are not here
     "ResourceFlavor": "kueue.x-k8s.io/v1beta2",

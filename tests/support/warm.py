@@ -55,7 +55,7 @@ class Origin:
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process as `subprocess.Popen` with these arguments does, by a fork where that is the same."""
-        is_cold = os.environ.get("PYTEST_CURRENT_TEST", "").startswith(COLD)
+        is_cold = os.environ.get("PYTEST_CURRENT_TEST", "").startswith(COLD) or options.get("cwd")
         if is_cold or CLONE is None or (self._line is None and threading.current_thread() != threading.main_thread()):
             return subprocess.Popen(command, **options)
         if self._line is None:
@@ -171,7 +171,7 @@ def _become(wanted: Mapping[str, Any], passed: Sequence[int]) -> NoReturn:
     try:
         from ablate.functions.border.inside import main
 
-        places, *words = wanted["words"]
+        _, places, *words = wanted["words"]
         sys.argv, sys.path[:] = ["-c", *wanted["words"]], json.loads(places)
         sys.modules["numpy"].random.seed()
         main(*map(int, words))

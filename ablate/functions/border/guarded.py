@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import AblateError, RegistryError, TrialError
 from ablate.base.files import Place
+from ablate.core.code_version import base_trainable
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
 from ablate.core.registry import import_paths
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.output import OutputLog
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.trainable import OwnTrainable
@@ -27,18 +29,23 @@ if TYPE_CHECKING:
     from ablate.core.trainable import ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
-_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by trainable, number, folder and search path
+_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by code version, trainable, number, folder and search path
 _NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
 
 
-def processes_for(name: str, count: int = 1) -> UserProcesses:
-    """Return the processes for the code of a trainable that this process has; new ones if there are none."""
-    key = (name, count, os.getpid(), os.path.realpath("."), *sys.path)
+def processes_for(name: str, count: int = 1, folder: CodeFolder | None = None) -> UserProcesses:
+    """Return the processes for the code of a trainable that this process has; new ones if there are none.
+
+    `folder` is that of a code version; those of its other versions are ended.
+    """
+    for other in [key for key in _PROCESSES if folder is not None and key[0] not in (None, folder)]:
+        _PROCESSES.pop(other).end()
+    key = (folder, name, count, os.getpid(), os.path.realpath("."), *sys.path)
     found = _PROCESSES.get(key)
     if found is None or not found.alive:
         if found is not None:
             found.end()
-        found = _PROCESSES[key] = UserProcesses(count)
+        found = _PROCESSES[key] = UserProcesses(count, folder)
     return found
 
 
@@ -70,7 +77,8 @@ def take_notes() -> dict[str, str]:
 
 def runs_own_code(config: TrialConfig) -> bool:
     """Return whether a trial runs a user's code in Python: its function, or a network, task or part by import path."""
-    return bool(import_paths([config.trainable, config.settings.model_dump(mode="json"), config.task.task]))
+    base = base_trainable(config.trainable)
+    return bool(import_paths([base, config.settings.model_dump(mode="json"), config.task.task]))
 
 
 def processes_of(config: TrialConfig) -> int:
@@ -83,7 +91,8 @@ class GuardedPack:
     """A pack that a separate process trains; what this process prints is kept beside the trials' checkpoints.
 
     An error of one trial is its outcome, as in any pack; the end of the process is an error of all. `grace_seconds` is
-    the time in which the code may end by itself after the last report of a trial, or after it is stopped.
+    the time in which the code may end by itself after the last report of a trial, or after it is stopped. `folder` is
+    that of a code version.
     """
 
     def __init__(
@@ -95,11 +104,12 @@ class GuardedPack:
         grace_seconds: float,
         place: Mapping[str, Any],
         processes: int = 1,
+        folder: CodeFolder | None = None,
     ) -> None:
         self._name, self._grace = name, grace_seconds
         self._pause: Callable[[], bool] = place["pause"]
         self._logs: dict[TrialKey, OutputLog] = {}
-        self._process = processes_for(name, processes)
+        self._process = processes_for(name, processes, folder)
         where = {key: value for key, value in place.items() if key != "pause"}
         self._process.ask("open", name, packed, threads, where)
 
@@ -216,6 +226,7 @@ class _Trained:
             grace_seconds=STOP_SECONDS,
             place=place,
             processes=processes_of(config),
+            folder=CodeFolder.of(config.trainable, context.get("versions")),
         )
         try:
             pack.add([member])

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from ablate.base import errors
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.functions.border.told import Told, crash_place
+from ablate.functions.code_folder import CodeFolder
 from ablate.functions.launchers import own_environment
 from ablate.functions.processes import end_all
 
@@ -30,7 +31,8 @@ OUTPUT_BYTES = 2**16  # of the output that is read at a time
 TAIL_BYTES = 2**13  # of the output that is searched for the place of a crash
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from ablate.functions.border.inside import main; main(*map(int, sys.argv[2:]))"
+    " from ablate.functions.border.inside import main;"
+    " sys.path[:] = json.loads(sys.argv[2]); main(*map(int, sys.argv[3:]))"
 )
 
 
@@ -57,23 +59,26 @@ class UserProcess:
     """One process for the code of one trainable; it answers one request at a time.
 
     It has a session of its own, so that Ctrl-C in a terminal does not reach it, and it ends with the thread that
-    started it. `sink` gets what it prints.
+    started it. `sink` gets what it prints. With a `folder` it starts there, and imports what is there first.
     """
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, folder: CodeFolder | None = None) -> None:
         self._connection, theirs = Pipe()
         read, write = os.pipe()
         shared = os.memfd_create("ablate-pause")
         os.ftruncate(shared, 1)
         self._paused = mmap.mmap(shared, 1)
         places = [os.path.abspath(place) for place in sys.path]
-        words = [json.dumps(places), str(theirs.fileno()), str(shared), str(os.getpid())]
+        own = places if folder is None else folder.search_path(places)
+        environment = own_environment(os.environ) | rank.variables()
+        words = [json.dumps(places), json.dumps(own), str(theirs.fileno()), str(shared), str(os.getpid())]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, *words],
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=write,
-            env=own_environment(os.environ) | rank.variables(),
+            cwd=None if folder is None else folder.start,
+            env=environment if folder is None else folder.environment(environment),
             pass_fds=(theirs.fileno(), shared),
             start_new_session=True,
         )
@@ -158,9 +163,9 @@ class UserProcesses:
     Each gets every request; the answer is that of the first. An error of any of them is the answer of all.
     """
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int = 1, folder: CodeFolder | None = None) -> None:
         port = _free_port() if count > 1 else 0
-        self._members = [UserProcess(Rank(number=number, world=count, port=port)) for number in range(count)]
+        self._members = [UserProcess(Rank(number=number, world=count, port=port), folder) for number in range(count)]
 
     @property
     def alive(self) -> bool:

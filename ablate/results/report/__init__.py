@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ablate.results.report.drawing import Figure
+    from ablate.results.report.frame import Page
 
 __all__ = [
+    "build_page",
     "comparison_lines",
     "draw_figures",
+    "find_matters",
     "front_lines",
     "front_table",
     "result_lines",
@@ -50,12 +54,34 @@ def write_report(results: Results, home: Path) -> Path:
     A study with `compare` or `campaign` has its own kind of page (docs/compare.md, docs/campaign.md). Raises
     AblateError, in one line, if the folder cannot be written.
     """
-    path: Path = _page_of(results).write(results, home)
-    return path
+    from ablate.results.report.frame import write_files
+
+    return write_files(home / "report", build_page(results))
+
+
+def build_page(results: Results, *, live: bool = False, matters: Mapping[str, dict[str, Any]] | None = None) -> Page:
+    """Return the page of a study and what its files show.
+
+    A `live` page is one for a server. `matters` are those of `find_matters`; by default they are computed.
+    """
+    known = {"matters": matters} if _kind(results) == "front" else {}
+    page: Page = _page_of(results).build(results, live=live, **known)
+    return page
+
+
+def find_matters(results: Results) -> dict[str, dict[str, Any]]:
+    """Return what a search's page says about the importance of settings, by data set; nothing for another study."""
+    if _kind(results) != "front":
+        return {}
+    found: dict[str, dict[str, Any]] = _page_of(results).find_matters(results)
+    return found
 
 
 def _page_of(results: Results) -> Any:
     """Return the module of the page; it imports altair and vl-convert, which takes a second."""
+    return import_module(f"ablate.results.report.{_kind(results)}.page")
+
+
+def _kind(results: Results) -> str:
     study = results.study
-    kind = "campaign" if study.campaign is not None else "front" if study.compare is None else "comparison"
-    return import_module(f"ablate.results.report.{kind}.page")
+    return "campaign" if study.campaign is not None else "front" if study.compare is None else "comparison"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,34 @@ from ablate.study import Study
 LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
 
 
-def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: Any) -> str:
-    """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`."""
+LIVE = Markup("<!-- ablate: live -->")  # in a page for `ablate ui`, where the present state is inserted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page as HTML, and what its files show: tables by file name, figures, and tables for LaTeX."""
+
+    html: str
+    tables: Mapping[str, pl.DataFrame]
+    drawn: Sequence[Figure]
+    shown: Sequence[PageTable] = ()
+
+    def files(self) -> Iterator[tuple[str, Callable[[Path], object]]]:
+        """Yield the name of each file beside the page, and a function that writes it into a folder, atomically."""
+        for name, table in self.tables.items():
+            yield name, partial(_write_table, table, name)
+        for figure in self.drawn:
+            for suffix, write in ((".svg", write_svg), (".png", write_png), (".csv", write_data)):
+                yield f"{figure.stem}{suffix}", partial(write, figure)
+        for each in self.shown:
+            yield f"{each.stem}.tex", partial(write_latex, each)
+
+
+def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:
+    """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`.
+
+    A `live` page takes its scripts from its server (assets/), links trials, and holds LIVE.
+    """
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (
         environment()
@@ -37,9 +64,10 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: A
             study=study,
             specs=specs,
             palettes=PALETTES,
-            style=Markup(asset("page.css")),
+            style=Markup(asset("page.css") + (asset("live.css") if live else "")),
             script=Markup(asset("page.js")),
-            bundle=Markup(bundle() if specs else ""),
+            bundle=Markup(bundle() if specs and not live else ""),
+            live=LIVE if live else "",
             effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
             versions=versions(),
             command=f"ablate report {study.name}",
@@ -48,14 +76,7 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], **parts: A
     )
 
 
-def write_files(
-    folder: Path,
-    page: str,
-    *,
-    tables: Mapping[str, pl.DataFrame],
-    drawn: Sequence[Figure],
-    shown: Sequence[PageTable] = (),
-) -> Path:
+def write_files(folder: Path, page: Page) -> Path:
     """Write index.html, tables by file name, figures as PNG, SVG and CSV, and the page's tables as LaTeX.
 
     Each file is written atomically. Returns the page's path.
@@ -63,17 +84,16 @@ def write_files(
     The page is written last, so that it never names a missing file. Raises ResultsDownError.
     """
     try:
-        for name, table in tables.items():
-            write_csv(table, folder / name)
-        for figure in drawn:
-            for write in (write_svg, write_png, write_data):
-                write(figure, folder)
-        for each in shown:
-            write_latex(each, folder)
-        DiskFolder(folder).write("index.html", page.encode())
+        for _, write in page.files():
+            write(folder)
+        DiskFolder(folder).write("index.html", page.html.encode())
     except OSError as error:
         raise cannot_write(f"the report below {folder}", error) from error
     return folder / "index.html"
+
+
+def _write_table(table: pl.DataFrame, name: str, folder: Path) -> None:
+    write_csv(table, folder / name)
 
 
 def versions() -> list[str]:

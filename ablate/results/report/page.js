@@ -1,7 +1,6 @@
 (function () {
   "use strict";
-  const specs = JSON.parse(document.getElementById("specs").textContent);
-  const palettes = JSON.parse(document.getElementById("palettes").textContent);
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const paper = window.matchMedia("print");
 
@@ -15,16 +14,27 @@
   }
 
   function draw() {
-    const palette = palettes[dark.matches && !paper.matches ? "dark" : "light"];
+    const specs = read("specs");
+    const palette = read("palettes")[dark.matches && !paper.matches ? "dark" : "light"];
     for (const box of document.querySelectorAll("[data-figure]")) {
       const spec = painted(specs[box.dataset.figure], palette);
       const options = { actions: false, renderer: "canvas", tooltip: { theme: dark.matches ? "dark" : "light" } };
-      vegaEmbed(box, spec, options).catch((error) => {
+      vegaEmbed(box, spec, options).then(openTrials).catch((error) => {
         box.textContent = "This figure could not be drawn (" + error.message + "); see the PNG beside this page.";
       });
     }
   }
 
+  // On a page of `ablate ui` a click on a point opens its trial.
+  function openTrials(drawn) {
+    const trials = drawn.view.container().closest("[data-trials]")?.dataset.trials;
+    drawn.view.addEventListener("click", (event, item) => {
+      const number = trials && String(item?.datum?.trial ?? "").match(/\d[\d,]*/);
+      if (number) location.href = trials + number[0].replaceAll(",", "");
+    });
+  }
+
+  document.addEventListener("replaced", draw);
   dark.addEventListener("change", draw);
   paper.addEventListener("change", draw);
   draw();

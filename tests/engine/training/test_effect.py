@@ -183,7 +183,7 @@ def test_short_lists_are_said_to_be_known_from_training(
     path = tmp_path / "short.yaml"
     text = f"study: short\ndatasets: {{sort: {{length: {length}}}}}\nmodel: {{width: 8, depth: 1}}\n"
     path.write_text(text)
-    _, out, _ = run(capfd, "plan", str(path), "--no-time", "--format", "json")
+    _, out, _ = run(capfd, "plan", str(path), "--no-time", "--json")
     line = f"sort: about {share} of the test lists of length {length} are training lists too; take length 6 or more"
     assert json.loads(out)["cautions"] == [line]
     data = load_task(entry(task="sort", length=length)).load(None)
@@ -195,5 +195,5 @@ def test_short_lists_are_said_to_be_known_from_training(
 def test_lists_of_six_are_not_remarked_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "long.yaml"
     path.write_text("study: long\ndatasets: {sort: {length: 6}}\nmodel: {width: 8, depth: 1}\n")
-    _, out, _ = run(capfd, "plan", str(path), "--no-time", "--format", "json")
+    _, out, _ = run(capfd, "plan", str(path), "--no-time", "--json")
     assert json.loads(out)["cautions"] == []

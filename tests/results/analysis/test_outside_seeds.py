@@ -15,6 +15,7 @@ from ablate.results.analysis import t_interval
 from support.paths import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+import judging_seeds
 import outside_seeds as outside
 
 
@@ -101,5 +102,27 @@ def test_the_page_shows_what_the_last_run_wrote() -> None:
     page = outside.PAGE.read_text()
     rows = outside.read_csv(outside.FILE)
     assert outside.with_table(page, rows) == page
+    assert len(rows) == 15
+    assert not rows[0]["commit"].endswith("+")
+
+
+def test_the_law_of_planted_arms_is_found_and_their_own_values_are_too_few() -> None:
+    draws = stream(0, "outside seeds", 0, "test", "law")
+    sd = np.exp(0.5 * draws.standard_normal((3_000, 1)))
+    spread, residuals = judging_seeds.law_of(0.01 * sd * planted("law", seeds=4))
+    assert spread == pytest.approx(0.5, abs=0.03)
+    assert (residuals.mean(), residuals.std()) == (pytest.approx(0, abs=0.02), pytest.approx(1))
+    assert judging_seeds.law_of(planted("law"))[0] < 0.1
+    few = judging_seeds.own_values(planted("own", seeds=3))(draws, np.zeros((500, 64)))
+    assert {len(set(row)) for row in few.tolist()} == {3}
+    assert np.median(few.std(axis=1)) == pytest.approx(1, abs=0.15)
+    for errors, scale in ((np.array([[0.01, 0.02]]), "log error"), (np.array([[0.0, 0.02]]), "plain")):
+        gains, found = judging_seeds.gains_of(errors, is_accuracy=True)
+        assert (found, gains[0, 0] > gains[0, 1]) == (scale, True)
+
+
+def test_the_page_shows_what_the_last_run_of_judging_wrote() -> None:
+    page, rows = outside.PAGE.read_text(), outside.read_csv(judging_seeds.FILE)
+    assert outside.with_table(page, rows, judging_seeds.BEGIN, judging_seeds.END) == page
     assert len(rows) == 15
     assert not rows[0]["commit"].endswith("+")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,7 +12,7 @@ import polars as pl
 from ablate.results.analysis.results import Results
 from ablate.results.report.campaign.figures import campaign_figures
 from ablate.results.report.drawing import Figure
-from ablate.results.report.frame import render_page, write_files
+from ablate.results.report.frame import Page, render_page
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import DASH, format_signed, printable, spell_metric
 
@@ -29,8 +28,8 @@ METHODS = (
 )  # fmt: skip
 
 
-def write(results: Results, home: Path) -> Path:
-    """Write the page and its files below home/report (see `ablate.results.report.write_report`)."""
+def build(results: Results, *, live: bool = False) -> Page:
+    """Return the page of a campaign, written for a folder or `live` for a server."""
     campaign, asked, drawn = results.campaign, results.study.campaign, draw(results)
     assert campaign is not None
     assert asked is not None
@@ -38,10 +37,11 @@ def write(results: Results, home: Path) -> Path:
     groups = {f"Reign {n}": [*map(_cells, rows)] for n, rows in groupby(campaign["rows"], lambda row: row["reign"])}
     listed = PageTable(stem="campaign", caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
     mode = f"{asked.mode}, error: {asked.error}"
-    page = render_page(
+    html = render_page(
         "campaign.html.j2",
         results.study,
         drawn,
+        live=live,
         status=[("Mode", mode), ("Metric", spell_metric(results.study.objectives[0].metric))],
         lines=[*campaign["lines"][2:], *campaign["lines"][:2]],  # the closing first
         figures=drawn,
@@ -49,7 +49,7 @@ def write(results: Results, home: Path) -> Path:
         methods=METHODS,
         files=list(tables),
     )
-    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=[listed] if groups else [])
+    return Page(html=html, tables=tables, drawn=drawn, shown=[listed] if groups else [])
 
 
 def draw(results: Results) -> list[Figure]:

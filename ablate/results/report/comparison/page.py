@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -23,7 +22,7 @@ from ablate.results.report.comparison.tuning import tuning_figures, tuning_secti
 from ablate.results.report.comparison.verdicts import hint_text, step_text, verdict_answers, verdict_block
 from ablate.results.report.comparison.wording import answers, methods, status_lines
 from ablate.results.report.drawing import Figure, safe_stem
-from ablate.results.report.frame import render_page, write_files
+from ablate.results.report.frame import Page, render_page
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import capital, printable, spell_metric
 from ablate.results.report.tables import network
@@ -32,8 +31,8 @@ from ablate.study import Study
 MOST_ERRORS = 50
 
 
-def write(results: Results, home: Path) -> Path:
-    """Write the page and its files below home/report (see `ablate.results.report.write_report`)."""
+def build(results: Results, *, live: bool = False) -> Page:
+    """Return the page of a designed comparison, written for a folder or `live` for a server."""
     study, table, judged, of_tuning = results.study, cells(results), verdicts(results), tuning_tables(results)
     drawn = draw(results)
     tables = {
@@ -52,10 +51,11 @@ def write(results: Results, home: Path) -> Path:
         "parts_effects": effects_section(study, effects(results), by_stem),
     }
     failed = results.trials.filter(pl.col("state") == "FAIL")
-    page = render_page(
+    html = render_page(
         "comparison.html.j2",
         study,
         drawn,
+        live=live,
         status=status_lines(results),
         **_answer(results),
         warnings=comparison_warnings(results),
@@ -69,7 +69,7 @@ def write(results: Results, home: Path) -> Path:
     shown = [table for part in parts["sections"] for table in part["shown"].values()]
     shown += [parts["tuning"]["table"]] if parts["tuning"] is not None else []
     shown += [table for metric in (parts["parts_effects"] or {"metrics": []})["metrics"] for table in metric["tables"]]
-    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
+    return Page(html=html, tables=tables, drawn=drawn, shown=shown)
 
 
 def draw(results: Results) -> list[Figure]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -14,7 +13,7 @@ from ablate.results.analysis.pooling import NETWORK
 from ablate.results.analysis.results import Results
 from ablate.results.report.confirmation import confirmation_text
 from ablate.results.report.drawing import Figure, safe_stem
-from ablate.results.report.frame import render_page, write_files
+from ablate.results.report.frame import Page, render_page
 from ablate.results.report.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.results.report.front.figures import figures
 from ablate.results.report.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
@@ -40,12 +39,17 @@ from ablate.study import Study
 
 MOST_ROWS = 200  # trials on the page; trials.csv has all
 MOST_ERRORS = 20
+NOT_YET: dict[str, Any] = {"importances": (), "sentences": ["They are being computed."], "table": None, "figures": []}
 
 
-def write(results: Results, home: Path) -> Path:
-    """Write the page and its files below home/report (see `ablate.results.report.write_report`)."""
+def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[str, Any]] | None = None) -> Page:
+    """Return the page of a search, written for a folder or `live` for a server.
+
+    `matters` are those of `find_matters`; by default they are computed. A page without those of a data set says so.
+    """
     study, fronts, found = results.study, front_table(results), findings(results)
-    matters = {dataset: what_matters(part) for dataset, part in found.items()}
+    known = find_matters(results) if matters is None else matters
+    matters = {dataset: known.get(dataset, NOT_YET) for dataset in found}
     tables = {
         "front.csv": fronts,
         "trials.csv": with_front(results.trials, fronts),
@@ -54,17 +58,23 @@ def write(results: Results, home: Path) -> Path:
     }
     sections = [section(part, figures(study, part), matters[dataset]) for dataset, part in found.items()]
     drawn = [figure for part in sections for figure in (*part["figures"], *part["matters"]["figures"])]
-    page = render_page(
+    html = render_page(
         "page.html.j2",
         study,
         drawn,
+        live=live,
         status=status_lines(results),
         sections=sections,
         methods=[*methods(study, compared=any(part["compared"] for part in sections)), METHOD],
         files=list(tables),
     )
     shown = [table for part in sections for table in (*part["shown"].values(), part["matters"]["table"]) if table]
-    return write_files(home / "report", page, tables=tables, drawn=drawn, shown=shown)
+    return Page(html=html, tables=tables, drawn=drawn, shown=shown)
+
+
+def find_matters(results: Results) -> dict[str, dict[str, Any]]:
+    """Return the importances of settings by data set, in words and figures; of a page, they take the longest."""
+    return {dataset: what_matters(part) for dataset, part in findings(results).items()}
 
 
 def draw(results: Results) -> list[Figure]:

@@ -1,0 +1,103 @@
+"""Worktrees in which versions of code run, with the ignored folders of data that they need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ablate.base.errors import RequestError
+from ablate.core.code_version import SHORT
+from ablate.functions.git import GitError, common_folder, git, git_line, git_names
+from ablate.functions.versions import SUBMODULE, Version, tree_files
+
+
+def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Path:
+    """Return the worktree of a version, `folder/TREE`; it is made, or made again if it is damaged or deleted.
+
+    `link` names ignored files or folders of the repository's own checkout, relative to the folder of the study: the
+    worktree has symbolic links to them. Submodules are written from the commits that the repository holds of them.
+
+    Raises RequestError if a link or a submodule cannot be made, or if git refuses.
+    """
+    place = folder.absolute() / version.tree[:SHORT]
+    if not _is_whole(place, version):
+        remove(version, folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            git(version.repository, "worktree", "add", "--force", "--detach", str(place), version.revision)
+            _write_submodules(common_folder(version.repository), version.tree, place)
+            if not (place / version.inside).is_dir():
+                raise RequestError(f"{version.inside}: the version {version.revision[:SHORT]} has no such folder")
+        except RequestError:
+            remove(version, folder)
+            raise
+    for name in link:
+        _link(version, name, place)
+    return place
+
+
+def remove(version: Version, folder: Path) -> None:
+    """Remove the worktree of a version, if there is one; what its links lead to stays."""
+    place = folder.absolute() / version.tree[:SHORT]
+    with suppress(GitError):  # git does not know of it
+        git(version.repository, "worktree", "remove", "--force", "--force", str(place))
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_whole(place: Path, version: Version) -> bool:
+    """Return whether a worktree has the files of its version, unchanged; other files may be there."""
+    try:
+        tree = git_line(place, "rev-parse", "HEAD^{tree}") if (place / ".git").is_file() else ""
+        return tree == version.tree and not git(place, "status", "--porcelain", "--untracked-files=no")
+    except GitError:
+        return False
+
+
+def _link(version: Version, name: str, place: Path) -> None:
+    source, target = version.repository / name, place / version.inside / name
+    inner = Path(os.path.normpath(Path(version.inside, name)))
+    if inner.is_absolute() or inner.parts[:1] == ("..",):
+        raise RequestError(f"link: {name} is outside of the repository")
+    if not source.exists():
+        raise RequestError(f"link: {name} is not in {version.repository}")
+    if target.is_symlink() and target.resolve() == source.resolve():
+        return
+    if os.path.lexists(target) or not target.parent.resolve().is_relative_to(place.resolve()):
+        raise RequestError(f"link: {name} is in git, so every version has its own: link what git ignores")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(source.resolve())
+
+
+def _write_submodules(owner: Path, tree: str, place: Path) -> None:
+    """Write the files of the submodules of a tree in `place`; `owner` is the git folder of its repository."""
+    for mode, commit, _, path in tree_files(owner, tree):
+        if mode != SUBMODULE:
+            continue
+        modules = owner / "modules" / _module_name(place, path)
+        try:
+            inner = git_line(modules, "rev-parse", "--verify", f"{commit}^{{tree}}")
+        except GitError:
+            raise RequestError(
+                f"{path}: commit {commit[:SHORT]} of this submodule is not here: type `git submodule update --init"
+                f" --recursive`; if it is a repository of its own, add it to .gitignore"
+            ) from None
+        (place / path).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            variables = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+            git(modules, "--work-tree", str(place / path), "read-tree", inner, variables=variables)
+            git(modules, "--work-tree", str(place / path), "checkout-index", "--all", "--force", variables=variables)
+        _write_submodules(modules, inner, place / path)
+
+
+def _module_name(place: Path, path: str) -> str:
+    """Return the name that .gitmodules gives to the submodule at `path`; the path itself if it gives none."""
+    with suppress(GitError):
+        for line in git_names(place, "config", "--null", "--file", ".gitmodules", "--get-regexp", r"\.path$"):
+            name, _, value = line.partition("\n")
+            if value == path:
+                return name.removeprefix("submodule.").removesuffix(".path")
+    return path
