@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -161,7 +162,8 @@ def test_a_campaign_removes_the_part_that_does_nothing(campaigns: Path) -> None:
 def test_a_program_proposes_configurations_and_keeps_the_best_one(campaigns: Path) -> None:
     said = in_folder([sys.executable, "propose.py"], campaigns)
     assert re.search(r"^0\.003: keep, gain 0\.0[3-7]", said, re.M)
-    assert not re.search(r"^(0\.01|0\.0003): keep", said, re.M)
+    closing = ast.literal_eval(said.splitlines()[-1])
+    assert closing["low"] < 0.05 < closing["high"]  # steps of this mode may be false; the closing is the claim
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     def plan(file: str) -> dict[str, Any]:
         """Check a study file, count its trials and size its networks; nothing is trained."""
         made = make_plan(load_study(Path(file)), data_dir=asked.data_dir, measure_time=False)
-        return _shown(json.loads(made.to_json()))
+        return _shown(made.as_values())
 
     def status(study: str) -> dict[str, Any]:
         """Return whether a study is finished, running or interrupted, and the budget that is left."""
