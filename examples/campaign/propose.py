@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ablate
 
-rates = [0.01, 0.003, 0.0003]
+rates = [0.003, 0.0003]
 with ablate.campaign("propose.yaml", executor="local", tracker="none") as campaign:
     for rate in rates:
         verdict = campaign.judge({"config.lr": rate}, note=f"rate {rate}")
