@@ -114,7 +114,7 @@ def close(study: options.StudyName, asked: RunOptions) -> None:
 
     with interruptible():
         found = campaign.close(study, asked, errors)
-    _say(*found.status_lines())
+    _say(*found.status_lines(), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 
 def _say(*lines: str) -> None:
