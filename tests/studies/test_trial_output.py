@@ -54,6 +54,6 @@ def test_a_trial_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.Monke
     page = Reader((tmp_path / "runs" / "printed" / "report" / "index.html").read_text()).text
     assert f"{' '.join(whole[1 - LINES_SHOWN :])} it does not fit" in page
     assert f"ablate retry printed {failed} --from-start" in page
-    assert f"ablate enqueue printed lr={2.0 if failed else 1.0}" in page
+    assert f"ablate enqueue printed config.lr={2.0 if failed else 1.0}" in page
     [attached] = tmp_path.glob("runs/mlartifacts/**/output.txt")
     assert attached.read_text().splitlines()[-1] == "it does not fit"
