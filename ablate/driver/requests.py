@@ -78,7 +78,7 @@ def ask_campaign(name: str, locations: Locations, command: Command, parameters: 
     """Ask a campaign to judge a change, or to close; return the rowid of the request, or raise RequestError."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
-        code = [parameters["code"]["revision"][:SHORT]] if "code" in parameters else []
+        code = [parameters["code"]["revision"][:SHORT]] if parameters.get("code") else []
         words = [command, *_words(parameters.get("settings", {})), *code]
         label, message = found.study.labels[0], shlex.join(words)
         _refuse(found, _request(label, command, message, parameters=dict(parameters)))

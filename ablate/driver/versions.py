@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
     Raises RequestError if it has none, and the study file has `guard`, `link` or `evaluate`.
     """
     campaign = study.campaign
-    if campaign is None or ledger.trials(study.name) or _opened(ledger, study):
+    if campaign is None or ledger.trials(study.name) or opening(ledger, study):
         return
     payload: dict[str, Any]
     try:
@@ -55,9 +55,7 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
     first, champion = campaign.arms[0].code, campaign.champion.code
     if first is None or champion is None:
         reason = campaign.opened.get("without", "no run has begun")
-        raise RequestError(
-            f"campaign {name!r} judges settings alone (--set), because it was opened without code: {reason}"
-        )
+        raise RequestError(f"campaign {name!r} judges settings alone (--set), as it was opened without code: {reason}")
     reference, before = (snapshot(Path.cwd(), each.revision, name=name) for each in (first, champion))
     version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
     refuse_guarded(replace(version, inside=campaign.opened["inside"]), reference, campaign.asked.guard)
@@ -66,7 +64,7 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
 
 def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[str], None]:
     """Return what makes the worktrees that a trainable needs; where it cannot, it warns, and the trial fails."""
-    opened, folder = _opened(ledger, study), options.home(study.name) / VERSIONS
+    opened, folder = opening(ledger, study), options.home(study.name) / VERSIONS
 
     @cache
     def make(tree: str) -> None:
@@ -81,14 +79,15 @@ def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[st
 
     def make_all(trainable: str) -> None:
         version = CodeVersion.of(trainable)
-        for tree in () if version is None or not opened else version.trees:
+        for tree in () if version is None else version.trees:
             make(tree)
 
     return make_all
 
 
-def _opened(ledger: Ledger, study: Study) -> dict[str, Any]:
-    return next((dict(event.payload) for event in ledger.events(study.name) if event.kind == OPENED), {})
+def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
+    """Return what is recorded of the code of a campaign, nothing for another study."""
+    return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
 
 
 def _code(version: Version) -> dict[str, Any]:

@@ -33,8 +33,9 @@ class Search(SearchStages):
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
-    `prepare` gets the trainable of each trial before it is handed out, `poll_seconds` pass between two looks for users' requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`,
-    the study ends when its first two trials fail before their first report.
+    `prepare` gets the trainable of each trial before it is handed out. `poll_seconds` pass between two looks for users'
+    requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`, the study ends when its first two trials fail
+    before their first report.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
