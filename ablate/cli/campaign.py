@@ -30,6 +30,14 @@ def judge(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting that differs from the champion; may be repeated."),
     ] = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REV",
+            help="Revision, branch or worktree (a path) of the repository; several are several candidates."
+            " (default: with --set or --part the champion's code, otherwise the working tree here)",
+        ),
+    ] = None,
     part: Annotated[
         str | None, typer.Option(help="Row of `parts` or `variants` that is tried on the champion.")
     ] = None,
@@ -47,20 +55,29 @@ def judge(
     asked: RunOptions,
     as_json: options.AsJson = False,
 ) -> None:
-    """Judge a change against a campaign's champion; exit with 0 if it is kept, 3 if discarded, 4 if undecided."""
+    """Judge a change against a campaign's champion; exit with 0 if it is kept, 3 if discarded, 4 if undecided.
+
+    Of several candidates: 0 if one is kept, 3 if all are discarded, otherwise 4.
+    """
     from ablate.driver import campaign
     from ablate.driver.requests import typed_settings
+    from ablate.studies.campaign import OPEN
     from ablate.studies.stored import read_study
 
     change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
     said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
+    changes = [{"settings": change, "code": each, **said} for each in code or [None]]
     with interruptible():
-        (found,) = campaign.judge(study, asked, [{"settings": change, **said}], errors, wait=0.0 if no_wait else wait)
+        found = campaign.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
     if as_json:
-        print_json(found.as_values())
+        values = [each.as_values() for each in found]
+        print_json(values if len(values) > 1 else values[0])
     else:
-        _say(found.line())
-    sys.exit(found.exit_code)
+        _say(*(each.line() for each in found))
+        for text in dict.fromkeys(warning["text"] for each in found for warning in each.warnings):
+            errors.print(f"Note: {text}", soft_wrap=True, highlight=False, markup=False)
+    codes = {each.exit_code for each in found}
+    sys.exit(0 if 0 in codes else codes.pop() if len(codes) == 1 else OPEN)
 
 
 @campaign_app.command("open", epilog="Example: ablate campaign open nano.yaml")
@@ -91,7 +108,7 @@ def status(study: options.StudyName, asked: Locations, as_json: options.AsJson =
 @options.gather("runs_dir", "storage")
 def list_candidates(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Print a campaign's candidates with their verdicts."""
-    from ablate.studies.campaign import read_campaign
+    from ablate.studies.campaign import SHOWN, read_campaign
 
     found = read_campaign(study, asked).verdicts()
     if as_json:
@@ -101,7 +118,9 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
     for heading in ("candidate", "change", "note", "verdict"):
         table.add_column(heading)
     for each in found:
-        words = " ".join(f"{name}={value}" for name, value in each.submitted["change"].items())
+        code = each.submitted.get("code")
+        changes = [] if code is None else [code["revision"][:SHOWN]]
+        words = " ".join([*changes, *(f"{name}={value}" for name, value in each.submitted["change"].items())])
         table.add_row(str(each.submitted["candidate"]), words, each.submitted.get("note"), each.line())
     console.print(table)
 

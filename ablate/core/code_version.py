@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from ablate.core.config import FROZEN
 
 CODE_PREFIX = "code:"  # before the JSON of a code version, as the name of a trainable
 SHORT = 12  # characters of a tree's name in the names of refs and folders
 VERSIONS = "versions"  # folder of a study's home in which the worktrees of its code versions lie
+
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
+
+
+class Code(BaseModel):
+    """A version of a repository's code, as a ledger holds it: equal programs have equal `program`.
+
+    `revision` is a commit of `tree`, `patch` the SHA-256 of a diff. `requirements` are the changed files that name
+    packages.
+    """
+
+    model_config = FROZEN
+
+    revision: Hash
+    tree: Hash
+    patch: Hash
+    program: Hash
+    dirty: bool
+    requirements: tuple[str, ...] = ()
 
 
 class CodeVersion(BaseModel):

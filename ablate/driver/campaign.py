@@ -17,6 +17,7 @@ from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_y
 from ablate.driver.options import RunOptions
 from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
+from ablate.driver.versions import code_of
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.studies.report import rebuild
@@ -52,11 +53,21 @@ def judge(
 ) -> list[Verdict]:
     """Submit changes to a campaign and return their verdicts, in order, once all are decided.
 
-    A change has `settings`, and perhaps `runs`, `note` and `by`. After `wait` seconds the verdicts are those of that
-    moment; this process then pauses the runs that it drives. Raises RequestError for a change that cannot be judged.
+    A change has `settings` or `code`, or both, and perhaps `runs`, `note` and `by`. `code` is a revision, a branch or
+    the path of a worktree; without any, and without settings, it is the working tree of the current folder. After
+    `wait` seconds the verdicts are those of that moment; this process then pauses the runs that it drives.
+
+    Raises RequestError for a change that cannot be judged.
     """
     ends = None if wait is None else time.monotonic() + wait
-    asked = [ask_campaign(name, options, JUDGE, change) for change in changes]
+    found = read_campaign(name, options)
+    given = [
+        {**change, "code": code_of(found, options, change.get("code"))}
+        if change.get("code") is not None or not change["settings"]
+        else change
+        for change in changes
+    ]
+    asked = [ask_campaign(name, options, JUDGE, change) for change in given]
     while True:
         found = read_campaign(name, options)
         verdicts = [found.verdict_on(request) for request in asked]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
+from ablate.core.code_version import SHORT
 from ablate.ledger import Ledger
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
 from ablate.studies.locations import Locations
@@ -77,7 +78,9 @@ def ask_campaign(name: str, locations: Locations, command: Command, parameters: 
     """Ask a campaign to judge a change, or to close; return the rowid of the request, or raise RequestError."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
-        label, message = found.study.labels[0], shlex.join([command, *_words(parameters.get("settings", {}))])
+        code = [parameters["code"]["revision"][:SHORT]] if parameters.get("code") else []
+        words = [command, *_words(parameters.get("settings", {})), *code]
+        label, message = found.study.labels[0], shlex.join(words)
         _refuse(found, _request(label, command, message, parameters=dict(parameters)))
         return _write(ledger, found, {"command": command, "parameters": dict(parameters), "message": message}, label)
 

@@ -42,6 +42,7 @@ from ablate.driver.own_sizes import refuse_impossible_parts
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.space_sizes import note_size_shares
+from ablate.driver.versions import checkouts, opening, record_code
 from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
@@ -116,6 +117,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             if files and files != own.recorded_files(ledger.events(study.name)):
                 writer.note(own.CODE, None, {"files": files})
             note_plan(writer, ledger, study)
+            record_code(writer, ledger, study, options)
             taken = warm_start.record(writer, ledger, study, observations)
             found = resumption.find(ledger, study)
             _announce(console, found, taken, cautions(study, facts, options.data_dir))
@@ -129,6 +131,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 facts_of=get,
                 group_key=key,
                 discard=discard,
+                prepare=checkouts(ledger, study, options),
                 keep_going=options.keep_going,
                 gpus_per_trial=options.gpus_per_trial,
             )
@@ -152,7 +155,7 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> None:
     refuse_links(options.home(study.name))
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        if not options.code_changed:
+        if not options.code_changed and "code" not in opening(ledger, study):
             own.refuse_other_code(study, ledger.events(study.name))
 
 

@@ -135,7 +135,8 @@ def _write_tree(worktree: Path, without: Sequence[Path]) -> str:
     """Write the files of a working tree, as `git add -A` finds them, as a tree; the user's own index stays."""
     top = Path(git_line(worktree, "rev-parse", "--show-toplevel"))
     inside = [path.resolve() for path in without if path.resolve().is_relative_to(top.resolve())]
-    left_out = [f":(top,exclude,literal){path.relative_to(top.resolve())}" for path in inside]
+    given = [path for path in inside if not _is_ignored(top, path)]  # git refuses to leave out what it ignores
+    left_out = [f":(top,exclude,literal){path.relative_to(top.resolve())}" for path in given]
     index = Path(git_line(worktree, "rev-parse", "--path-format=absolute", "--git-path", "index"))
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder, "index")
@@ -145,6 +146,14 @@ def _write_tree(worktree: Path, without: Sequence[Path]) -> str:
         git(top, "add", "--all", "--", ":(top)", *left_out, variables=variables)
         _refuse_changed_submodules(top, variables)
         return os.fsdecode(git(top, "write-tree", variables=variables)).strip()
+
+
+def _is_ignored(top: Path, path: Path) -> bool:
+    try:
+        git(top, "check-ignore", "--quiet", str(path))
+    except GitError:
+        return False
+    return True
 
 
 def _refuse_changed_submodules(top: Path, variables: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, insert, select
 
 from ablate.base.errors import LedgerError
 from ablate.base.plain_text import one_printable_line, storable
+from ablate.core.code_version import Code
 from ablate.ledger.records import EventRecord, to_text
 from ablate.ledger.schema import note_table, study_table
 
@@ -32,7 +33,7 @@ LONGEST_MESSAGE = 500  # characters of a request that are shown
 
 
 class Change(BaseModel):
-    """A change that a campaign is asked to judge: settings over the champion's, by dotted name.
+    """A change that a campaign is asked to judge: settings over the champion's, by dotted name, and perhaps code.
 
     `runs` are those of a candidate at most, None for the campaign's number.
     """
@@ -40,6 +41,7 @@ class Change(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     settings: dict[str, Any]
+    code: Code | None = None
     runs: PositiveInt | None = None
     note: str | None = None
     by: str | None = None

@@ -21,6 +21,7 @@ from ablate.tuning.recorded import RecordedSearch, recorded_searches
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4
+SHOWN = 7  # characters of a revision in words
 COSTS = ("params", "flops", "wall_seconds")
 # Measured by simulation (docs/calibration.md): the least correlation of seeds; the runs of a change that does nothing,
 # of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.
@@ -102,13 +103,28 @@ class Verdict:
             "reference_runs": int(found.get("reference_runs", 0)),
             **{name: _finite(found.get(name)) for name in names},
             "cost": {} if arm is None else of.costs(arm),
+            "code": None if arm is None or arm.code is None else arm.code.model_dump(exclude={"requirements"}),
             "settings": {} if arm is None else dict(arm.settings),
             **{name: self.submitted.get(name) for name in ("change", "note", "by")},
-            "champion": {"candidate": of.campaign.champion.number},
+            "champion": of.champion(),
             "reign": of.campaign.reign,
             "spent": of.spent(),
-            "warnings": [],
+            "warnings": self.warnings,
         }
+
+    @property
+    def warnings(self) -> list[dict[str, str]]:
+        """What the code of a candidate puts in doubt, as `code` and `text`."""
+        code, asked = self.submitted.get("code"), self.ledger.campaign.asked
+        found = []
+        if code is not None and code["requirements"]:
+            names = ", ".join(code["requirements"])
+            text = f"{names} changed, but the candidate is trained with the packages that are installed"
+            found.append({"code": "dependencies", "text": text})
+        if code is not None and not asked.guard and asked.evaluate is None:
+            text = "the candidate measures itself: the study file has neither `guard` nor `evaluate`"
+            found.append({"code": "self-measured", "text": text})
+        return found
 
     def line(self) -> str:
         """Return the verdict in one line."""
@@ -128,7 +144,7 @@ class Verdict:
             )
             return f"UNDECIDED {after}: gain {self._gain()}.{more} Treat it as not kept."
         if self.state == "superseded":
-            return f"SUPERSEDED {after}: the champion is candidate {of.campaign.champion.number} now. Judge it again."
+            return f"SUPERSEDED {after}: the champion is {of.name(of.campaign.champion)} now. Judge it again."
         running = 0 if self.arm is None else sum(not run.state.finished for run in self.arm.runs.values())
         look = next((look for look in of.campaign.rule.looks if look > n), n)
         return f"OPEN: {n} runs, {running} running; no keep before {look}."
@@ -140,7 +156,7 @@ class Verdict:
     def _keep(self) -> str:
         of, arm = self.ledger, self.arm
         assert arm is not None
-        champion = f"Champion is now candidate {arm.number} (reign {arm.reign + 1})."
+        champion = f"Champion is now {of.name(arm)} (reign {arm.reign + 1})."
         if self.claim == "not-worse":
             margin = of.amount(of.campaign.asked.margin[of.campaign.quality.metric])
             costs = of.costs(arm)
@@ -186,6 +202,17 @@ class LedgerCampaign:
     def unit(self) -> str:
         """The unit of a gain."""
         return " points" if is_share(self.campaign.quality.metric) else f" {self.campaign.quality.metric}"
+
+    @staticmethod
+    def name(arm: Arm) -> str:
+        """Return what an arm is called: the revision of its code if it brought any."""
+        code = arm.submitted.get("code")
+        return f"candidate {arm.number}" if code is None else str(code["revision"])[:SHOWN]
+
+    def champion(self) -> dict[str, Any]:
+        """Return the champion as plain values."""
+        arm = self.campaign.champion
+        return {"candidate": arm.number, "revision": None if arm.code is None else arm.code.revision}
 
     def amount(self, value: float) -> str:
         """Return a difference of the metric, in points for a share."""
@@ -274,7 +301,7 @@ class LedgerCampaign:
         return {
             "campaign": self.study.name,
             "closed": of.closed is not None,
-            "champion": {"candidate": of.champion.number, "settings": dict(of.champion.settings)},
+            "champion": {**self.champion(), "settings": dict(of.champion.settings)},
             "reign": of.reign,
             "k": of.k,
             "candidates": dict(states),
@@ -294,7 +321,7 @@ class LedgerCampaign:
         error = "" if of.asked.mode == "explore" else f", {found['spent']['error']:.1%} of 5% spent"
         lines = [
             f"{found['spent']['runs']} runs, {len(of.arms) - 1} candidates{': ' if counts else ''}{counts}."
-            f" Since the last restart: {of.k} candidates{error}. Champion: candidate {of.champion.number}.",
+            f" Since the last restart: {of.k} candidates{error}. Champion: {self.name(of.champion)}.",
             self.plan_line(),
         ]
         if of.closed is not None:

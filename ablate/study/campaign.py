@@ -54,4 +54,10 @@ class Campaign(Section):
     """Keep a candidate that is not worse if it has at most this share of the champion's cost, as `{params: 0.9}`."""
     diverged: dict[Metric, float] = Field(default_factory=dict)
     """What a run that diverges counts as, by metric. Without it, a candidate with such a run is discarded."""
+    guard: tuple[str, ...] = ()
+    """Files and folders that no candidate may change, as `[evaluate.py, data/]`."""
+    link: tuple[str, ...] = ()
+    """Files and folders that git ignores, such as data: every version of the code gets a link to them."""
+    evaluate: str | None = None
+    """Command that measures what a candidate's command has written to `{output}`, with the code of the opening."""
     close: Closing = Closing()

@@ -152,6 +152,9 @@ def _campaign_faults(study: Study) -> Iterator[Fault]:
     for metric in campaign.diverged.keys() - {quality}:
         rule = f"the campaign judges {quality}"
         yield Fault(path=f"campaign.diverged.{metric}", value=campaign.diverged[metric], rule=rule)
+    if campaign.evaluate is not None and not study.trainable.startswith(registry.COMMAND_PREFIX):
+        rule = "a command alone writes files that another one measures: leave this out"
+        yield Fault(path="campaign.evaluate", value=campaign.evaluate, rule=rule)
     if campaign.length is not None and "expect" in campaign.model_fields_set:
         yield Fault(path="campaign.expect", value=campaign.expect, rule="give `expect` or `length`")
 

@@ -20,9 +20,10 @@ import numpy as np
 from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.base.judging import Judgement, Pool, Rule, Runs, judge
 from ablate.base.randomness import stream
+from ablate.core.code_version import Code, CodeVersion
 from ablate.core.objectives import quality_objective, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, TrialState
-from ablate.ledger.requests import ANSWERED, CLOSE
+from ablate.ledger.requests import ANSWERED, CLOSE, Change
 from ablate.study.design import merge_settings
 from ablate.tuning.trial_progress import PLACE, TrialProgress
 
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 
-JUDGED = "judged"
+OPENED, JUDGED = "opened", "judged"
 ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
 
 
 @dataclass(kw_only=True)
 class Arm:
-    """The champion of the opening (number 0) or a candidate: settings over those of the file, and runs by seed.
+    """The champion of the opening (number 0) or a candidate: settings over those of the file, code, and runs by seed.
 
     `k` counts the candidates since the last restart of the error rate, `reign` the champions. `known` is how many runs
     the reference had when the candidate was submitted, `pool` the spread of the arms that had ended. The runs of a
@@ -49,6 +50,7 @@ class Arm:
     identity: str
     runs: dict[int, TrialProgress]
     most: int
+    code: Code | None = None
     k: int = 0
     reign: int = 0
     known: int = 0
@@ -87,6 +89,7 @@ class Campaign:
         self.pool = Pool()
         self.k, self.reign = 0, 1
         self.closed: Mapping[str, Any] | None = None
+        self.opened: Mapping[str, Any] = {}  # the event of the opening: the folder of the code, or why there is none
         self._runs: dict[int, dict[int, TrialProgress]] = defaultdict(dict)
         self.arms = [self._arm(0, {}, most=self.rule.most)]
         self.arms[0].state = "keep"
@@ -116,7 +119,11 @@ class Campaign:
 
     def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event; raise LedgerError for one of no candidate."""
-        if kind == JUDGED:
+        if kind == OPENED:
+            self.opened, code = payload, payload.get("code")
+            self.arms[0].code = None if code is None else Code.model_validate(code)
+            self.arms[0].identity = self._identity({}, self.arms[0].code)
+        elif kind == JUDGED:
             self._decide(self.find(payload["candidate"]), payload)
         elif kind == ANSWERED and payload.get("candidate") == len(self.arms):
             self._submit(payload)
@@ -133,22 +140,36 @@ class Campaign:
             raise LedgerError(f"study {self.study.name!r}: its events are damaged: there is no candidate {number}")
         return self.arms[number]
 
-    def alike(self, settings: Mapping[str, Any]) -> Arm | None:
-        """Return the arm with the same settings that was judged against the present champion, or is the champion."""
-        identity = self._identity(settings)
+    def alike(self, settings: Mapping[str, Any], code: Code | None) -> Arm | None:
+        """Return the arm of the same settings and program that was judged in this reign, or is the champion."""
+        identity = self._identity(settings, code)
         here = (arm for arm in self.arms if arm.reign == self.reign or arm is self.champion)
         return next((arm for arm in here if arm.identity == identity), None)
 
-    def candidate(self, change: Mapping[str, Any], runs: int | None = None, **said: Any) -> dict[str, Any]:
-        """Return the event that submits the champion with `change`; of settings that were judged, only their number."""
-        settings = merge_settings(self.champion.settings, change)
-        most = self.rule.most if runs is None else runs
-        if (arm := self.alike(settings)) is not None:
+    def candidate(self, change: Change) -> dict[str, Any]:
+        """Return the event that submits the champion with `change`; of an arm that was judged, only its number."""
+        settings = merge_settings(self.champion.settings, change.settings)
+        most = self.rule.most if change.runs is None else change.runs
+        if (arm := self.alike(settings, change.code or self.champion.code)) is not None:
             return {"candidate": arm.number, "runs": most}
         known = len(self.reference.ended(self.reference.skipped))
-        said = {name: value for name, value in said.items() if value is not None}
-        return {"candidate": len(self.arms), "settings": settings, "change": dict(change), "known": known,
+        said = change.model_dump(mode="json", include={"code", "note", "by"}, exclude_none=True)
+        return {"candidate": len(self.arms), "settings": settings, "change": change.settings, "known": known,
                 "runs": most, **said}  # fmt: skip
+
+    def trainable(self, arm: Arm) -> str:
+        """Return the trainable of an arm's runs: the study's, in the version of the arm if the campaign has code."""
+        if arm.code is None:
+            return self.study.trainable
+        first, evaluate = self.arms[0].code, self.asked.evaluate
+        measures = evaluate is not None and first is not None and arm.code != first
+        return CodeVersion(
+            base=self.study.trainable,
+            tree=arm.code.tree,
+            inside=self.opened["inside"],
+            evaluate=evaluate,
+            reference=first.tree if measures and first is not None else None,
+        ).name
 
     def wanted(self) -> list[tuple[Arm, int]]:
         """Return the runs that can begin now, as arm and place: the reference's, then of arms with the fewest first.
@@ -194,17 +215,21 @@ class Campaign:
             return None if found is None else -signed(self.quality, found)
         return -signed(self.quality, value)
 
-    def _arm(self, number: int, settings: Mapping[str, Any], **more: Any) -> Arm:
-        return Arm(number=number, settings=settings, identity=self._identity(settings), runs=self._runs[number], **more)
+    def _arm(self, number: int, settings: Mapping[str, Any], code: Code | None = None, **more: Any) -> Arm:
+        identity, runs = self._identity(settings, code), self._runs[number]
+        return Arm(number=number, settings=settings, code=code, identity=identity, runs=runs, **more)
 
-    def _identity(self, settings: Mapping[str, Any]) -> str:
-        return self.study.settings_of(self.dataset, settings).effective(None).model_dump_json()
+    def _identity(self, settings: Mapping[str, Any], code: Code | None) -> str:
+        program = "" if code is None else code.program
+        return program + self.study.settings_of(self.dataset, settings).effective(None).model_dump_json()
 
     def _submit(self, payload: Mapping[str, Any]) -> None:
         self.k += 1
+        code = Code.model_validate(payload["code"]) if "code" in payload else self.champion.code
         arm = self._arm(
             payload["candidate"],
             payload["settings"],
+            code,
             submitted=payload,
             most=payload["runs"],
             k=self.k,

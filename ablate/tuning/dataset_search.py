@@ -325,13 +325,14 @@ class DatasetSearch(RecordedSearch):
 
     def _run_of(self, arm: Arm, place: int) -> NewTrial:
         """Return the next run of an arm of a campaign."""
+        assert self.campaign is not None
         first, seeds = next(iter(arm.runs.values()), None), (arm.seed(place),)
         if first is not None:
             new = self._further(first.number, seeds)
         else:
             built = self.suggester.build(self.next_number, arm.settings)
             assert built is not None  # what cannot be built is refused, and a campaign has no constraints
-            new = replace(built, config=replace(built.config, seeds=seeds))
+            new = replace(built, config=replace(built.config, seeds=seeds, trainable=self.campaign.trainable(arm)))
         return replace(new, sampler_state={"trial": {PLACE: arm.number}, "study": {}})
 
     def closing(self) -> list[NewTrial]:

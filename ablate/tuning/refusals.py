@@ -70,16 +70,20 @@ def _about_campaign(request: Request, campaign: Campaign) -> str | None:
         return f"it is no change ({'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']})"
     study, known = campaign.study, campaign.study.given_for(campaign.dataset)
     unknown = [name for name in change.settings if study.trainable != FAMILY and name not in known]
-    if unknown or not change.settings:
+    if change.code is not None and campaign.arms[0].code is None:
+        return f"the campaign has no code: {campaign.opened.get('without', 'it was opened without')}"
+    if unknown or not (change.settings or change.code):
         asked = unknown[0] if unknown else "nothing"
         return f"{asked} is no setting of the study file. {did_you_mean(asked, known)}"
     try:
-        same = campaign.alike(merge_settings(campaign.champion.settings, change.settings))
+        settings = merge_settings(campaign.champion.settings, change.settings)
+        same = campaign.alike(settings, change.code or campaign.champion.code)
     except ValidationError as error:
         return f"impossible: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
     except (TypeError, ValueError) as error:
         return f"impossible: {error}"
-    return "it is the champion's configuration" if same is campaign.champion else None
+    what = "configuration" if change.code is None else "program"
+    return f"it is the champion's {what}" if same is campaign.champion else None
 
 
 def _about_trial(request: Request, search: RecordedSearch) -> str | None:

@@ -33,8 +33,9 @@ class Search(SearchStages):
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
-    `poll_seconds` pass between two looks for users' requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`,
-    the study ends when its first two trials fail before their first report.
+    `prepare` gets the trainable of each trial before it is handed out. `poll_seconds` pass between two looks for users'
+    requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`, the study ends when its first two trials fail
+    before their first report.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -51,6 +52,7 @@ class Search(SearchStages):
         patience: Patience = PATIENCE,
         poll_seconds: float = POLL_SECONDS,
         discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
+        prepare: Callable[[str], None] = lambda trainable: None,
         keep_going: bool = True,
         gpus_per_trial: float = 1.0,
     ) -> None:
@@ -58,6 +60,7 @@ class Search(SearchStages):
         self._gpus_per_trial = gpus_per_trial
         self._keep_going = keep_going
         self._patience = patience
+        self._prepare = prepare
         self._writer = writer
         self._ledger = ledger
         self._measure = measure
@@ -334,6 +337,7 @@ class Search(SearchStages):
             self._restore()
 
     def _hand_out(self, trial: TrialProgress) -> TrialConfig:
+        self._prepare(trial.config.trainable)
         self._begin()
         trial.attempt = self._writer.start(trial.key)
         trial.state = TrialState.RUNNING

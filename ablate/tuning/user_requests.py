@@ -130,9 +130,8 @@ class Requests:
         """Answer each change that a campaign is asked to judge: with its number as a candidate."""
         assert search.campaign is not None
         while (request := next(self._of(search, JUDGE), None)) is not None:
-            change, answer = Change.model_validate(request.parameters), _answer(request)
-            said = {"note": change.note, "by": change.by}
-            candidate = search.campaign.candidate(change.settings, change.runs, **said)
+            answer = _answer(request)
+            candidate = search.campaign.candidate(Change.model_validate(request.parameters))
             event = replace(answer, payload={**answer.payload, **candidate})
             self._note(event)
             self.done(search, event)

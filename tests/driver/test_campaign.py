@@ -91,7 +91,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     assert say("campaign", "close", "planted")[0] == 0
     status = checked("campaign_status", say("campaign", "status", "planted", "--json")[1])
     assert status["closed"]
-    assert status["champion"] == {"candidate": kept["candidate"], "settings": kept["settings"]}
+    assert status["champion"] == {"candidate": kept["candidate"], "revision": None, "settings": kept["settings"]}
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
     assert "Validation, 3 fresh seeds: 0." in say("campaign", "status", "planted")[1]
     assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]

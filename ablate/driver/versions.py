@@ -1,0 +1,101 @@
+"""The code of a campaign: recorded when it opens, found for a change, and checked out before it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ablate.base.errors import RequestError
+from ablate.core.code_version import SHORT, VERSIONS, Code, CodeVersion
+from ablate.core.registry import TRAINABLES
+from ablate.driver.options import RunOptions
+from ablate.functions.versions import Version, refuse_guarded, snapshot
+from ablate.functions.worktrees import checkout
+from ablate.ledger import Ledger, StudyWriter
+from ablate.studies.campaign import LedgerCampaign
+from ablate.study import Study
+from ablate.tuning.campaign import OPENED
+
+logger = logging.getLogger("ablate")
+
+
+def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunOptions) -> None:
+    """Record with which code of the current folder a campaign begins, or why it has none, once.
+
+    Raises RequestError if it has none, and the study file has `guard`, `link` or `evaluate`.
+    """
+    campaign = study.campaign
+    if campaign is None or ledger.trials(study.name) or opening(ledger, study):
+        return
+    payload: dict[str, Any]
+    try:
+        if study.trainable in TRAINABLES.names():
+            raise RequestError(f"its trainable {study.trainable!r} is part of ablate")
+        found = snapshot(Path.cwd(), name=study.name, without=[options.runs_dir])
+        refuse_guarded(found, found, campaign.guard)
+        checkout(found, options.home(study.name) / VERSIONS, link=campaign.link)
+        payload = {"repository": str(Path.cwd()), "inside": found.inside, "code": _code(found)}
+    except RequestError as error:
+        if campaign.guard or campaign.link or campaign.evaluate:
+            raise
+        payload = {"without": str(error)}
+    writer.note(OPENED, study.labels[0], payload)
+
+
+def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) -> dict[str, Any]:
+    """Return the code of a revision for a change; None is the working tree of the current folder.
+
+    Raises RequestError if the campaign has no code, if there is no such revision, or if it changes a guarded file.
+    """
+    campaign, name = found.campaign, found.study.name
+    first, champion = campaign.arms[0].code, campaign.champion.code
+    if first is None or champion is None:
+        reason = campaign.opened.get("without", "no run has begun")
+        raise RequestError(f"campaign {name!r} judges settings alone (--set), as it was opened without code: {reason}")
+    reference, before = (snapshot(Path.cwd(), each.revision, name=name) for each in (first, champion))
+    version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
+    refuse_guarded(replace(version, inside=campaign.opened["inside"]), reference, campaign.asked.guard)
+    return _code(version)
+
+
+def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[str], None]:
+    """Return what makes the worktrees that a trainable needs; where it cannot, it warns, and the trial fails."""
+    opened, folder = opening(ledger, study), options.home(study.name) / VERSIONS
+
+    @cache
+    def make(tree: str) -> None:
+        assert study.campaign is not None
+        repository = Path(opened["repository"])
+        repository = repository if repository.is_dir() else Path.cwd()  # another machine, or it was moved
+        try:
+            version = snapshot(repository, f"refs/ablate/{study.name}/{tree[:SHORT]}", name=study.name)
+            checkout(replace(version, inside=opened["inside"]), folder, link=study.campaign.link)
+        except RequestError as error:
+            logger.warning("code version %s: %s", tree[:SHORT], error)
+
+    def make_all(trainable: str) -> None:
+        version = CodeVersion.of(trainable)
+        for tree in () if version is None else version.trees:
+            make(tree)
+
+    return make_all
+
+
+def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
+    """Return what is recorded of the code of a campaign, nothing for another study."""
+    return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
+
+
+def _code(version: Version) -> dict[str, Any]:
+    return Code(
+        revision=version.revision,
+        tree=version.tree,
+        patch=version.patch,
+        program=version.program,
+        dirty=version.is_dirty,
+        requirements=version.changed_requirements,
+    ).model_dump(mode="json")
