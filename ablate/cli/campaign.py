@@ -66,7 +66,7 @@ def judge(
 
     change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
     said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
-    changes = [{"settings": change, "code": each, **said} for each in code or [None]]
+    changes = [{"settings": change, "code": each, **said} for each in code or (None,)]
     with interruptible():
         found = campaign.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
     if as_json:
